@@ -1,0 +1,42 @@
+# Every target sets itself up. `make help` lists them.
+SHELL := /bin/bash
+PY := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test oracle mutants e2e gpu bench lint native
+
+help:
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1|/' | column -t -s'|'
+
+setup: ## make .venv from the hashed requirements
+	@scripts/setup
+
+test: setup ## all tests that need neither root nor Go
+	$(PY) -m pytest tests/unit
+	@$(MAKE) --no-print-directory oracle mutants
+
+oracle: setup ## only the 5,000 comparisons with the slow reference filter
+	$(PY) -m pytest tests/oracle
+
+mutants: setup ## only the proof that the tests notice deliberate errors in the product
+	$(PY) -m pytest tests/mutants
+
+lint: setup ## ruff, mypy --strict, import-linter
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+bench: setup ## the benchmarks; each prints ratios against a baseline of the same run
+	$(PY) -m benchmarks.filter
+
+demo: ## (not built yet) the main job on the embedded cluster
+	@echo "make demo: nothing here yet. The embedded cluster (src/hami/sandbox) is still to be built." >&2; exit 1
+
+e2e: ## (not built yet) the product on real Kubernetes
+	@echo "make e2e: nothing here yet. The real-Kubernetes harness (tests/e2e) is still to be built." >&2; exit 1
+
+gpu: ## (not built yet) the product on a real GPU
+	@echo "make gpu: nothing here yet. libvgpu (native/) and tests/gpu are still to be built." >&2; exit 1
+
+native: ## (not built yet) libvgpu.so and the stand-in driver
+	@echo "make native: nothing here yet. native/libvgpu and native/fakegpu are still to be built." >&2; exit 1

@@ -1,0 +1,18 @@
+"""Annotation and label keys that no vendor owns. Vendors' keys stand in `hami.vendors` rows."""
+
+from __future__ import annotations
+
+# Node.
+NODE_LOCK = "hami.io/mutex.lock"
+
+# Pod, written by the scheduler.
+ASSIGNED_NODE = "hami.io/vgpu-node"
+ASSIGNED_TIME = "hami.io/vgpu-time"
+BIND_PHASE = "hami.io/bind-phase"
+BIND_TIME = "hami.io/bind-time"
+GRANT_MAC = "hami.io/grant-mac"
+
+# Pod, written by its user.
+NODE_POLICY = "hami.io/node-scheduler-policy"
+GPU_POLICY = "hami.io/gpu-scheduler-policy"
+SCORING_WEIGHTS = "hami.io/device-scoring-weights"

@@ -1,0 +1,31 @@
+"""The one error of everything that reads bytes, text or objects from outside.
+
+Whatever arrives, decoders raise `WireError` and nothing else, so that a caller can treat one bad pod or
+node as that pod's or node's problem. The message names what was read, the value, the rule it breaks
+and what to do about it; values are cut, because an annotation may be a megabyte long.
+"""
+
+from __future__ import annotations
+
+_SHOWN = 80
+
+
+def shorten(value: object) -> str:
+    """Quote `value` for a message, cut to a readable length."""
+    text = value if isinstance(value, str) else repr(value)
+    quoted = repr(text[: _SHOWN + 1]) if isinstance(value, str) else text[: _SHOWN + 1]
+    if len(text) <= _SHOWN:
+        return quoted
+    return f"{quoted[:_SHOWN]}… ({len(text)} characters)"
+
+
+class WireError(ValueError):
+    """Something from outside breaks a rule of the wire."""
+
+    def __init__(self, what: str, value: object, rule: str, remedy: str = "") -> None:
+        self.what = what
+        self.value = shorten(value)
+        self.rule = rule
+        self.remedy = remedy
+        message = f"{what}: {self.value} {rule}"
+        super().__init__(f"{message}; {remedy}" if remedy else message)

@@ -1,0 +1,66 @@
+"""Values whose text form Go defines: booleans, 32-bit integers, durations.
+
+HAMi and its vendors' plugins write with Go's strconv and time packages; reading them more
+strictly or more leniently than Go would make two readers of one annotation disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from hami.wire import errors
+
+INT32_MAX = 2**31 - 1
+
+_TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+_FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+_INTEGER = re.compile(r"[+-]?[0-9]{1,32}", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]{0,18})(?:\.([0-9]{0,18}))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_UNIT_SECONDS = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "μs": Fraction(1, 10**6),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+}
+
+
+def parse_bool(text: str, *, what: str) -> bool:
+    """Read a boolean as strconv.ParseBool does."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise errors.WireError(what, text, "is not a boolean", "write true or false")
+
+
+def parse_int32(text: str, *, what: str) -> int:
+    """Read a decimal integer of 32 bits as strconv.ParseInt does."""
+    if not _INTEGER.fullmatch(text):
+        raise errors.WireError(what, text, "is not a whole number")
+    value = int(text)
+    if not -INT32_MAX - 1 <= value <= INT32_MAX:
+        raise errors.WireError(what, text, f"is outside 32 bits, at most {INT32_MAX}")
+    return value
+
+
+def parse_duration(text: str, *, what: str) -> float:
+    """Read a duration such as `5m`, `28s` or `1h30m`, in seconds."""
+    unsigned = text[1:] if text[:1] in ("+", "-") else text
+    if unsigned == "0":
+        return 0.0
+    total, position = Fraction(0), 0
+    while position < len(unsigned):
+        part = _DURATION_PART.match(unsigned, position)
+        if part is None or not (part[1] or part[2]):
+            break
+        fraction = Fraction(int(part[2]), 10 ** len(part[2])) if part[2] else Fraction(0)
+        total += (int(part[1] or 0) + fraction) * _UNIT_SECONDS[part[3]]
+        position = part.end()
+    if not unsigned or position != len(unsigned) or total >= 2**63 // 10**9:
+        raise errors.WireError(what, text, "is not a duration", "write for example 5m or 1h30m")
+    return -float(total) if text[0] == "-" else float(total)

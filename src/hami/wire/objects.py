@@ -1,0 +1,265 @@
+"""The few fields of Kubernetes objects that we read.
+
+Unknown fields are skipped by the decoder; every known one may be missing or null, because clients
+in many languages write these objects. Code reads through the properties (`pod.annotations`,
+`pod.containers`), which turn null into empty. Quantities stay as they came; `hami.wire.quantity` reads them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+
+from hami.wire import codec
+
+Amount = str | int | float
+"""A Kubernetes quantity as JSON carries it: mostly a string, sometimes a bare number."""
+
+_NOTHING: Mapping[str, str] = {}
+
+
+class ContainerKind(enum.IntEnum):
+    """How long a container lives within its pod, which decides how its share is counted."""
+
+    INIT = 0
+    SIDECAR = 1
+    APP = 2
+
+
+class OwnerReference(codec.Object):
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
+
+
+class Metadata(codec.Object):
+    name: str | None = None
+    namespace: str | None = None
+    generate_name: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str | None] | None = None
+    labels: dict[str, str | None] | None = None
+    owner_references: list[OwnerReference | None] | None = None
+
+
+class Resources(codec.Object):
+    limits: dict[str, Amount | None] | None = None
+    requests: dict[str, Amount | None] | None = None
+
+    def amount(self, resource: str) -> Amount | None:
+        """Return the limit of `resource`, else its request, else None."""
+        for amounts in (self.limits, self.requests):
+            if amounts is not None:
+                found = amounts.get(resource)
+                if found is not None:
+                    return found
+        return None
+
+
+_NO_RESOURCES = Resources()
+
+
+class EnvVar(codec.Object):
+    name: str | None = None
+    value: str | None = None
+
+
+class VolumeMount(codec.Object):
+    name: str | None = None
+    mount_path: str | None = None
+
+
+class SecurityContext(codec.Object):
+    privileged: bool | None = None
+
+
+class Container(codec.Object):
+    name: str | None = None
+    resources: Resources | None = None
+    env: list[EnvVar | None] | None = None
+    volume_mounts: list[VolumeMount | None] | None = None
+    security_context: SecurityContext | None = None
+    restart_policy: str | None = None
+
+    def amount(self, resource: str) -> Amount | None:
+        """Return the limit of `resource`, else its request, else None."""
+        return (self.resources or _NO_RESOURCES).amount(resource)
+
+
+_NO_CONTAINER = Container()
+
+
+class SchedulingGroup(codec.Object):
+    pod_group_name: str | None = None
+
+
+class PodSpec(codec.Object):
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    runtime_class_name: str | None = None
+    priority_class_name: str | None = None
+    priority: int | None = None
+    containers: list[Container | None] | None = None
+    init_containers: list[Container | None] | None = None
+    scheduling_group: SchedulingGroup | None = None
+
+
+class Terminated(codec.Object):
+    exit_code: int | None = None
+
+
+class ContainerState(codec.Object):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(codec.Object):
+    name: str | None = None
+    state: ContainerState | None = None
+
+
+class PodStatus(codec.Object):
+    phase: str | None = None
+    init_container_statuses: list[ContainerStatus | None] | None = None
+
+
+class _Named(codec.Object):
+    """What Pod, Node, ResourceQuota and Lease share."""
+
+    metadata: Metadata | None = None
+
+    @property
+    def name(self) -> str:
+        return (self.metadata and self.metadata.name) or ""
+
+    @property
+    def namespace(self) -> str:
+        return (self.metadata and self.metadata.namespace) or ""
+
+    @property
+    def uid(self) -> str:
+        return (self.metadata and self.metadata.uid) or ""
+
+    @property
+    def annotations(self) -> Mapping[str, str | None]:
+        return (self.metadata and self.metadata.annotations) or _NOTHING
+
+    @property
+    def labels(self) -> Mapping[str, str | None]:
+        return (self.metadata and self.metadata.labels) or _NOTHING
+
+    def annotation(self, key: str | None) -> str:
+        """Return the value of an annotation; missing, null and unnamed ones are empty."""
+        return (self.annotations.get(key) or "") if key else ""
+
+
+class Pod(_Named):
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+    @property
+    def node_name(self) -> str:
+        return (self.spec and self.spec.node_name) or ""
+
+    @property
+    def phase(self) -> str:
+        return (self.status and self.status.phase) or ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether its containers are gone for good: kubelet has taken their devices back."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def pod_group(self) -> str:
+        """Name of the gang it belongs to, or empty."""
+        group = self.spec and self.spec.scheduling_group
+        return (group and group.pod_group_name) or self.labels.get(POD_GROUP_LABEL) or ""
+
+    def containers(self) -> Iterator[tuple[ContainerKind, Container]]:
+        """Yield every container with its kind: init containers first, then app containers."""
+        if self.spec is None:
+            return
+        for init in self.spec.init_containers or ():
+            container = init or _NO_CONTAINER
+            restarts = container.restart_policy == "Always"
+            yield (ContainerKind.SIDECAR if restarts else ContainerKind.INIT), container
+        for app in self.spec.containers or ():
+            yield ContainerKind.APP, app or _NO_CONTAINER
+
+    @property
+    def init_done(self) -> bool:
+        """Whether it has init containers that run once, and all of them ended with exit code 0.
+
+        Sidecars do not count here: they never end.
+        """
+        running_once = {c.name for kind, c in self.containers() if kind is ContainerKind.INIT}
+        statuses = (self.status and self.status.init_container_statuses) or ()
+        ended = {
+            status.name
+            for status in statuses
+            if status and status.state and status.state.terminated
+            if status.state.terminated.exit_code == 0
+        }
+        return bool(running_once) and running_once <= ended
+
+
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+
+
+class NodeSpec(codec.Object):
+    unschedulable: bool | None = None
+
+
+class NodeStatus(codec.Object):
+    allocatable: dict[str, Amount | None] | None = None
+    capacity: dict[str, Amount | None] | None = None
+
+
+class Node(_Named):
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+    @property
+    def allocatable(self) -> Mapping[str, Amount | None]:
+        return (self.status and self.status.allocatable) or {}
+
+
+class QuotaSpec(codec.Object):
+    hard: dict[str, Amount | None] | None = None
+
+
+class ResourceQuota(_Named):
+    spec: QuotaSpec | None = None
+
+    @property
+    def hard(self) -> Mapping[str, Amount | None]:
+        return (self.spec and self.spec.hard) or {}
+
+
+class LeaseSpec(codec.Object):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(_Named):
+    spec: LeaseSpec | None = None
+
+
+class ObjectReference(codec.Object):
+    kind: str | None = None
+    name: str | None = None
+
+
+class Binding(_Named):
+    """What POST .../pods/<name>/binding carries: target, UID precondition, and our annotations."""
+
+    target: ObjectReference | None = None
+    api_version: str | None = None
+    kind: str | None = None

@@ -1,0 +1,77 @@
+"""Which cards each container of a pod was given, as pod annotations carry it.
+
+One slot per container, init containers first, each ended by `;`; in a slot one record
+`UUID,TYPE,memory,cores` per card, each ended by `:`. Containers without a card have an empty slot, so the
+position of a slot is the position of its container. HAMi omits empty slots on real NVIDIA
+nodes (its issue 2899); the reader of the ledger copes with that, this codec only with the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hami.wire import codec, errors, go_values
+
+
+class Grant(codec.Object):
+    """One card for one container."""
+
+    uuid: str
+    #: The vendor's common word, for AMD the product type.
+    type: str
+    #: MiB.
+    memory: int
+    #: Percent of the card; 0 is unlimited.
+    cores: int
+
+
+Slots = tuple[tuple[Grant, ...], ...]
+"""One tuple of grants per container, in container order."""
+
+
+def encode(slots: Iterable[Iterable[Grant]]) -> str:
+    """Write all slots of a pod."""
+    return "".join(
+        "".join(f"{g.uuid},{g.type},{g.memory},{g.cores}:" for g in slot) + ";" for slot in slots
+    )
+
+
+def decode(value: str, *, what: str = "device list") -> Slots:
+    """Read all slots of a pod; the empty rest after the last `;` is no slot.
+
+    Records without a comma are skipped and fields after the fourth ignored, as HAMi does. A
+    record with an empty UUID (old writers put `,,0,0:` into empty slots) grants nothing.
+    """
+    if not value:
+        return ()
+    parts = value.split(";")
+    if not parts[-1]:
+        parts.pop()
+    return tuple(_decode_slot(part, what) for part in parts)
+
+
+def _decode_slot(text: str, what: str) -> tuple[Grant, ...]:
+    grants = (_decode_grant(record, what) for record in text.split(":") if "," in record)
+    return tuple(grant for grant in grants if grant.uuid)
+
+
+def _decode_grant(record: str, what: str) -> Grant:
+    fields = record.split(",")
+    if len(fields) < 4:  # noqa: PLR2004  the four fields of the format
+        raise errors.WireError(
+            what, record, "has fewer than the four fields UUID,TYPE,memory,cores"
+        )
+    uuid, kind, memory, cores = fields[:4]
+    return Grant(
+        uuid=uuid,
+        type=kind,
+        memory=_amount(memory, f"{what}, memory of {uuid}"),
+        cores=_amount(cores, f"{what}, cores of {uuid}"),
+    )
+
+
+def _amount(text: str, what: str) -> int:
+    value = go_values.parse_int32(text, what=what)
+    if value < 0:
+        raise errors.WireError(what, text, "is negative")
+    return value
