@@ -1,8 +1,8 @@
 """A vendor is a row: names, units, defaults, annotation keys and a few switches.
 
-Everything the core knows of a vendor stands in such a row (`rows.toml`), and the user's device-config.yaml
-overrides it. Code that only one vendor needs hangs on the row's `rule`, a name that
-`hami.placement.rules` resolves; most vendors have none.
+Everything the core knows of a vendor stands in such a row (`rows.toml`), and the user's
+device-config.yaml overrides it. Code that only one vendor needs hangs on the row's `rule`, a name
+that `hami.placement.rules` resolves; most vendors have none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 
-class ResourceNames(msgspec.Struct, frozen=True):
+class ResourceNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Extended resources a pod may ask for; an empty name means that the vendor has none."""
 
     #: How many cards.
@@ -25,8 +25,12 @@ class ResourceNames(msgspec.Struct, frozen=True):
     cores: str = ""
     priority: str = ""
 
+    def named(self) -> tuple[str, ...]:
+        """Return the names the vendor has, the count's first."""
+        return tuple(name for name in msgspec.structs.astuple(self) if name)
 
-class AnnotationKeys(msgspec.Struct, frozen=True):
+
+class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the vendor's facts travel; an empty key means that the vendor has none."""
 
     #: Node: its cards.
@@ -52,7 +56,7 @@ class AnnotationKeys(msgspec.Struct, frozen=True):
     numa_bind: str = ""
 
 
-class Vendor(msgspec.Struct, frozen=True):
+class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vendor of cards, as the whole product sees it."""
 
     #: The common word: key of requests and device lists, TYPE in pod annotations.

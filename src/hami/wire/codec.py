@@ -2,18 +2,28 @@
 
 msgspec decodes only the declared fields and skips the rest. This module is the only place that
 calls its JSON functions, so that a later change of library touches one file, and so that no
-exception of the library (nor RecursionError or UnicodeDecodeError from hostile bytes) escapes.
+exception of the library (nor RecursionError or UnicodeError from hostile input) escapes.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import functools
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from hami.wire import errors
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 T = TypeVar("T")
+
+#: One decoder per type: building one costs more than decoding an annotation.
+_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = functools.cache(msgspec.json.Decoder)
+
+_SHOWN_BYTES = 100
+_GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
 class Object(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
@@ -23,18 +33,26 @@ class Object(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="
 def decode(data: bytes | str, into: type[T], *, what: str) -> T:
     """Decode JSON into a declared type; `what` names the thing in the error."""
     try:
-        return msgspec.json.decode(data, type=into)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.WireError(
-            what, data if isinstance(data, str) else bytes(data[:100]), f"does not decode: {error}"
-        ) from error
+        decoded: T = _decoder(into).decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        shown = data if isinstance(data, str) else bytes(data[:_SHOWN_BYTES])
+        raise errors.WireError(what, shown, f"does not decode: {error}") from error
+    return decoded
 
 
 def encode(value: Any) -> bytes:
     """Encode structs and plain data as compact JSON."""
-    return msgspec.json.encode(value)
+    return _encode(value, None)
 
 
 def encode_text(value: Any) -> str:
-    """Encode as JSON text, for annotation values."""
-    return msgspec.json.encode(value).decode()
+    """Encode as JSON text for annotation values, byte for byte as Go does."""
+    # The escaped characters stand in strings only, so the text can be translated as a whole.
+    return _encode(value, "deterministic").decode().translate(_GO_ESCAPES)
+
+
+def _encode(value: Any, order: Literal["deterministic"] | None) -> bytes:
+    try:
+        return msgspec.json.encode(value, order=order)
+    except (UnicodeError, OverflowError, RecursionError) as error:
+        raise errors.WireError("JSON", type(value).__name__, f"does not encode: {error}") from error

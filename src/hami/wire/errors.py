@@ -1,17 +1,20 @@
 """The one error of everything that reads bytes, text or objects from outside.
 
-Whatever arrives, decoders raise `WireError` and nothing else, so that a caller can treat one bad pod or
-node as that pod's or node's problem. The message names what was read, the value, the rule it breaks
-and what to do about it; values are cut, because an annotation may be a megabyte long.
+Whatever arrives, decoders raise `WireError` and nothing else, so that a caller can treat one bad
+pod or node as that pod's or node's problem. The message names what was read, the value, the rule
+it breaks and what to do about it; values are cut, because an annotation may be a megabyte long.
 """
 
 from __future__ import annotations
 
 _SHOWN = 80
+_SHOWN_BITS = 256  # beyond some thousand digits Python refuses to write a number at all
 
 
 def shorten(value: object) -> str:
     """Quote `value` for a message, cut to a readable length."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return f"a number of {value.bit_length()} bits"
     text = value if isinstance(value, str) else repr(value)
     quoted = repr(text[: _SHOWN + 1]) if isinstance(value, str) else text[: _SHOWN + 1]
     if len(text) <= _SHOWN:

@@ -16,7 +16,8 @@ INT32_MAX = 2**31 - 1
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}", re.ASCII)
-_DURATION_PART = re.compile(r"([0-9]{0,18})(?:\.([0-9]{0,18}))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_LONGEST_DURATION = 128  # bounds the arithmetic; Go itself never writes more than 25 characters
 _UNIT_SECONDS = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
@@ -50,6 +51,8 @@ def parse_int32(text: str, *, what: str) -> int:
 
 def parse_duration(text: str, *, what: str) -> float:
     """Read a duration such as `5m`, `28s` or `1h30m`, in seconds."""
+    if len(text) > _LONGEST_DURATION:
+        raise errors.WireError(what, text, f"is longer than {_LONGEST_DURATION} characters")
     unsigned = text[1:] if text[:1] in ("+", "-") else text
     if unsigned == "0":
         return 0.0
@@ -61,6 +64,6 @@ def parse_duration(text: str, *, what: str) -> float:
         fraction = Fraction(int(part[2]), 10 ** len(part[2])) if part[2] else Fraction(0)
         total += (int(part[1] or 0) + fraction) * _UNIT_SECONDS[part[3]]
         position = part.end()
-    if not unsigned or position != len(unsigned) or total >= 2**63 // 10**9:
+    if not unsigned or position != len(unsigned) or total * 10**9 >= 2**63:
         raise errors.WireError(what, text, "is not a duration", "write for example 5m or 1h30m")
     return -float(total) if text[0] == "-" else float(total)

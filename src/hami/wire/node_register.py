@@ -1,27 +1,40 @@
 """The cards of a node, as its register annotation carries them.
 
 Two formats are in use: a JSON array (NVIDIA and most vendors) and the older colon format (Hygon,
-Iluvatar). The JSON is written with the field order and omissions that HAMi's readers know. Any error rejects the whole
-annotation: half a node is worse than none, because the missing half may be in use.
+Iluvatar). The JSON is written with the field order, omissions and escapes of Go, so that HAMi's and
+our agent write the same bytes for the same cards. Any error rejects the whole annotation: half a
+node is worse than none, because the missing half may be in use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hami.wire import codec, errors, go_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _INT16_MAX = 2**15 - 1
 _OLD_FIELDS, _NEW_FIELDS = 7, 9
 
 
-class MigPlacement(codec.Object):
+_SEPARATORS = frozenset(",:;")
+
+
+class MigPlacement(codec.Object, frozen=True, omit_defaults=False):
     start: int = 0
     size: int = 0
 
 
-class MigProfile(codec.Object, rename={"memory": "memoryMB", "slice_count": "sliceCount"}):
+class MigProfile(
+    codec.Object,
+    frozen=True,
+    omit_defaults=False,
+    rename={"memory": "memoryMB", "slice_count": "sliceCount"},
+):
     name: str = ""
     memory: int = 0
     core: int = 0
@@ -29,7 +42,7 @@ class MigProfile(codec.Object, rename={"memory": "memoryMB", "slice_count": "sli
     placements: tuple[MigPlacement, ...] = ()
 
 
-class Device(codec.Object, rename={"mig_profiles": "migProfiles"}):
+class Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
     """One card. The order of the fields is the order on the wire; zero values are omitted."""
 
     id: str = ""
@@ -46,4 +59,168 @@ class Device(codec.Object, rename={"mig_profiles": "migProfiles"}):
     mig_profiles: tuple[MigProfile, ...] = ()
     health: bool = False
     devicevendor: str = ""
-    custominfo: dict[str, Any] = {}
+    custominfo: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _MigPlacement(codec.Object, frozen=True):
+    """MigPlacement as it may arrive: any field missing or null."""
+
+    start: int | None = None
+    size: int | None = None
+
+
+class _MigProfile(
+    codec.Object, frozen=True, rename={"memory": "memoryMB", "slice_count": "sliceCount"}
+):
+    """MigProfile as it may arrive."""
+
+    name: str | None = None
+    memory: int | None = None
+    core: int | None = None
+    slice_count: int | None = None
+    placements: list[_MigPlacement | None] | None = None
+
+
+class _Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
+    """Device as it may arrive."""
+
+    id: str | None = None
+    index: int | None = None
+    count: int | None = None
+    devmem: int | None = None
+    devcore: int | None = None
+    type: str | None = None
+    numa: int | None = None
+    mode: str | None = None
+    mig_profiles: list[_MigProfile | None] | None = None
+    health: bool | None = None
+    devicevendor: str | None = None
+    custominfo: dict[str, Any] | None = None
+
+
+def decode_json(value: str, *, what: str = "node register annotation") -> tuple[Device, ...]:
+    """Read the JSON format. A field that is null counts as absent, as in Go."""
+    read = codec.decode(value, list[_Device | None], what=what)
+    return _checked((_device(raw or _Device(), what) for raw in read), what)
+
+
+def encode_json(devices: Iterable[Device]) -> str:
+    """Write the JSON format, byte for byte as Go does."""
+    return codec.encode_text(list(devices))
+
+
+def decode_colon(value: str, *, what: str = "node register annotation") -> tuple[Device, ...]:
+    """Read the colon format, with seven or nine fields a card."""
+    if ":" not in value:
+        raise errors.WireError(what, value, "has no colon, which ends each card")
+    records = (record for record in value.split(":") if record)
+    return _checked((_colon_device(record, what) for record in records), what)
+
+
+def encode_colon(devices: Iterable[Device]) -> str:
+    """Write the colon format, nine fields a card; it has no place for MIG and custominfo."""
+    return "".join(map(_colon_record, devices))
+
+
+def _device(raw: _Device, what: str) -> Device:
+    return Device(
+        id=raw.id or "",
+        index=raw.index or 0,
+        count=raw.count or 0,
+        devmem=raw.devmem or 0,
+        devcore=raw.devcore or 0,
+        type=raw.type or "",
+        numa=raw.numa or 0,
+        mode=raw.mode or "",
+        mig_profiles=tuple(
+            _mig_profile(profile or _MigProfile(), f"{what}, card {errors.shorten(raw.id or '')}")
+            for profile in raw.mig_profiles or ()
+        ),
+        health=raw.health or False,
+        devicevendor=raw.devicevendor or "",
+        custominfo=raw.custominfo or {},
+    )
+
+
+def _mig_profile(raw: _MigProfile, what: str) -> MigProfile:
+    what = f"{what}, MIG profile {errors.shorten(raw.name or '')}"
+    places = [place or _MigPlacement() for place in raw.placements or ()]
+    return MigProfile(
+        name=raw.name or "",
+        memory=_in_range(raw.memory or 0, f"{what}, memoryMB"),
+        core=_in_range(raw.core or 0, f"{what}, core"),
+        slice_count=_in_range(raw.slice_count or 0, f"{what}, sliceCount"),
+        placements=tuple(
+            MigPlacement(
+                start=_in_range(place.start or 0, f"{what}, start"),
+                size=_in_range(place.size or 0, f"{what}, size"),
+            )
+            for place in places
+        ),
+    )
+
+
+def _colon_device(record: str, what: str) -> Device:
+    fields = record.split(",")
+    if len(fields) not in (_OLD_FIELDS, _NEW_FIELDS):
+        raise errors.WireError(
+            what, record, f"has {len(fields)} fields, not {_OLD_FIELDS} or {_NEW_FIELDS}"
+        )
+    card, count, memory, cores, kind, numa, health = fields[:_OLD_FIELDS]
+    index, mode = fields[_OLD_FIELDS:] or ("0", "hami-core")
+    what = f"{what}, card {errors.shorten(card)}"
+    return Device(
+        id=card,
+        index=go_values.parse_int32(index, what=f"{what}, index"),
+        count=go_values.parse_int32(count, what=f"{what}, count"),
+        devmem=go_values.parse_int32(memory, what=f"{what}, memory"),
+        devcore=go_values.parse_int32(cores, what=f"{what}, cores"),
+        type=kind,
+        numa=go_values.parse_int32(numa, what=f"{what}, numa"),
+        mode=mode,
+        health=go_values.parse_bool(health, what=f"{what}, health"),
+    )
+
+
+def _colon_record(device: Device) -> str:
+    for text in (device.id, device.type, device.mode):
+        if not _SEPARATORS.isdisjoint(text):
+            raise errors.WireError(
+                f"card {errors.shorten(device.id)}",
+                text,
+                "holds one of , : ; which the colon format cannot carry",
+            )
+    numbers = f"{device.count},{device.devmem},{device.devcore}"
+    health = "true" if device.health else "false"
+    return (
+        f"{device.id},{numbers},{device.type},{device.numa},{health},{device.index},{device.mode}:"
+    )
+
+
+def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
+    """Hold every card to the rules that both formats share."""
+    seen: dict[str, Device] = {}
+    for device in devices:
+        if not device.id:
+            raise errors.WireError(what, device.id, "is no card id: a card must have one")
+        card = f"{what}, card {errors.shorten(device.id)}"
+        if not _SEPARATORS.isdisjoint(device.id):
+            raise errors.WireError(card, device.id, "holds one of , : ; so no pod can be given it")
+        if device.id in seen:
+            raise errors.WireError(card, device.id, "stands there twice")
+        seen[device.id] = device
+        _in_range(device.index, f"{card}, index")
+        _in_range(device.count, f"{card}, count")
+        _in_range(device.devmem, f"{card}, devmem")
+        _in_range(device.devcore, f"{card}, devcore")
+        if not -_INT16_MAX - 1 <= device.numa <= _INT16_MAX:
+            raise errors.WireError(f"{card}, numa", device.numa, "is outside 16 bits")
+    return tuple(seen.values())
+
+
+def _in_range(value: int, what: str) -> int:
+    if value < 0:
+        raise errors.WireError(what, value, "is negative")
+    if value > go_values.INT32_MAX:
+        raise errors.WireError(what, value, f"is outside 32 bits, at most {go_values.INT32_MAX}")
+    return value

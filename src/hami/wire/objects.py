@@ -2,15 +2,19 @@
 
 Unknown fields are skipped by the decoder; every known one may be missing or null, because clients
 in many languages write these objects. Code reads through the properties (`pod.annotations`,
-`pod.containers`), which turn null into empty. Quantities stay as they came; `hami.wire.quantity` reads them.
+`pod.containers`), which turn null into empty. Quantities stay as they came; `hami.wire.quantity`
+reads them. The only object we create is a Binding.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from hami.wire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 Amount = str | int | float
 """A Kubernetes quantity as JSON carries it: mostly a string, sometimes a bare number."""
@@ -26,14 +30,14 @@ class ContainerKind(enum.IntEnum):
     APP = 2
 
 
-class OwnerReference(codec.Object):
+class OwnerReference(codec.Object, frozen=True):
     kind: str | None = None
     name: str | None = None
     uid: str | None = None
     controller: bool | None = None
 
 
-class Metadata(codec.Object):
+class Metadata(codec.Object, frozen=True):
     name: str | None = None
     namespace: str | None = None
     generate_name: str | None = None
@@ -46,7 +50,7 @@ class Metadata(codec.Object):
     owner_references: list[OwnerReference | None] | None = None
 
 
-class Resources(codec.Object):
+class Resources(codec.Object, frozen=True):
     limits: dict[str, Amount | None] | None = None
     requests: dict[str, Amount | None] | None = None
 
@@ -63,21 +67,21 @@ class Resources(codec.Object):
 _NO_RESOURCES = Resources()
 
 
-class EnvVar(codec.Object):
+class EnvVar(codec.Object, frozen=True):
     name: str | None = None
     value: str | None = None
 
 
-class VolumeMount(codec.Object):
+class VolumeMount(codec.Object, frozen=True):
     name: str | None = None
     mount_path: str | None = None
 
 
-class SecurityContext(codec.Object):
+class SecurityContext(codec.Object, frozen=True):
     privileged: bool | None = None
 
 
-class Container(codec.Object):
+class Container(codec.Object, frozen=True):
     name: str | None = None
     resources: Resources | None = None
     env: list[EnvVar | None] | None = None
@@ -93,11 +97,11 @@ class Container(codec.Object):
 _NO_CONTAINER = Container()
 
 
-class SchedulingGroup(codec.Object):
+class SchedulingGroup(codec.Object, frozen=True):
     pod_group_name: str | None = None
 
 
-class PodSpec(codec.Object):
+class PodSpec(codec.Object, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     runtime_class_name: str | None = None
@@ -108,25 +112,25 @@ class PodSpec(codec.Object):
     scheduling_group: SchedulingGroup | None = None
 
 
-class Terminated(codec.Object):
+class Terminated(codec.Object, frozen=True):
     exit_code: int | None = None
 
 
-class ContainerState(codec.Object):
+class ContainerState(codec.Object, frozen=True):
     terminated: Terminated | None = None
 
 
-class ContainerStatus(codec.Object):
+class ContainerStatus(codec.Object, frozen=True):
     name: str | None = None
     state: ContainerState | None = None
 
 
-class PodStatus(codec.Object):
+class PodStatus(codec.Object, frozen=True):
     phase: str | None = None
     init_container_statuses: list[ContainerStatus | None] | None = None
 
 
-class _Named(codec.Object):
+class _Named(codec.Object, frozen=True):
     """What Pod, Node, ResourceQuota and Lease share."""
 
     metadata: Metadata | None = None
@@ -156,7 +160,7 @@ class _Named(codec.Object):
         return (self.annotations.get(key) or "") if key else ""
 
 
-class Pod(_Named):
+class Pod(_Named, frozen=True):
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
@@ -210,16 +214,16 @@ class Pod(_Named):
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 
 
-class NodeSpec(codec.Object):
+class NodeSpec(codec.Object, frozen=True):
     unschedulable: bool | None = None
 
 
-class NodeStatus(codec.Object):
+class NodeStatus(codec.Object, frozen=True):
     allocatable: dict[str, Amount | None] | None = None
     capacity: dict[str, Amount | None] | None = None
 
 
-class Node(_Named):
+class Node(_Named, frozen=True):
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
@@ -228,11 +232,11 @@ class Node(_Named):
         return (self.status and self.status.allocatable) or {}
 
 
-class QuotaSpec(codec.Object):
+class QuotaSpec(codec.Object, frozen=True):
     hard: dict[str, Amount | None] | None = None
 
 
-class ResourceQuota(_Named):
+class ResourceQuota(_Named, frozen=True):
     spec: QuotaSpec | None = None
 
     @property
@@ -240,7 +244,7 @@ class ResourceQuota(_Named):
         return (self.spec and self.spec.hard) or {}
 
 
-class LeaseSpec(codec.Object):
+class LeaseSpec(codec.Object, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -248,18 +252,34 @@ class LeaseSpec(codec.Object):
     lease_transitions: int | None = None
 
 
-class Lease(_Named):
+class Lease(_Named, frozen=True):
     spec: LeaseSpec | None = None
 
 
-class ObjectReference(codec.Object):
+class ObjectReference(codec.Object, frozen=True):
     kind: str | None = None
     name: str | None = None
 
 
-class Binding(_Named):
+class Binding(_Named, frozen=True):
     """What POST .../pods/<name>/binding carries: target, UID precondition, and our annotations."""
 
     target: ObjectReference | None = None
     api_version: str | None = None
     kind: str | None = None
+
+
+def binding(
+    *, name: str, namespace: str, uid: str, node: str, annotations: Mapping[str, str]
+) -> Binding:
+    """Build the Binding that puts a pod on a node and records the decision in the same write.
+
+    The API server merges the annotations into the pod, and refuses when the pod's UID is another:
+    a pod deleted and created again under the same name was never placed.
+    """
+    return Binding(
+        api_version="v1",
+        kind="Binding",
+        metadata=Metadata(name=name, namespace=namespace, uid=uid, annotations=dict(annotations)),
+        target=ObjectReference(kind="Node", name=node),
+    )

@@ -1,19 +1,25 @@
 """Which cards each container of a pod was given, as pod annotations carry it.
 
 One slot per container, init containers first, each ended by `;`; in a slot one record
-`UUID,TYPE,memory,cores` per card, each ended by `:`. Containers without a card have an empty slot, so the
-position of a slot is the position of its container. HAMi omits empty slots on real NVIDIA
+`UUID,TYPE,memory,cores` per card, each ended by `:`. Containers without a card have an empty slot,
+so the position of a slot is the position of its container. HAMi omits empty slots on real NVIDIA
 nodes (its issue 2899); the reader of the ledger copes with that, this codec only with the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hami.wire import codec, errors, go_values
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-class Grant(codec.Object):
+_FIELDS = 4
+_SEPARATORS = frozenset(",:;")
+
+
+class Grant(codec.Object, frozen=True):
     """One card for one container."""
 
     uuid: str
@@ -31,9 +37,7 @@ Slots = tuple[tuple[Grant, ...], ...]
 
 def encode(slots: Iterable[Iterable[Grant]]) -> str:
     """Write all slots of a pod."""
-    return "".join(
-        "".join(f"{g.uuid},{g.type},{g.memory},{g.cores}:" for g in slot) + ";" for slot in slots
-    )
+    return "".join("".join(map(_encode_grant, slot)) + ";" for slot in slots)
 
 
 def decode(value: str, *, what: str = "device list") -> Slots:
@@ -42,12 +46,21 @@ def decode(value: str, *, what: str = "device list") -> Slots:
     Records without a comma are skipped and fields after the fourth ignored, as HAMi does. A
     record with an empty UUID (old writers put `,,0,0:` into empty slots) grants nothing.
     """
-    if not value:
-        return ()
     parts = value.split(";")
     if not parts[-1]:
         parts.pop()
     return tuple(_decode_slot(part, what) for part in parts)
+
+
+def _encode_grant(grant: Grant) -> str:
+    for text in (grant.uuid, grant.type):
+        if not _SEPARATORS.isdisjoint(text):
+            raise errors.WireError(
+                f"grant of card {errors.shorten(grant.uuid)}",
+                text,
+                "holds one of , : ; which the device list cannot carry",
+            )
+    return f"{grant.uuid},{grant.type},{grant.memory},{grant.cores}:"
 
 
 def _decode_slot(text: str, what: str) -> tuple[Grant, ...]:
@@ -57,16 +70,17 @@ def _decode_slot(text: str, what: str) -> tuple[Grant, ...]:
 
 def _decode_grant(record: str, what: str) -> Grant:
     fields = record.split(",")
-    if len(fields) < 4:  # noqa: PLR2004  the four fields of the format
+    if len(fields) < _FIELDS:
         raise errors.WireError(
             what, record, "has fewer than the four fields UUID,TYPE,memory,cores"
         )
-    uuid, kind, memory, cores = fields[:4]
+    uuid, kind, memory, cores = fields[:_FIELDS]
+    card = f"card {errors.shorten(uuid)}"
     return Grant(
         uuid=uuid,
         type=kind,
-        memory=_amount(memory, f"{what}, memory of {uuid}"),
-        cores=_amount(cores, f"{what}, cores of {uuid}"),
+        memory=_amount(memory, f"{what}, memory of {card}"),
+        cores=_amount(cores, f"{what}, cores of {card}"),
     )
 
 

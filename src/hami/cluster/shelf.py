@@ -1,0 +1,263 @@
+"""The device tables: every card of many nodes as numpy columns.
+
+A shelf holds nodes of similar width (number of cards of one vendor), so that one node with 56 MIG
+cards does not make every eight-card node seven times as wide. Arrays have shape (card, node): a
+node is a column of numbers, and one operation over an array judges the same card position of all
+nodes at once. `hami.placement.survey` reads the arrays; only `hami.cluster.state` changes them.
+
+Every node owns a row number within its shelf, the same for all vendors. Freed numbers are used again, the last
+freed first, so that undoing changes in reverse order restores the tables bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hami.cluster.node_facts import NodeFacts
+from hami.wire.node_register import Device
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+
+# Standing refusals of a card, in the order in which they are reported. placement adds its own bits.
+ABSENT = 1
+NOT_HEALTHY = 2
+CORDONED = 4
+
+_NARROWEST = 8
+_FIRST_CAPACITY = 16
+
+
+def width_for(cards: int) -> int:
+    """Return the width of the shelf for a node with this many cards: 8, 16, 32, ..."""
+    width = _NARROWEST
+    while width < cards:
+        width *= 2
+    return width
+
+
+class _Words:
+    """Numbers for the few distinct texts of a column."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return number
+
+
+class _Arrays:
+    """Arrays whose last axis is the node; they grow together."""
+
+    def __init__(self, names: Sequence[str], shape: tuple[int, ...]) -> None:
+        self._growing = tuple(names)
+        for name in names:
+            setattr(self, name, np.zeros(shape, dtype=np.int64))
+
+    def grow(self, capacity: int) -> None:
+        for name in self._growing:
+            old = getattr(self, name)
+            new = np.full((*old.shape[:-1], capacity), self._blank(name), dtype=old.dtype)
+            new[..., : old.shape[-1]] = old
+            setattr(self, name, new)
+
+    def clear(self, row: int) -> None:
+        for name in self._growing:
+            getattr(self, name)[..., row] = self._blank(name)
+
+    def snapshot(self, rows: int) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        for name in self._growing:
+            yield name, getattr(self, name)[..., :rows].copy()
+
+    def _blank(self, name: str) -> int:
+        return ABSENT if name == "refused" else 0
+
+
+class Cards(_Arrays):
+    """One vendor's cards on the nodes of a shelf."""
+
+    #: (card, node): standing refusals as bits; ABSENT where there is no card.
+    refused: Flags
+    #: (card, node): slots, MiB and percent, in total and used.
+    count: Ints
+    used: Ints
+    memory: Ints
+    memory_used: Ints
+    cores: Ints
+    cores_used: Ints
+    #: (card, node): place of the card's NUMA node among those of its machine, ascending from 0.
+    numa_rank: Ints
+    #: (card, node): numbers into `types` and `modes`.
+    type_number: Ints
+    mode_number: Ints
+
+    def __init__(self, width: int, capacity: int) -> None:
+        names = (
+            "count used memory memory_used cores cores_used numa_rank type_number mode_number"
+        ).split()
+        super().__init__(names, (width, capacity))
+        self._growing = (*self._growing, "refused")
+        self.refused = np.full((width, capacity), ABSENT, dtype=np.uint8)
+        self.types = _Words()
+        self.modes = _Words()
+        #: Card id -> its (row, card position); more than one only if two nodes claim the same card.
+        self.cells: dict[str, tuple[tuple[int, int], ...]] = {}
+
+    def put(self, row: int, devices: Sequence[Device], cordoned: frozenset[str]) -> None:
+        ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in devices}))}
+        for column, device in enumerate(devices):
+            cell = column, row
+            self.refused[cell] = (0 if device.health else NOT_HEALTHY) | (
+                CORDONED if device.id in cordoned else 0
+            )
+            self.count[cell] = device.count
+            self.memory[cell] = device.devmem
+            self.cores[cell] = device.devcore
+            self.numa_rank[cell] = ranks[device.numa]
+            self.type_number[cell] = self.types.number(device.type)
+            self.mode_number[cell] = self.modes.number(device.mode)
+            self.cells[device.id] = (*self.cells.get(device.id, ()), (row, column))
+
+    def remove(self, row: int, devices: Sequence[Device]) -> None:
+        for device in devices:
+            left = tuple(cell for cell in self.cells[device.id] if cell[0] != row)
+            if left:
+                self.cells[device.id] = left
+            else:
+                del self.cells[device.id]
+        self.clear(row)
+
+    def column(self, row: int, card: str) -> int | None:
+        """Return the position of a card on the node of `row`."""
+        return next((column for at, column in self.cells.get(card, ()) if at == row), None)
+
+
+class Ids(_Arrays):
+    """Device ids of one vendor that kubelet offers on each node, and that pods hold."""
+
+    #: (node): cards of the vendor.
+    cards: Ints
+    offered: Ints
+    held: Ints
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(("cards", "offered", "held"), (capacity,))
+
+
+class Totals(_Arrays):
+    """Sums over all cards of all vendors of each node, for the node score."""
+
+    #: (node): 1 where the row holds a node.
+    occupied: Ints
+    count: Ints
+    used: Ints
+    memory: Ints
+    memory_used: Ints
+    cores: Ints
+    cores_used: Ints
+
+    def __init__(self, capacity: int) -> None:
+        names = ("occupied", "count", "used", "memory", "memory_used", "cores", "cores_used")
+        super().__init__(names, (capacity,))
+
+
+class Shelf:
+    """The tables of all nodes of one width."""
+
+    def __init__(self, width: int, words: Sequence[str]) -> None:
+        self.width = width
+        self.capacity = _FIRST_CAPACITY
+        self.cards = {word: Cards(width, self.capacity) for word in words}
+        self.ids = {word: Ids(self.capacity) for word in words}
+        self.totals = Totals(self.capacity)
+        #: Names by row; "" is a free row. Replaced, never changed: explanations keep the old list.
+        self.names: list[str] = []
+        self._free: list[int] = []
+        self._name_ranks: Ints | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in use or free for use again; the rest of the arrays is reserve."""
+        return len(self.names)
+
+    @property
+    def name_ranks(self) -> Ints:
+        """Place of each row's name in alphabetical order, which settles ties between nodes."""
+        if self._name_ranks is None:
+            self._name_ranks = np.empty(self.rows, dtype=np.int64)
+            order = sorted(range(self.rows), key=self.names.__getitem__)
+            self._name_ranks[order] = np.arange(self.rows)
+        return self._name_ranks
+
+    def add(self, facts: NodeFacts) -> int:
+        """Put a node on the shelf, nothing used, and return its row."""
+        if self._free:
+            row = self._free.pop()
+            self.names = [*self.names[:row], facts.name, *self.names[row + 1 :]]
+        else:
+            row = len(self.names)
+            if row == self.capacity:
+                self._grow()
+            self.names = [*self.names, facts.name]
+        self._name_ranks = None
+        self.totals.occupied[row] = 1
+        for word, devices in facts.cards.items():
+            self.cards[word].put(row, devices, facts.cordoned)
+            self.ids[word].cards[row] = len(devices)
+            self.totals.count[row] += sum(device.count for device in devices)
+            self.totals.memory[row] += sum(device.devmem for device in devices)
+            self.totals.cores[row] += sum(device.devcore for device in devices)
+        for word, offered in facts.allocatable.items():
+            self.ids[word].offered[row] = offered
+        return row
+
+    def remove(self, row: int, facts: NodeFacts) -> None:
+        """Take a node off the shelf, with all that is used on it."""
+        for word, cards in self.cards.items():
+            cards.remove(row, facts.cards.get(word, ()))
+            self.ids[word].clear(row)
+        self.totals.clear(row)
+        self.names = [*self.names[:row], "", *self.names[row + 1 :]]
+        self._name_ranks = None
+        self._free.append(row)
+
+    def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> bool:
+        """Add (or with negative numbers return) use of a card; False if the node has no such card."""
+        cards = self.cards[word]
+        column = cards.column(row, card)
+        if column is None:
+            return False
+        cards.used[column, row] += slots
+        cards.memory_used[column, row] += memory
+        cards.cores_used[column, row] += cores
+        self.totals.used[row] += slots
+        self.totals.memory_used[row] += memory
+        self.totals.cores_used[row] += cores
+        return True
+
+    def hold_ids(self, row: int, word: str, ids: int) -> None:
+        """Add (or with a negative number return) device ids."""
+        self.ids[word].held[row] += ids
+
+    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Copy every array up to the last node, for comparison."""
+        rows = max((row + 1 for row, name in enumerate(self.names) if name), default=0)
+        groups = {"totals": self.totals, **{f"ids {word}": ids for word, ids in self.ids.items()}}
+        groups.update({f"cards {word}": cards for word, cards in self.cards.items()})
+        return {
+            f"{group} {name}": array
+            for group, arrays in groups.items()
+            for name, array in arrays.snapshot(rows)
+        }
+
+    def _grow(self) -> None:
+        self.capacity *= 2
+        for arrays in (self.totals, *self.ids.values(), *self.cards.values()):
+            arrays.grow(self.capacity)

@@ -1,0 +1,244 @@
+"""What the cluster is now: nodes, ledger and quota, with the tables kept in step.
+
+State is kept, not recomputed: each event of the API server becomes one operation on the tables, so a
+decision costs the same with ten placed pods and with a hundred thousand. The tables are always
+the sum of the ledger's rows over the nodes' cards; `hami.cluster.drift` rebuilds them from
+scratch to prove it. No I/O and no clock: whoever watches the API server calls `observe_*` and `forget_*`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hami.cluster import ledger, node_facts, operations, quota
+from hami.cluster.ledger import LedgerRow, Standing
+from hami.cluster.node_facts import NodeFacts
+from hami.cluster.operations import Operation
+from hami.cluster.shelf import Shelf, width_for
+from hami.vendors.row import Vendor
+from hami.wire import objects
+
+_ROW_BITS = 32
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Which of the known nodes a question is about."""
+
+    #: One mask of rows per shelf; None is all rows that hold a node.
+    masks: Mapping[int, npt.NDArray[np.bool_]] | None
+    #: Names that are no node of ours.
+    unknown: tuple[str, ...] = ()
+
+
+class Cluster:
+    """The aggregate. `apply` is the only method that changes it."""
+
+    def __init__(self, vendors: Iterable[Vendor]) -> None:
+        self.vendors: Mapping[str, Vendor] = {vendor.word: vendor for vendor in vendors}
+        self.quotas = quota.QuotaBook()
+        #: By width.
+        self.shelves: dict[int, Shelf] = {}
+        self._nodes: dict[str, NodeFacts] = {}
+        self._rows: dict[str, LedgerRow] = {}
+        #: Node name -> UIDs of the rows on it, whether the node is known or not.
+        self._by_node: dict[str, dict[str, None]] = {}
+        #: Node name -> width << 32 | row.
+        self._places: dict[str, int] = {}
+        #: "pod <uid>" -> what could not be read of it; nodes and quotas keep their own.
+        self._pod_problems: dict[str, tuple[str, ...]] = {}
+
+    # Events of the API server.
+
+    def observe_node(self, node: objects.Node) -> Operation | None:
+        """Take over a node as the API server has it; returns the reverse, None if nothing changed."""
+        facts = node_facts.read_node(node, tuple(self.vendors.values()))
+        if self._nodes.get(facts.name) == facts:
+            return None
+        return self.apply(operations.PutNode(facts))
+
+    def forget_node(self, name: str) -> Operation | None:
+        return self.apply(operations.DropNode(name)) if name in self._nodes else None
+
+    def observe_pod(self, pod: objects.Pod) -> Operation | None:
+        """Take over a pod as the API server has it; returns the reverse, None if nothing changed.
+
+        A pod that is bound keeps the grant it was first seen with, whatever becomes of its annotations. A
+        pod that is neither bound nor annotated keeps our reservation.
+        """
+        reading = ledger.read_pod(pod, tuple(self.vendors.values()))
+        if reading.problems:
+            self._pod_problems[pod.uid] = reading.problems
+        else:
+            self._pod_problems.pop(pod.uid, None)
+        known = self._rows.get(pod.uid)
+        row = reading.row
+        if known is not None and not pod.finished:
+            if row is None or row.standing < Standing.BOUND:
+                if known.standing in (Standing.RESERVED, Standing.BOUND):
+                    return None
+            elif known.standing is Standing.BOUND and known.node == row.node and known.slots:
+                row = msgspec.structs.replace(
+                    known, init_done=known.init_done or row.init_done
+                )
+        if row == known:
+            return None
+        return self.apply(operations.DropRow(pod.uid) if row is None else operations.PutRow(row))
+
+    def forget_pod(self, uid: str) -> Operation | None:
+        self._pod_problems.pop(uid, None)
+        return self.apply(operations.DropRow(uid)) if uid in self._rows else None
+
+    def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
+        limits = quota.read_quota(observed, self.vendors.values())
+        if self.quotas.get(limits.namespace, limits.name) == limits:
+            return None
+        return self.apply(operations.PutQuota(limits))
+
+    def forget_quota(self, namespace: str, name: str) -> Operation | None:
+        if self.quotas.get(namespace, name) is None:
+            return None
+        return self.apply(operations.DropQuota(namespace, name))
+
+    # Questions.
+
+    @property
+    def nodes(self) -> Mapping[str, NodeFacts]:
+        return self._nodes
+
+    @property
+    def rows(self) -> Mapping[str, LedgerRow]:
+        return self._rows
+
+    def rows_on(self, node: str) -> list[LedgerRow]:
+        return [self._rows[uid] for uid in self._by_node.get(node, ())]
+
+    def lapsed(self, now: float) -> list[str]:
+        """Return the UIDs of reservations whose deadline has passed."""
+        return [
+            uid
+            for uid, row in self._rows.items()
+            if row.standing is Standing.RESERVED and row.deadline <= now
+        ]
+
+    def problems(self) -> dict[str, tuple[str, ...]]:
+        """Return what could not be read, by `node <name>` and `pod <uid>`."""
+        found = {f"pod {uid}": told for uid, told in self._pod_problems.items()}
+        found.update({f"node {n}": f.problems for n, f in self._nodes.items() if f.problems})
+        return found
+
+    def place(self, node: str) -> tuple[Shelf, int] | None:
+        """Return the shelf and row of a node."""
+        code = self._places.get(node)
+        if code is None:
+            return None
+        return self.shelves[code >> _ROW_BITS], code & (1 << _ROW_BITS) - 1
+
+    def snapshot(self) -> dict[tuple[int, str], npt.NDArray[np.generic]]:
+        """Copy all tables, for comparison."""
+        return {
+            (width, name): array
+            for width, shelf in self.shelves.items()
+            for name, array in shelf.snapshot().items()
+            if array.size
+        }
+
+    def ask(self, names: Sequence[str] | None) -> Asked:
+        """Find the rows of the named nodes, of all nodes for None."""
+        if names is None:
+            return Asked(None)
+        codes = np.fromiter(
+            map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
+        )
+        widths = codes >> _ROW_BITS
+        masks = {}
+        for width, shelf in self.shelves.items():
+            mask = np.zeros(shelf.rows, dtype=np.bool_)
+            mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
+            masks[width] = mask
+        unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
+        return Asked(masks, unknown)
+
+    # Changes.
+
+    def apply(self, operation: Operation) -> Operation:
+        """Make one change and return the one that reverses it."""
+        match operation:
+            case operations.PutNode(facts):
+                return self._set_node(facts.name, facts)
+            case operations.DropNode(name):
+                return self._set_node(name, None)
+            case operations.PutRow(row):
+                return self._set_row(row.uid, row)
+            case operations.DropRow(uid):
+                return self._set_row(uid, None)
+            case operations.PutQuota(limits):
+                return self._set_quota(limits.namespace, limits.name, limits)
+            case operations.DropQuota(namespace, name):
+                return self._set_quota(namespace, name, None)
+
+    def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
+        before = self._nodes.pop(name, None)
+        place = self.place(name)
+        if before is not None and place is not None:
+            shelf, row = place
+            shelf.remove(row, before)
+            del self._places[name]
+        if facts is not None:
+            self._nodes[name] = facts
+            width = width_for(facts.widest)
+            if width not in self.shelves:
+                self.shelves[width] = Shelf(width, tuple(self.vendors))
+            self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
+            for row_on_it in self.rows_on(name):
+                self._count(row_on_it, +1)
+        return operations.DropNode(name) if before is None else operations.PutNode(before)
+
+    def _set_row(self, uid: str, row: LedgerRow | None) -> Operation:
+        before = self._rows.pop(uid, None)
+        if before is not None:
+            self._count(before, -1)
+            self._charge(before, -1)
+            on_node = self._by_node[before.node]
+            del on_node[uid]
+            if not on_node:
+                del self._by_node[before.node]
+        if row is not None:
+            self._rows[uid] = row
+            self._by_node.setdefault(row.node, {})[uid] = None
+            self._count(row, +1)
+            self._charge(row, +1)
+        return operations.DropRow(uid) if before is None else operations.PutRow(before)
+
+    def _set_quota(
+        self, namespace: str, name: str, limits: quota.QuotaLimits | None
+    ) -> Operation:
+        before = self.quotas.get(namespace, name)
+        if limits is None:
+            self.quotas.drop(namespace, name)
+        else:
+            self.quotas.put(limits)
+        if before is None:
+            return operations.DropQuota(namespace, name)
+        return operations.PutQuota(before)
+
+    def _count(self, row: LedgerRow, sign: int) -> None:
+        """Add a ledger row to its node's tables, or take it out. Unknown nodes and cards wait."""
+        place = self.place(row.node)
+        if place is None:
+            return
+        shelf, at = place
+        for word, card, slots, memory, cores in row.holdings():
+            shelf.use(
+                at, word, card, slots=sign * slots, memory=sign * memory, cores=sign * cores
+            )
+        for word, ids in row.ids:
+            shelf.hold_ids(at, word, sign * ids)
+
+    def _charge(self, row: LedgerRow, sign: int) -> None:
+        for word, memory, cores in row.quota_use():
+            self.quotas.add_use(row.namespace, word, memory=sign * memory, cores=sign * cores)

@@ -1,0 +1,125 @@
+"""The checks that refuse nodes and cards, each for all nodes at once.
+
+Masks have shape (card, node). The order of the checks, and with it the reported reason, is the order of the bits
+in `hami.placement.reasons`; the conditions stand in docs/placement.md, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hami.cluster.quota import Headroom
+from hami.cluster.shelf import Cards, Flags, Shelf
+from hami.placement import rules
+from hami.placement.question import Question
+from hami.placement.reasons import NodeReason, Standing, Usage
+from hami.placement.request import WHOLE_CARD, CardRequest, Wishes
+from hami.placement.rules import Mask
+from hami.placement.score import Amounts
+from hami.placement.tally import State
+from hami.wire import product_names
+
+NODE_REASONS = (
+    None,
+    NodeReason.UNREGISTERED,
+    NodeReason.NO_SUCH_DEVICE,
+    NodeReason.TOO_FEW_CARDS,
+    NodeReason.TOO_FEW_IDS,
+)
+"""A node's refusal is a number into this."""
+
+
+def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
+    """Find the first check of the node itself that fails, for every row."""
+    has_cards: Mask = shelf.totals.occupied[rows] > 1  # all false
+    for ids in shelf.ids.values():
+        has_cards |= ids.cards[rows] > 0
+    unregistered = ~has_cards
+    absent, too_few, no_ids = (np.zeros_like(has_cards) for _ in range(3))
+    for word, total in question.totals.items():
+        ids = shelf.ids[word]
+        cards, offered = ids.cards[rows], ids.offered[rows]
+        absent |= cards == 0
+        too_few |= cards < question.most_cards[word]
+        if question.vendors[word].bounded_by_ids:
+            unregistered |= (cards > 0) & (offered == 0)
+            no_ids |= offered - ids.held[rows] < total.count
+    refusal = np.zeros(has_cards.shape, dtype=np.uint8)
+    for number, failing in ((4, no_ids), (3, too_few), (2, absent), (1, unregistered)):
+        refusal[failing] = number
+    return refusal
+
+
+def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
+    """Collect what refuses a card however empty it is: tables and the user's wishes."""
+    refused: Flags = cards.refused[:, :rows]
+    if wishes.use_types or wishes.nouse_types:
+        wrong = np.array([not _type_accepted(t, wishes) for t in cards.types.texts], dtype=np.uint8)
+        refused = refused | (wrong * Standing.TYPE)[cards.type_number[:, :rows]]
+    if wishes.mode:
+        wrong = np.array([m not in wishes.mode for m in cards.modes.texts], dtype=np.uint8)
+        refused = refused | (wrong * Standing.MODE)[cards.mode_number[:, :rows]]
+    if wishes.use_uuids or wishes.nouse_uuids:
+        unwanted = np.full(refused.shape, Standing.UUID if wishes.use_uuids else 0, dtype=np.uint8)
+        for accepted, uuids in ((0, wishes.use_uuids), (Standing.UUID, wishes.nouse_uuids)):
+            for uuid in uuids:
+                for row, column in cards.cells.get(uuid, ()):
+                    unwanted[column, row] = accepted
+        refused = refused | unwanted
+    return refused
+
+
+def _type_accepted(card_type: str, wishes: Wishes) -> bool:
+    if any(product_names.matches(token, card_type) for token in wishes.nouse_types):
+        return False
+    return not wishes.use_types or any(
+        product_names.matches(token, card_type) for token in wishes.use_types
+    )
+
+
+def memory_wanted(request: CardRequest, cards: Cards, rows: slice) -> Amounts:
+    """Return the MiB a request takes of a card; of each card where it is a percentage."""
+    if request.memory:
+        return request.memory
+    if request.percentage == WHOLE_CARD:
+        return cards.memory[:, rows]
+    return cards.memory[:, rows] * request.percentage // WHOLE_CARD
+
+
+def usage_refusals(
+    request: CardRequest,
+    cards: Cards,
+    rows: slice,
+    *,
+    state: State,
+    memory: Amounts,
+    headroom: Headroom,
+    idle_only: bool,
+    rule: rules.CardRule | None,
+) -> Flags:
+    """Collect what refuses a card as full as it is now."""
+    total_cores = cards.cores[:, rows]
+    refused = (state.used >= cards.count[:, rows]).view(np.uint8)  # Usage.SLOTS is 1
+
+    def refuse(failing: Mask, bit: Usage) -> None:
+        np.bitwise_or(refused, failing.view(np.uint8) * np.uint8(bit), out=refused)
+
+    if idle_only:
+        refuse(state.used > 0, Usage.NOT_IDLE)
+    for left, own, each in (
+        (headroom.memory, state.own_memory.now, memory),
+        (headroom.cores, state.own_cores.now, request.cores),
+    ):
+        if left is not None:
+            more = np.asarray(request.count * each)
+            refuse((more > 0) & (own + more > left), Usage.QUOTA)
+    refuse(cards.memory[:, rows] - state.memory < memory, Usage.MEMORY)
+    refuse(total_cores - state.cores < request.cores, Usage.CORES)
+    if request.cores == WHOLE_CARD:
+        refuse((total_cores == WHOLE_CARD) & (state.used > 0), Usage.NOT_EXCLUSIVE)
+    if request.cores == 0:
+        exhausted = (total_cores != 0) & (state.cores >= total_cores)
+        refuse(exhausted, Usage.NO_COMPUTE_LEFT)
+    if rule is not None:
+        refuse(rule.refused(cards, rows), Usage.RULE)
+    return refused

@@ -1,0 +1,41 @@
+"""Whether enough cards are eligible on a node, and which of them are taken; for all nodes at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hami.cluster.shelf import Ints
+from hami.placement.policy import Key
+from hami.placement.rules import Mask
+
+
+def count(cards: Mask) -> Ints:
+    """Count the cards of each node."""
+    counted: Ints = np.add.reduce(cards, axis=0, dtype=np.int64)
+    return counted
+
+
+def best_numa_group(eligible: Mask, numa_rank: Ints, *, needed: int, order: Key) -> Mask:
+    """Keep of each node the first NUMA group that has enough eligible cards, or nothing."""
+    groups = int(numa_rank.max(initial=0)) + 1
+    chosen = np.full(eligible.shape[1:], -1, dtype=np.int64)
+    # The best group comes last, and so stays.
+    for rank in range(groups) if order is Key.NUMA_HIGH else reversed(range(groups)):
+        chosen[count(eligible & (numa_rank == rank)) >= needed] = rank
+    return eligible & (numa_rank == chosen)
+
+
+def take_first(eligible: Mask, order: Ints, *, needed: int) -> Mask:
+    """Take the `needed` eligible cards with the highest order of each node.
+
+    Nodes with fewer lose none: whoever asks has checked that there are enough.
+    """
+    if needed >= eligible.shape[0]:
+        return eligible
+    ranked = np.where(eligible, order, -1)
+    if needed == 1:
+        threshold = ranked.max(axis=0)
+    else:
+        split = eligible.shape[0] - needed
+        threshold = np.partition(ranked, split, axis=0)[split]
+    return eligible & (ranked >= threshold)

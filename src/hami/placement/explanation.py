@@ -1,0 +1,221 @@
+"""Why a pod goes where it goes, or nowhere: one object, many views.
+
+A decision leaves its raw findings here: bits per card and node, and the names they belong to. They are turned into
+words only when somebody asks, each distinct reason once. FailedNodes of the extender, events, `hami
+explain`, traces and the dashboard are all views of this object; it stays true when the cluster moves on, because
+nothing in it points into the live tables.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from hami.cluster.shelf import Flags
+from hami.placement import choice, rules
+from hami.placement.checks import NODE_REASONS
+from hami.placement.question import Question
+from hami.placement.reasons import STANDING_REASONS, USAGE_REASONS, NodeReason, Reason, Standing, Usage
+from hami.placement.rules import Mask
+from hami.placement.survey import Survey
+
+_REASONS = tuple(Reason)
+_NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
+_ELIGIBLE, _NO_CARD = 0, 255
+
+
+class NearMiss(msgspec.Struct, frozen=True):
+    """A node that almost held the pod."""
+
+    node: str
+    #: As in FailedNodes.
+    text: str
+    #: How many more cards would have had to be eligible.
+    cards_missing: int
+    #: The smallest amounts that a card refused for nothing else was short of, where one was.
+    memory_short: int | None = None
+    cores_short: int | None = None
+
+
+class ReasonCount(msgspec.Struct, frozen=True):
+    """Where one reason was met."""
+
+    nodes: tuple[str, ...]
+    #: Cards over all those nodes; 0 for reasons of whole nodes.
+    cards: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What was found on one shelf."""
+
+    names: Sequence[str]
+    asked: Mask
+    survey: Survey
+
+    @property
+    def refused(self) -> Mask:
+        return self.asked & ~self.survey.fits
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Everything a decision knows about its nodes."""
+
+    question: Question
+    findings: tuple[Finding, ...]
+    #: Names asked about that are no node of ours.
+    unknown: tuple[str, ...]
+    winner: str | None
+    score: float | None
+    near_misses: tuple[NearMiss, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fitting(self) -> int:
+        """How many nodes could take the pod."""
+        return sum(int(np.count_nonzero(f.survey.fits)) for f in self.findings)
+
+    def failed_nodes(self) -> dict[str, str]:
+        """Return the text of every refused node that was asked about."""
+        failed: dict[str, str] = dict.fromkeys(self.unknown, str(NodeReason.UNREGISTERED))
+        texts: dict[str | bytes, str] = {}
+        for finding in self.findings:
+            for name, pattern in _patterns(self.question, finding):
+                text = texts.get(pattern)
+                if text is None:
+                    text = texts[pattern] = _text(pattern)
+                failed[name] = text
+        return failed
+
+    def by_reason(self) -> dict[str, ReasonCount]:
+        """Return, for every reason met, the nodes (sorted) and the number of cards."""
+        nodes: dict[str, list[str]] = {}
+        cards: Counter[str] = Counter()
+        if self.unknown:
+            nodes[NodeReason.UNREGISTERED] = list(self.unknown)
+        for finding in self.findings:
+            for name, pattern in _patterns(self.question, finding):
+                if isinstance(pattern, str):
+                    nodes.setdefault(pattern, []).append(name)
+                    continue
+                for reason, number in _counts(pattern).items():
+                    nodes.setdefault(reason, []).append(name)
+                    cards[reason] += number
+        return {r: ReasonCount(tuple(sorted(nodes[r])), cards[r]) for r in sorted(nodes)}
+
+    def to_data(self, *, most_nodes: int = 10) -> dict[str, object]:
+        """Return plain data for JSON; at most so many nodes are named per reason."""
+        pod = self.question.pod
+        return {
+            "pod": f"{pod.namespace}/{pod.name}",
+            "uid": pod.uid,
+            "winner": self.winner,
+            "score": self.score,
+            "fitting": self.fitting,
+            "reasons": {
+                reason: {
+                    "nodes": len(found.nodes),
+                    "cards": found.cards,
+                    "names": list(found.nodes[:most_nodes]),
+                }
+                for reason, found in self.by_reason().items()
+            },
+            "nearMisses": [msgspec.to_builtins(miss) for miss in self.near_misses],
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        """Say it in one line."""
+        if self.winner is not None:
+            return f"placed on {self.winner} (score {self.score:.2f}), {self.fitting} nodes fit"
+        reasons = (f"{len(c.nodes)} nodes {r}" for r, c in self.by_reason().items())
+        line = "no node fits: " + (", ".join(reasons) or "no node was asked about")
+        for miss in self.near_misses[:1]:
+            short = [
+                f"{amount} {unit} short on its best card"
+                for amount, unit in ((miss.memory_short, "MiB"), (miss.cores_short, "% cores"))
+                if amount is not None
+            ]
+            line += f"; nearest {miss.node} ({', '.join(short) or miss.text})"
+        return line
+
+
+def _patterns(question: Question, finding: Finding) -> Iterator[tuple[str, str | bytes]]:
+    """Yield every refused node with its node reason, or else one reason number per card, sorted."""
+    survey, names = finding.survey, finding.names
+    for number in range(1, len(NODE_REASONS)):
+        for row in np.flatnonzero(finding.refused & (survey.node_refusal == number)):
+            yield names[row], str(NODE_REASONS[number])
+    by_cards = finding.refused & (survey.node_refusal == 0)
+    for step in np.unique(survey.failed_step[by_cards]):
+        rows = np.flatnonzero(by_cards & (survey.failed_step == step))
+        numbers = card_reasons(question, int(step), survey.standing[:, rows], survey.usage[:, rows])
+        numbers.sort(axis=0)
+        packed, width = numbers.T.tobytes(), numbers.shape[0]
+        for at, row in enumerate(rows):
+            yield names[row], packed[at * width : (at + 1) * width]
+
+
+def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -> Flags:
+    """Return the number of each card's reason for not being taken in a step that failed."""
+    _, request = question.steps[step]
+    rule = rules.RULES.get(question.vendors[request.word].rule)
+    numbers = _standing_table()[standing]
+    by_usage = _usage_table(rule.reason if rule else None)[usage]
+    numbers = np.where(numbers == _ELIGIBLE, by_usage, numbers)
+    eligible = numbers == _ELIGIBLE
+    bound = question.pod.wishes[request.word].numa_bind
+    numa = (choice.count(eligible) >= request.count) & bound
+    leftover = np.where(
+        numa,
+        np.uint8(_NUMBERS[Reason.NUMA_NOT_FIT]),
+        np.uint8(_NUMBERS[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST]),
+    )
+    numbers = np.where(eligible, leftover, numbers)
+    return numbers
+
+
+def _lowest_bit_table(reasons: Mapping[int, Reason]) -> Flags:
+    """Make a table from a byte of bits to the number of the lowest bit's reason; 0 is none."""
+    table = np.zeros(256, dtype=np.uint8)
+    for bits in range(256):
+        for bit, reason in sorted(reasons.items()):
+            if bits & bit:
+                table[bits] = _NUMBERS[reason]
+                break
+    return table
+
+
+@functools.cache
+def _standing_table() -> Flags:
+    table = _lowest_bit_table(STANDING_REASONS)
+    table[np.arange(256) & Standing.ABSENT != 0] = _NO_CARD
+    return table
+
+
+@functools.cache
+def _usage_table(rule: Reason | None) -> Flags:
+    """Make the table of a vendor, whose own rule has its own reason."""
+    own = {} if rule is None else {int(Usage.RULE): rule}
+    return _lowest_bit_table({**USAGE_REASONS, **own})
+
+
+def _counts(pattern: bytes) -> Counter[Reason]:
+    return Counter(_REASONS[number - 1] for number in pattern if number != _NO_CARD)
+
+
+def _text(pattern: str | bytes) -> str:
+    if isinstance(pattern, str):
+        return pattern
+    counts = _counts(pattern)
+    cards = counts.total()
+    return ", ".join(sorted(f"{number}/{cards} {reason}" for reason, number in counts.items()))
+
+
+def cards_text(question: Question, step: int, standing: Flags, usage: Flags) -> str:
+    """Write the text of one node from the bits of its cards."""
+    numbers = card_reasons(question, step, standing[:, None], usage[:, None])
+    return _text(numbers.tobytes())

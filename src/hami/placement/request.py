@@ -1,0 +1,208 @@
+"""What a pod asks for: cards per container, wishes and policies.
+
+`parse` reads a pod once, strictly: a value that breaks a rule refuses the pod with a message that
+names container, resource, value, rule and remedy (HAMi lets such pods pass as pods without GPU, and
+they fail on the node). `None` is a pod that asks for no card. `totals` is the one function by which webhook and
+scheduler add a pod up. The rules stand in docs/placement.md, section 1. No numpy here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from hami.cluster import phases
+from hami.placement import policy
+from hami.vendors.row import Vendor
+from hami.wire import annotations, comma_list, errors, go_values, objects, quantity
+from hami.wire.objects import ContainerKind
+
+WHOLE_CARD = 100
+"""Percent of a card's memory or compute that is all of it."""
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """Policies of pods that name none; the scheduler's flags set them."""
+
+    node_policy: str = policy.BINPACK
+    gpu_policy: str = policy.SPREAD
+
+
+class CardRequest(msgspec.Struct, frozen=True):
+    """Cards of one vendor for one container, each with the same share."""
+
+    word: str
+    count: int
+    #: MiB; 0: `percentage` decides.
+    memory: int
+    #: Of the card's memory; 0 where `memory` is given.
+    percentage: int
+    #: Percent of compute; 0 is unlimited.
+    cores: int
+
+
+class ContainerRequest(msgspec.Struct, frozen=True):
+    name: str
+    kind: ContainerKind
+    cards: tuple[CardRequest, ...] = ()
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """Which cards of one vendor the user accepts; empty is all."""
+
+    use_types: tuple[str, ...] = ()
+    nouse_types: tuple[str, ...] = ()
+    use_uuids: frozenset[str] = frozenset()
+    nouse_uuids: frozenset[str] = frozenset()
+    mode: str = ""
+    numa_bind: bool = False
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """A pod added up for one vendor: the most it has at one time."""
+
+    #: Cards, which are also kubelet's device ids.
+    count: int
+    #: MiB over all cards. Percentages are unknown before a card is chosen, and count 0.
+    memory: int
+    #: Percent over all cards.
+    cores: int
+
+
+class PodRequest(msgspec.Struct, frozen=True):
+    """Everything placement needs to know of a pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    containers: tuple[ContainerRequest, ...]
+    node_policy: str
+    gpu_policy: policy.GpuPolicy
+    weights: policy.Weights
+    #: By vendor word, for every vendor asked for, in the order of the vendor table.
+    wishes: Mapping[str, Wishes]
+
+    @property
+    def kinds(self) -> tuple[ContainerKind, ...]:
+        return tuple(container.kind for container in self.containers)
+
+    def requests(self) -> Iterator[tuple[int, CardRequest]]:
+        """Yield (container position, request) in the order in which they are fitted."""
+        for position, container in enumerate(self.containers):
+            for cards in container.cards:
+                yield position, cards
+
+    def totals(self) -> dict[str, Totals]:
+        """Add the pod up for every vendor it asks for."""
+        return {word: self._total(word) for word in self.wishes}
+
+    def _total(self, word: str) -> Totals:
+        counts, memory, cores = [], [], []
+        for container in self.containers:
+            asked = [c for c in container.cards if c.word == word]
+            counts.append((container.kind, sum(c.count for c in asked)))
+            memory.append((container.kind, sum(c.count * c.memory for c in asked)))
+            cores.append((container.kind, sum(c.count * c.cores for c in asked)))
+        return Totals(phases.peak(counts), phases.peak(memory), phases.peak(cores))
+
+
+def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> PodRequest | None:
+    """Read what a pod asks for; None if it asks for no card. Raises WireError for a bad pod."""
+    containers = tuple(
+        ContainerRequest(
+            name=container.name or "",
+            kind=kind,
+            cards=tuple(
+                request
+                for vendor in vendors
+                if (request := _card_request(container, vendor)) is not None
+            ),
+        )
+        for kind, container in pod.containers()
+    )
+    asked = {cards.word for container in containers for cards in container.cards}
+    if not asked:
+        return None
+    return PodRequest(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        containers=containers,
+        node_policy=policy.parse_node_policy(
+            pod.annotation(annotations.NODE_POLICY), defaults.node_policy
+        ),
+        gpu_policy=policy.parse_gpu_policy(
+            pod.annotation(annotations.GPU_POLICY), defaults.gpu_policy
+        ),
+        weights=policy.parse_weights(pod.annotations.get(annotations.SCORING_WEIGHTS)),
+        wishes={v.word: _wishes(pod, v) for v in vendors if v.word in asked},
+    )
+
+
+def _card_request(container: objects.Container, vendor: Vendor) -> CardRequest | None:
+    names = vendor.resources
+    count = _whole_number(container, names.count, remedy="ask for a whole number of cards")
+    if not count:
+        return None
+    factor = max(vendor.memory_factor, 1)
+    memory = factor * _whole_number(
+        container,
+        names.memory,
+        high=go_values.INT32_MAX // factor,
+        remedy=f"write it in units of {factor} MiB, for example {16384 // factor} for 16 GiB",
+    )
+    percentage = _whole_number(
+        container,
+        names.memory_percentage,
+        high=WHOLE_CARD,
+        remedy="write a whole number from 1 to 100",
+    )
+    if not memory and not percentage:
+        memory = vendor.default_memory
+    cores = vendor.default_cores
+    if names.cores and container.amount(names.cores) is not None:
+        remedy = "write a whole number from 1 to 100, or 0 for no limit"
+        cores = _whole_number(container, names.cores, remedy=remedy)
+    return CardRequest(
+        word=vendor.word,
+        count=count,
+        memory=memory,
+        percentage=0 if memory else percentage or WHOLE_CARD,
+        cores=min(cores, WHOLE_CARD),
+    )
+
+
+def _whole_number(
+    container: objects.Container,
+    resource: str,
+    *,
+    high: int = go_values.INT32_MAX,
+    remedy: str,
+) -> int:
+    """Read a resource of a container; absent is 0."""
+    amount = container.amount(resource) if resource else None
+    if amount is None:
+        return 0
+    what = f"container {container.name}, {resource}"
+    return quantity.exact_integer(amount, what=what, high=high, remedy=remedy)
+
+
+def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
+    keys = vendor.annotations
+    mode = pod.annotation(keys.mode)
+    return Wishes(
+        use_types=comma_list.tokens(pod.annotation(keys.use_type)),
+        nouse_types=comma_list.tokens(pod.annotation(keys.nouse_type)),
+        use_uuids=frozenset(comma_list.tokens(pod.annotation(keys.use_uuid))),
+        nouse_uuids=frozenset(comma_list.tokens(pod.annotation(keys.nouse_uuid))),
+        mode=mode if mode.strip() else "",
+        numa_bind=_numa_bind(pod.annotation(keys.numa_bind)),
+    )
+
+
+def _numa_bind(value: str) -> bool:
+    try:
+        return go_values.parse_bool(value, what="numa-bind")
+    except errors.WireError:
+        return False

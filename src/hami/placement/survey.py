@@ -1,0 +1,141 @@
+"""Judge all nodes of a shelf at once.
+
+One pass over the tables answers, for every node: does the pod fit, with which score, and if not, which
+check refused which card. Containers are fitted one after the other on a copy of what is used, on all
+nodes together, so the answer is exact, for NUMA groups and for pods of many containers too: nothing that
+passes here is refused later, and no question makes Python walk over nodes. `hami.placement.decide`
+takes the best node and runs the same code on that one again, to learn the cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hami.cluster.shelf import Flags, Shelf
+from hami.placement import checks, choice, rules, score
+from hami.placement.question import Question
+from hami.placement.request import CardRequest
+from hami.placement.rules import Mask
+from hami.placement.score import Amounts
+from hami.placement.tally import State, Tally
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """The answer for some rows of one shelf; every array's last axis is the row."""
+
+    #: The pod fits.
+    fits: Mask
+    score: score.Floats
+    #: Number into checks.NODE_REASONS.
+    node_refusal: Flags
+    #: Number of the step that did not fit, where one did not.
+    failed_step: npt.NDArray[np.int16]
+    #: (card, row): why each card was refused in that step, bits of Standing and of Usage.
+    standing: Flags
+    usage: Flags
+    #: (card, row) for each step: the cards it takes. Complete only if asked for.
+    taken: Sequence[Mask]
+
+
+class Surveyor:
+    """Judges one shelf for one question; standing refusals are worked out once."""
+
+    def __init__(self, shelf: Shelf, question: Question) -> None:
+        self._shelf = shelf
+        self.question = question
+        self._standing = {
+            word: checks.standing_refusals(shelf.cards[word], shelf.rows, wishes)
+            for word, wishes in question.pod.wishes.items()
+        }
+
+    def survey(self, rows: slice, asked: Mask, *, choose: bool = False) -> Survey:
+        """Judge the given rows; `choose` also says which cards each step takes."""
+        steps = self.question.steps
+        node_refusal = checks.node_refusals(self._shelf, rows, self.question)
+        alive = asked & (node_refusal == 0)
+        failed_step = np.zeros(alive.shape, dtype=np.int16)
+        standing = usage = np.zeros((self._shelf.width, *alive.shape), dtype=np.uint8)
+        tally = Tally(self.question, self._shelf, rows)
+        taken: list[Mask] = []
+        for number, (position, request) in enumerate(steps):
+            state = tally.states[request.word]
+            memory = checks.memory_wanted(request, self._shelf.cards[request.word], rows)
+            standing_now = self._standing[request.word][:, rows]
+            usage_now = self._usage_refusals(request, rows, state, memory)
+            eligible = self._groups((standing_now | usage_now) == 0, request, rows)
+            enough = choice.count(eligible) >= request.count
+            failing = alive & ~enough
+            if number == 0:
+                standing, usage = standing_now, usage_now
+            elif failing.any():
+                standing = np.where(failing, standing_now, standing)
+                usage = np.where(failing, usage_now, usage)
+                failed_step[failing] = number
+            alive = alive & enough
+            if not alive.any():
+                break
+            # Which cards are taken matters to later steps, and to the score where shares differ.
+            chosen = None
+            if choose or len(steps) > 1 or isinstance(memory, np.ndarray):
+                chosen = self._choose(eligible & alive, request, rows, state, memory)
+                taken.append(chosen)
+            tally.add(position, request, memory, chosen)
+        return Survey(
+            fits=alive,
+            score=tally.node_score(),
+            node_refusal=node_refusal,
+            failed_step=failed_step,
+            standing=standing,
+            usage=usage,
+            taken=taken,
+        )
+
+    def _usage_refusals(
+        self, request: CardRequest, rows: slice, state: State, memory: Amounts
+    ) -> Flags:
+        question, word = self.question, request.word
+        return checks.usage_refusals(
+            request,
+            self._shelf.cards[word],
+            rows,
+            state=state,
+            memory=memory,
+            headroom=question.headroom[word],
+            idle_only=question.pod.gpu_policy.idle_only,
+            rule=rules.RULES.get(question.vendors[word].rule),
+        )
+
+    def _groups(self, eligible: Mask, request: CardRequest, rows: slice) -> Mask:
+        """Keep one NUMA group of each node, where the pod is bound to one."""
+        pod = self.question.pod
+        if not pod.wishes[request.word].numa_bind:
+            return eligible
+        return choice.best_numa_group(
+            eligible,
+            self._shelf.cards[request.word].numa_rank[:, rows],
+            needed=request.count,
+            order=pod.gpu_policy.order(numa_bind=True)[0],
+        )
+
+    def _choose(
+        self, eligible: Mask, request: CardRequest, rows: slice, state: State, memory: Amounts
+    ) -> Mask:
+        pod, cards = self.question.pod, self._shelf.cards[request.word]
+        weights = pod.weights
+        order = score.order_keys(
+            pod.gpu_policy.order(numa_bind=pod.wishes[request.word].numa_bind),
+            score=score.device_score(
+                slots=(state.used + 1, cards.count[:, rows]),
+                cores=(state.cores + request.cores, cards.cores[:, rows]),
+                memory=(state.memory + memory, cards.memory[:, rows]),
+                weights=weights,
+            ),
+            used=state.used,
+            numa_rank=cards.numa_rank[:, rows],
+            weights=weights,
+        )
+        return choice.take_first(eligible, order, needed=request.count)

@@ -1,0 +1,106 @@
+"""What a pod adds to the nodes while its containers are fitted, for all nodes at once.
+
+The vector form of `hami.cluster.phases`: sidecars and app containers stay in the state of the cards, init
+containers only raise the peak. Numbers are plain integers while they are the same on every node, and become
+arrays when percentages of different cards make them differ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hami.cluster.shelf import Shelf
+from hami.placement import score
+from hami.placement.question import Question
+from hami.placement.request import CardRequest
+from hami.placement.rules import Mask
+from hami.placement.score import Amounts
+from hami.wire.objects import ContainerKind
+
+
+class Running:
+    """A sum over containers and its peak."""
+
+    def __init__(self) -> None:
+        self.now: Amounts = 0
+        self.peak: Amounts = 0
+
+    def add(self, kind: ContainerKind, amount: Amounts) -> None:
+        reached = self.now + amount
+        if kind is not ContainerKind.INIT:
+            self.now = reached
+        self.peak = np.maximum(self.peak, reached)
+
+
+class State:
+    """What is used on the cards of one vendor, with this pod's containers added so far."""
+
+    def __init__(self, shelf: Shelf, word: str, rows: slice, *, changing: bool) -> None:
+        cards = shelf.cards[word]
+        parts = (cards.used[:, rows], cards.memory_used[:, rows], cards.cores_used[:, rows])
+        self.used, self.memory, self.cores = [p.copy() for p in parts] if changing else parts
+        #: The pod's own memory and cores over all cards of the vendor, as quota counts them.
+        self.own_memory = Running()
+        self.own_cores = Running()
+
+
+class Tally:
+    """State of all requested vendors, and the pod's sums for the node score."""
+
+    def __init__(self, question: Question, shelf: Shelf, rows: slice) -> None:
+        changing = len(question.steps) > 1
+        self.states = {
+            word: State(shelf, word, rows, changing=changing) for word in question.pod.wishes
+        }
+        self._question = question
+        self._totals = shelf.totals
+        self._rows = rows
+        self._slots, self._memory, self._cores = Running(), Running(), Running()
+        #: The container being added up, and its sums over vendors.
+        self._position = -1
+        self._container: tuple[int, Amounts, int] = (0, 0, 0)
+
+    def add(
+        self, position: int, request: CardRequest, memory: Amounts, taken: Mask | None
+    ) -> None:
+        """Count a request that fits; `taken` are its cards, None if they do not matter."""
+        if position != self._position:
+            self._close_container()
+            self._position = position
+        kind, state = self._question.kind(position), self.states[request.word]
+        cores = request.count * request.cores
+        total: Amounts = request.count * request.memory
+        if taken is not None:
+            if isinstance(memory, np.ndarray):
+                total = np.add.reduce(taken * memory, axis=0)
+            if len(self._question.steps) > 1 and kind is not ContainerKind.INIT:
+                state.used += taken
+                state.memory += taken * memory
+                state.cores += taken * np.int64(request.cores)
+        state.own_memory.add(kind, total)
+        state.own_cores.add(kind, cores)
+        slots_so_far, memory_so_far, cores_so_far = self._container
+        self._container = (
+            slots_so_far + request.count,
+            memory_so_far + total,
+            cores_so_far + cores,
+        )
+
+    def node_score(self) -> score.Floats:
+        """Score the nodes with the pod on them."""
+        self._close_container()
+        totals, rows = self._totals, self._rows
+        return score.node_score(
+            slots=(totals.used[rows] + self._slots.peak, totals.count[rows]),
+            cores=(totals.cores_used[rows] + self._cores.peak, totals.cores[rows]),
+            memory=(totals.memory_used[rows] + self._memory.peak, totals.memory[rows]),
+        )
+
+    def _close_container(self) -> None:
+        if self._position >= 0:
+            kind = self._question.kind(self._position)
+            for running, amount in zip(
+                (self._slots, self._memory, self._cores), self._container, strict=True
+            ):
+                running.add(kind, amount)
+        self._container = (0, 0, 0)

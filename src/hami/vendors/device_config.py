@@ -1,0 +1,280 @@
+"""device-config.yaml: what the user changes about the vendors.
+
+Scheduler and node agent share the file, and its keys are HAMi's. `parse` lays it over the built-in
+rows: an absent key or null leaves the row's value, an empty resource name switches that resource
+off. Sections of vendors that we do not handle yet are kept as they are. A key nobody knows is
+ignored, as HAMi does, but never in silence: it becomes a warning. Everything else that is wrong is
+a `ConfigError`, because a half-understood configuration hands out the wrong GPU.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import re
+from typing import Literal, cast, get_args
+
+import msgspec
+
+from hami.vendors import errors, row, section, table, yaml_text
+from hami.wire import errors as wire_errors
+from hami.wire import resource_names
+
+ConfigError = errors.ConfigError
+
+CorePolicy = Literal["default", "force", "disable"]
+
+#: Sections that HAMi knows. Ours are those of the vendor table; the rest is kept for later.
+KNOWN_SECTIONS = (
+    "nvidia",
+    "cambricon",
+    "hygon",
+    "metax",
+    "enflame",
+    "mthreads",
+    "kunlun",
+    "awsneuron",
+    "amd",
+    "vastai",
+    "biren",
+    "iluvatars",
+    "vnpus",
+)
+
+#: No character has more than four.
+_MAX_BYTES = 4 * yaml_text.MAX_CHARACTERS
+_START = "write at least\nnvidia:\n  resourceCountName: nvidia.com/gpu"
+
+_MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.\S+")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+
+
+class MigAllowance(msgspec.Struct, frozen=True):
+    """Which MIG profiles cards of some models may be cut into."""
+
+    models: tuple[str, ...]
+    profiles: tuple[str, ...]
+
+
+class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The NVIDIA section, without what stands in the vendor's row."""
+
+    #: Hide all GPUs from containers that ask for none.
+    overwrite_env: bool = False
+    #: Into how many shares a card may be cut.
+    device_split_count: int = 10
+    #: Memory a card is registered with, as a multiple of what it has; above 1 overcommits.
+    device_memory_scaling: float = 1.0
+    #: Compute a card is registered with, as a multiple of 100 percent.
+    device_core_scaling: float = 1.0
+    #: MiB a card is registered with where the driver does not tell; 0: ask the driver.
+    pre_configured_device_memory: int = 0
+    #: What the limiter in the container prints: 0 errors only, up to 4 everything.
+    lib_cuda_log_level: int = 1
+    #: Tell kubelet the NUMA node of each card.
+    enable_numa_topology: bool = False
+    #: Hand out compute shares without enforcing them.
+    disable_core_limit: bool = False
+    #: Whether compute limits hold always, never, or (default) only while the card is shared.
+    gpu_core_policy: CorePolicy = "default"
+    #: RuntimeClass for pods with a GPU that name none; empty: leave them as they are.
+    runtime_class_name: str = ""
+    #: Empty: no card is cut by MIG.
+    mig_profile_allowlist: tuple[MigAllowance, ...] = ()
+
+
+class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked device-config.yaml."""
+
+    #: The built-in rows with the file's values, in table order.
+    vendors: tuple[row.Vendor, ...]
+    nvidia: NvidiaSettings
+    #: Sections that nobody here reads yet, as they stand in the file.
+    other_sections: dict[str, object]
+    #: For the log at start-up: what was ignored, and what was probably meant.
+    warnings: tuple[str, ...] = ()
+
+
+def load(path: str | os.PathLike[str]) -> DeviceConfig:
+    """Read and check the file at `path`."""
+    source = os.fspath(path)
+    try:
+        with pathlib.Path(path).open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        # What is cut off may end within a character; parse refuses it for its length.
+        text = data.decode("utf-8-sig", "replace" if len(data) > _MAX_BYTES else "strict")
+    except OSError as error:
+        raise ConfigError(
+            source=source,
+            place="",
+            rule=f"the file cannot be read: {error.strerror or error}",
+            remedy="check the path, the mount of the ConfigMap and the file's permissions",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            source=source,
+            place=f"byte {error.start + 1}",
+            rule="the file is not UTF-8 text",
+            remedy="save it as UTF-8",
+        ) from error
+    return parse(text, source=source)
+
+
+def parse(text: str, *, source: str) -> DeviceConfig:
+    """Check the text of a device-config.yaml; `source` names it in errors and warnings."""
+    data = yaml_text.load(text, source=source)
+    if data is None:
+        raise ConfigError(source=source, place="", rule="the file is empty", remedy=_START)
+    if not isinstance(data, dict):
+        raise ConfigError(
+            source=source, place="", value=data, rule="is not a mapping of sections", remedy=_START
+        )
+    warnings = _unknown_sections(data, source)
+    nvidia = section.Section(data.get("nvidia"), source=source, path="nvidia")
+    settings, more_warnings = _settings(nvidia)
+    vendors = tuple(
+        _overridden(vendor, nvidia) if vendor.section == "nvidia" else vendor
+        for vendor in table.built_in()
+    )
+    _refuse_doubles(vendors, source)
+    warnings += nvidia.unknown() + more_warnings
+    others = {name: value for name, value in data.items() if name != "nvidia"}
+    if nvidia.is_silent() and not any(
+        _says_something(value) for name, value in others.items() if name in KNOWN_SECTIONS
+    ):
+        raise ConfigError(
+            source=source,
+            place="",
+            rule=" ".join(["no section that we know holds a value", *(f"({w})" for w in warnings)]),
+            remedy=_START,
+        )
+    return DeviceConfig(
+        vendors=vendors, nvidia=settings, other_sections=others, warnings=tuple(warnings)
+    )
+
+
+def _settings(nvidia: section.Section) -> tuple[NvidiaSettings, list[str]]:
+    base = NvidiaSettings()
+    allowances = nvidia.sections("migProfileAllowlist")
+    settings = NvidiaSettings(
+        overwrite_env=nvidia.switch("overwriteEnv", default=base.overwrite_env),
+        device_split_count=nvidia.whole("deviceSplitCount", base.device_split_count, low=1),
+        device_memory_scaling=nvidia.factor("deviceMemoryScaling", base.device_memory_scaling),
+        device_core_scaling=nvidia.factor("deviceCoreScaling", base.device_core_scaling),
+        pre_configured_device_memory=nvidia.whole(
+            "preConfiguredDeviceMemory", base.pre_configured_device_memory
+        ),
+        lib_cuda_log_level=nvidia.whole("libCudaLogLevel", base.lib_cuda_log_level, high=4),
+        enable_numa_topology=nvidia.switch("enableNumaTopology", default=base.enable_numa_topology),
+        disable_core_limit=nvidia.switch("disableCoreLimit", default=base.disable_core_limit),
+        gpu_core_policy=cast(
+            "CorePolicy",
+            nvidia.word("gpuCorePolicy", base.gpu_core_policy, among=get_args(CorePolicy)),
+        ),
+        runtime_class_name=_object_name(nvidia, "runtimeClassName"),
+        mig_profile_allowlist=tuple(_allowance(entry) for entry in allowances),
+    )
+    return settings, [warning for entry in allowances for warning in entry.unknown()]
+
+
+def _allowance(entry: section.Section) -> MigAllowance:
+    allowance = MigAllowance(models=entry.texts("models"), profiles=entry.texts("profiles"))
+    for profile in allowance.profiles:
+        if not _MIG_PROFILE.fullmatch(profile):
+            raise entry.error(
+                "profiles",
+                f"holds {wire_errors.shorten(profile)}, which is not a MIG profile",
+                "write profiles like 1g.10gb, as `nvidia-smi mig -lgip` lists them",
+            )
+    return allowance
+
+
+def _object_name(nvidia: section.Section, key: str) -> str:
+    name = nvidia.text(key, "")
+    if name and not _OBJECT_NAME.fullmatch(name):
+        raise nvidia.error(
+            key,
+            "is not a name of a Kubernetes object",
+            "write small letters, digits, - and . only, or leave it empty",
+        )
+    return name
+
+
+def _overridden(vendor: row.Vendor, given: section.Section) -> row.Vendor:
+    names = vendor.resources
+    count = _resource(given, "resourceCountName", names.count)
+    if not count:
+        raise given.error(
+            "resourceCountName",
+            "must not be empty: no pod could ask for a card",
+            f"write {names.count}, or remove the key",
+        )
+    return msgspec.structs.replace(
+        vendor,
+        resources=row.ResourceNames(
+            count=count,
+            memory=_resource(given, "resourceMemoryName", names.memory),
+            memory_percentage=_resource(
+                given, "resourceMemoryPercentageName", names.memory_percentage
+            ),
+            cores=_resource(given, "resourceCoreName", names.cores),
+            priority=_resource(given, "resourcePriorityName", names.priority),
+        ),
+        # 0 counts as 1, as in HAMi.
+        memory_factor=given.whole("memoryFactor", vendor.memory_factor) or 1,
+        default_memory=given.whole("defaultMemory", vendor.default_memory),
+        default_cores=given.whole("defaultCores", vendor.default_cores, high=100),
+        default_count=given.whole("defaultGPUNum", vendor.default_count),
+    )
+
+
+def _resource(given: section.Section, key: str, default: str) -> str:
+    name = given.text(key, default)
+    if not name:
+        return ""
+    try:
+        return resource_names.check(name, what=key)
+    except wire_errors.WireError as error:
+        raise given.error(
+            key, error.rule, error.remedy or f"write a name like {default}"
+        ) from error
+
+
+def _refuse_doubles(vendors: tuple[row.Vendor, ...], source: str) -> None:
+    names = collections.Counter(name for vendor in vendors for name in vendor.resources.named())
+    for vendor in vendors:
+        for name in vendor.resources.named():
+            if names[name] > 1:
+                raise ConfigError(
+                    source=source,
+                    place=vendor.section,
+                    value=name,
+                    rule="names two resources at once",
+                    remedy="give each resource a name of its own",
+                )
+
+
+def _unknown_sections(data: dict[object, object], source: str) -> list[str]:
+    for name in data:
+        if not isinstance(name, str):
+            raise ConfigError(
+                source=source,
+                place="",
+                value=name,
+                rule="stands where a section's name should",
+                remedy=f"sections are {', '.join(KNOWN_SECTIONS)}",
+            )
+    return [
+        f"{source}: {name}: no such section, kept unread{section.nearest(name, KNOWN_SECTIONS)}"
+        for name in data
+        if name not in KNOWN_SECTIONS
+    ]
+
+
+def _says_something(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(_says_something(item) for item in value.values())
+    if isinstance(value, list):
+        return any(_says_something(item) for item in value)
+    return value not in (None, "")

@@ -1,0 +1,143 @@
+"""What the API server asks the webhook, and the answer.
+
+Versions v1 and v1beta1 have the same fields here; the answer echoes the version of the question.
+The pod is kept as raw JSON beside the struct, because a patch must be computed from the document
+that the API server holds, with all the fields we do not know. Decoding the pod is a step of its
+own: a review with an unreadable pod still has a uid, and so can be answered with a refusal.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hami.wire import codec, errors, objects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+_KIND = "AdmissionReview"
+_WHAT = "admission review"
+
+
+class _Kind(codec.Object, frozen=True):
+    kind: str | None = None
+
+
+class _UserInfo(codec.Object, frozen=True):
+    username: str | None = None
+
+
+class _Request(codec.Object, frozen=True):
+    uid: str | None = None
+    kind: _Kind | None = None
+    operation: str | None = None
+    namespace: str | None = None
+    dry_run: bool | None = None
+    user_info: _UserInfo | None = None
+    object: msgspec.Raw = msgspec.Raw()
+
+
+class _Review(codec.Object, frozen=True):
+    api_version: str | None = None
+    kind: str | None = None
+    request: _Request | None = None
+
+
+class Review(codec.Object, frozen=True):
+    """One question of the API server."""
+
+    api_version: str
+    uid: str
+    #: Kind of the object in question.
+    kind: str
+    operation: str
+    namespace: str
+    dry_run: bool
+    username: str
+    #: The object as the API server sent it; empty when it sent none.
+    raw: bytes
+
+    def pod(self) -> objects.Pod:
+        """Decode the object."""
+        what = f"{_WHAT} {errors.shorten(self.uid)}"
+        if self.kind != "Pod":
+            raise errors.WireError(what, self.kind, "is not the kind Pod")
+        if not self.raw:
+            raise errors.WireError(what, "", "carries no pod")
+        return codec.decode(self.raw, objects.Pod, what=f"{what}, pod")
+
+
+def decode(data: bytes) -> Review:
+    """Read a question; the pod in it is not yet looked at."""
+    review = codec.decode(data, _Review, what=_WHAT)
+    if review.kind != _KIND:
+        raise errors.WireError(_WHAT, review.kind, f"is not the kind {_KIND}")
+    if review.api_version not in _VERSIONS:
+        raise errors.WireError(
+            _WHAT, review.api_version, f"is none of the API versions {', '.join(_VERSIONS)}"
+        )
+    request = review.request
+    if request is None or not request.uid:
+        raise errors.WireError(_WHAT, "", "has no request with a uid")
+    raw = bytes(request.object)
+    return Review(
+        api_version=review.api_version,
+        uid=request.uid,
+        kind=(request.kind and request.kind.kind) or "",
+        operation=request.operation or "",
+        namespace=request.namespace or "",
+        dry_run=request.dry_run or False,
+        username=(request.user_info and request.user_info.username) or "",
+        raw=b"" if raw == b"null" else raw,
+    )
+
+
+class _Status(codec.Object, frozen=True, omit_defaults=True):
+    metadata: dict[str, str]
+    code: int
+    message: str = ""
+    reason: str = ""
+
+
+class _Response(codec.Object, frozen=True):
+    uid: str
+    allowed: bool
+    patch: str | None = None
+    patch_type: str | None = None
+    status: _Status | None = None
+
+
+class _Answer(codec.Object, frozen=True):
+    kind: str
+    api_version: str
+    response: _Response
+
+
+def answer(
+    review: Review,
+    *,
+    allowed: bool,
+    code: int = 200,
+    reason: str = "",
+    message: str = "",
+    patch: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """Write the answer; `patch` holds the operations of a JSON Patch (RFC 6902)."""
+    encoded = base64.b64encode(codec.encode(patch)).decode() if patch else None
+    return codec.encode(
+        _Answer(
+            kind=_KIND,
+            api_version=review.api_version,
+            response=_Response(
+                uid=review.uid,
+                allowed=allowed,
+                patch=encoded,
+                patch_type="JSONPatch" if patch else None,
+                status=_Status(metadata={}, code=code, message=message, reason=reason),
+            ),
+        )
+    )

@@ -1,0 +1,162 @@
+"""What kube-scheduler asks its extender, and the answers.
+
+Today's schedulers write Go's capitalised names (`NodeNames`), old ones lower-case ones; both are
+read, the capitalised ones written, which every version reads. Requests carry node names only, if
+the extender is configured as cache capable; simulators send whole nodes and want the very same
+objects back, so their raw JSON is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec  # noqa: TC002  msgspec resolves the field types when it decodes
+
+from hami.wire import codec, errors, objects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class _NodeList(codec.Object, frozen=True):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Args(
+    codec.Object,
+    frozen=True,
+    rename={
+        "pod": "Pod",
+        "nodes": "Nodes",
+        "node_names": "NodeNames",
+        "old_pod": "pod",
+        "old_nodes": "nodes",
+        "old_node_names": "nodenames",
+        "camel_node_names": "nodeNames",
+    },
+):
+    pod: objects.Pod | None = None
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+    old_pod: objects.Pod | None = None
+    old_nodes: _NodeList | None = None
+    old_node_names: list[str] | None = None
+    camel_node_names: list[str] | None = None
+
+
+class Args(codec.Object, frozen=True):
+    """A filter request: a pod and the nodes that may take it."""
+
+    pod: objects.Pod | None
+    #: Whole nodes, only from simulators, and the same as raw JSON.
+    nodes: tuple[objects.Node, ...] | None
+    raw_nodes: tuple[msgspec.Raw, ...] | None
+    node_names: list[str] | None
+
+
+class BindingArgs(codec.Object, frozen=True):
+    """A bind request."""
+
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str
+    node: str
+
+
+class _BindingArgs(
+    codec.Object,
+    frozen=True,
+    rename={
+        "name": "PodName",
+        "namespace": "PodNamespace",
+        "uid": "PodUID",
+        "node": "Node",
+        "old_name": "podName",
+        "old_namespace": "podNamespace",
+        "old_uid": "podUID",
+        "old_node": "node",
+    },
+):
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    node: str | None = None
+    old_name: str | None = None
+    old_namespace: str | None = None
+    old_uid: str | None = None
+    old_node: str | None = None
+
+
+class _FilterResult(codec.Object, frozen=True, omit_defaults=False, rename="pascal"):
+    nodes: dict[str, object] | None
+    node_names: Sequence[str] | None
+    failed_nodes: Mapping[str, str] | None
+    failed_and_unresolvable_nodes: Mapping[str, str] | None
+    error: str
+
+
+class _BindingResult(codec.Object, frozen=True, omit_defaults=False, rename="pascal"):
+    error: str
+
+
+def decode_args(data: bytes) -> Args:
+    """Read a filter request."""
+    args = codec.decode(data, _Args, what="filter request")
+    listed = args.nodes or args.old_nodes
+    raw = None if listed is None else tuple(listed.items or ())
+    names = (args.node_names, args.old_node_names, args.camel_node_names)
+    return Args(
+        pod=args.pod or args.old_pod,
+        nodes=None if raw is None else tuple(map(_node, raw)),
+        raw_nodes=raw,
+        node_names=next((found for found in names if found is not None), None),
+    )
+
+
+def encode_filter_result(
+    *,
+    node_names: Sequence[str] | None = None,
+    nodes: Sequence[msgspec.Raw] | None = None,
+    failed: Mapping[str, str] | None = None,
+    unresolvable: Mapping[str, str] | None = None,
+    error: str = "",
+) -> bytes:
+    """Write the answer to a filter request.
+
+    `unresolvable` names nodes that no preemption of other pods would help.
+    """
+    return codec.encode(
+        _FilterResult(
+            nodes=None if nodes is None else {"metadata": {}, "items": nodes},
+            node_names=node_names,
+            failed_nodes=failed,
+            failed_and_unresolvable_nodes=unresolvable,
+            error=error,
+        )
+    )
+
+
+def decode_binding_args(data: bytes) -> BindingArgs:
+    """Read a bind request; all four values are needed, the UID so that no namesake is bound."""
+    args = codec.decode(data, _BindingArgs, what="bind request")
+    return BindingArgs(
+        pod_name=_needed(args.name or args.old_name, "PodName"),
+        pod_namespace=_needed(args.namespace or args.old_namespace, "PodNamespace"),
+        pod_uid=_needed(args.uid or args.old_uid, "PodUID"),
+        node=_needed(args.node or args.old_node, "Node"),
+    )
+
+
+def encode_binding_result(error: str = "") -> bytes:
+    """Write the answer to a bind request; an empty error is success."""
+    return codec.encode(_BindingResult(error=error))
+
+
+def _node(raw: msgspec.Raw) -> objects.Node:
+    return codec.decode(bytes(raw), objects.Node, what="filter request, node")
+
+
+def _needed(value: str | None, key: str) -> str:
+    if not value:
+        raise errors.WireError("bind request", value, f"is no value for {key}")
+    return value

@@ -1,0 +1,102 @@
+"""Kubernetes quantities, read exactly.
+
+A quantity is a decimal number with a suffix: nothing, `n u m k M G T P E`, the binary
+`Ki Mi Gi Ti Pi Ei`, or an exponent (`1e3`). `1E` is exa, `1E3` an exponent. Values are fractions,
+so `16.0Gi` and `2000m` are the whole numbers they mean, and `1.5` is not silently one or two.
+HAMi refuses the first two because Go keeps them in another form; no writer relies on that.
+
+Anyone may write a quantity, so the work is bounded: text and exponents beyond every real use are
+errors before any arithmetic is done on them.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from hami.wire import errors, objects
+
+INT64_MAX = 2**63 - 1
+
+_INT32_MAX = 2**31 - 1
+_LONGEST_TEXT = 128
+_LARGEST_EXPONENT = 400  # a double, which is what most writers have, ends at 308
+_SHORT_INTEGER = 18  # digits that fit 64 bits whatever they are
+_SPACE = " \t\r\n"
+
+_NUMBER = r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
+_SUFFIX = r"(?:[eE](?P<exponent>[+-]?[0-9]{1,9})|(?P<unit>[numkMGTPE]|[KMGTPE]i)?)"
+_QUANTITY = re.compile(_NUMBER + _SUFFIX, re.ASCII)
+_UNITS = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", start=1)},
+}
+_REMEDY = "write a Kubernetes quantity such as 4096, 500m or 16Gi"
+
+
+def parse(amount: objects.Amount, *, what: str) -> Fraction:
+    """Read a quantity exactly; `what` names the thing in the error."""
+    if isinstance(amount, bool):
+        raise errors.WireError(what, amount, "is a boolean, not a quantity", _REMEDY)
+    if isinstance(amount, int):
+        return Fraction(amount)
+    # The shortest text of a double is what its writer meant: 0.1 is a tenth.
+    text = amount.strip(_SPACE) if isinstance(amount, str) else repr(amount)
+    if len(text) > _LONGEST_TEXT:
+        raise errors.WireError(
+            what, amount, f"is longer than {_LONGEST_TEXT} characters, too long for a quantity"
+        )
+    found = _QUANTITY.fullmatch(text)
+    if found is None or not (found["whole"] or found["part"]):
+        raise errors.WireError(what, amount, "is not a quantity", _REMEDY)
+    part = found["part"] or ""
+    value = Fraction(int(found["whole"] + part), 10 ** len(part))
+    if found["exponent"]:
+        exponent = int(found["exponent"])
+        if abs(exponent) > _LARGEST_EXPONENT:
+            raise errors.WireError(
+                what, amount, f"has an exponent beyond {_LARGEST_EXPONENT}", _REMEDY
+            )
+        value *= Fraction(10) ** exponent
+    elif found["unit"]:
+        value *= _UNITS[found["unit"]]
+    return -value if found["sign"] == "-" else value
+
+
+def exact_integer(
+    amount: objects.Amount, *, what: str, low: int = 0, high: int = _INT32_MAX, remedy: str = ""
+) -> int:
+    """Read a quantity that must be a whole number from `low` to `high`."""
+    plain = _plain_integer(amount)
+    if plain is None:
+        value = parse(amount, what=what)
+        if value.denominator != 1:
+            raise errors.WireError(what, amount, "is not a whole number", remedy)
+        plain = value.numerator
+    if plain < low:
+        raise errors.WireError(what, amount, f"is less than the smallest value {low}", remedy)
+    if plain > high:
+        raise errors.WireError(what, amount, f"is more than the largest value {high}", remedy)
+    return plain
+
+
+def rounded_up(amount: objects.Amount, *, what: str) -> int:
+    """Read a quantity as Go's Quantity.Value(): away from zero, and no further than 64 bits."""
+    plain = _plain_integer(amount)
+    if plain is None:
+        value = parse(amount, what=what)
+        plain = -(-abs(value.numerator) // value.denominator)
+        plain = -plain if value < 0 else plain
+    return max(-INT64_MAX, min(plain, INT64_MAX))
+
+
+def _plain_integer(amount: objects.Amount) -> int | None:
+    """Read what nearly every quantity is, digits only, without the cost of a fraction."""
+    if isinstance(amount, str):
+        if len(amount) <= _SHORT_INTEGER and amount.isascii() and amount.isdigit():
+            return int(amount)
+        return None
+    return amount if type(amount) is int else None

@@ -1,0 +1,106 @@
+"""The device list of a pod: positional slots, written exactly, read liberally."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hami.wire import errors, pod_devices
+
+A = pod_devices.Grant(uuid="GPU-a", type="NVIDIA", memory=3000, cores=30)
+B = pod_devices.Grant(uuid="GPU-b", type="NVIDIA", memory=3000, cores=30)
+
+EXAMPLES: dict[str, tuple[pod_devices.Slots, str]] = {
+    "no containers": ((), ""),
+    "one container, no card": (((),), ";"),
+    "one container, one card": (((A,),), "GPU-a,NVIDIA,3000,30:;"),
+    "one container, two cards": (
+        ((A, B),),
+        "GPU-a,NVIDIA,3000,30:GPU-b,NVIDIA,3000,30:;",
+    ),
+    "two containers, one card each": (
+        ((A,), (B,)),
+        "GPU-a,NVIDIA,3000,30:;GPU-b,NVIDIA,3000,30:;",
+    ),
+    "only the second has a card": (((), (A,)), ";GPU-a,NVIDIA,3000,30:;"),
+    "only the third, after an init container": (((), (), (A,)), ";;GPU-a,NVIDIA,3000,30:;"),
+    "only the first of two": (((A,), ()), "GPU-a,NVIDIA,3000,30:;;"),
+}
+
+
+@pytest.mark.parametrize(("slots", "text"), EXAMPLES.values(), ids=EXAMPLES)
+def test_slots_are_written_byte_for_byte_and_read_back(slots: pod_devices.Slots, text: str) -> None:
+    assert pod_devices.encode(slots) == text
+    assert pod_devices.decode(text) == slots
+
+
+LIBERAL: dict[str, tuple[str, pod_devices.Slots]] = {
+    "no last terminator": ("GPU-a,NVIDIA,3000,30:", ((A,),)),
+    "erased by a plugin": (";;;;", ((), (), (), ())),
+    "old writers' empty slot": (",,0,0:;GPU-a,NVIDIA,3000,30:;", ((), (A,))),
+    "more fields": ("GPU-a,NVIDIA,3000,30,new,fields:;", ((A,),)),
+    "records without a comma": ("junk:GPU-a,NVIDIA,3000,30:;", ((A,),)),
+    "no record terminator": ("GPU-a,NVIDIA,3000,30;", ((A,),)),
+    "product name as type": (
+        "GPU-a,NVIDIA A100-SXM4-40GB,3000,30:;",
+        ((pod_devices.Grant("GPU-a", "NVIDIA A100-SXM4-40GB", 3000, 30),),),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), LIBERAL.values(), ids=LIBERAL)
+def test_what_other_writers_leave_is_understood(text: str, want: pod_devices.Slots) -> None:
+    assert pod_devices.decode(text) == want
+
+
+REJECTED = {
+    "three fields": ("GPU-a,NVIDIA,3000:;", "fewer than the four fields"),
+    "memory is a word": ("GPU-a,NVIDIA,lots,30:;", "memory of card 'GPU-a': 'lots'"),
+    "memory is empty": ("GPU-a,NVIDIA,,30:;", "memory of card 'GPU-a'"),
+    "cores are a word": ("GPU-a,NVIDIA,3000,some:;", "cores of card 'GPU-a': 'some'"),
+    "memory of 33 bits": ("GPU-a,NVIDIA,2147483648,30:;", "32 bits"),
+    "endless cores": (f"GPU-a,NVIDIA,1,{'9' * 5000}:;", "whole number"),
+    "negative memory": ("GPU-a,NVIDIA,-1,30:;", "negative"),
+    "fraction": ("GPU-a,NVIDIA,1.5,30:;", "whole number"),
+    "space": ("GPU-a,NVIDIA, 3000,30:;", "whole number"),
+    "second slot bad": ("GPU-a,NVIDIA,3000,30:;GPU-b,NVIDIA:;", "four fields"),
+    "no card, bad number": (",,x,0:;", "memory of card ''"),
+}
+
+
+@pytest.mark.parametrize(("text", "rule"), REJECTED.values(), ids=REJECTED)
+def test_one_bad_record_rejects_the_list(text: str, rule: str) -> None:
+    with pytest.raises(errors.WireError, match=rule):
+        pod_devices.decode(text)
+
+
+def test_a_megabyte_of_uuid_makes_no_megabyte_of_message() -> None:
+    with pytest.raises(errors.WireError) as caught:
+        pod_devices.decode(f"{'u' * 1_000_000},NVIDIA,x,0:;")
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("character", ",:;")
+def test_a_separator_inside_a_grant_cannot_be_written(character: str) -> None:
+    for uuid, kind in ((f"GPU{character}a", "NVIDIA"), ("GPU-a", f"NV{character}")):
+        grant = pod_devices.Grant(uuid=uuid, type=kind, memory=1, cores=1)
+        with pytest.raises(errors.WireError, match="cannot carry"):
+            pod_devices.encode([[grant]])
+
+
+_WORD = st.text(st.characters(exclude_characters=",:;"), min_size=1, max_size=8)
+_INT32 = st.integers(0, 2**31 - 1)
+_SLOTS = st.lists(
+    st.lists(
+        st.builds(pod_devices.Grant, uuid=_WORD, type=_WORD, memory=_INT32, cores=_INT32),
+        max_size=3,
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None)
+@given(_SLOTS)
+def test_any_slots_survive(slots: list[list[pod_devices.Grant]]) -> None:
+    assert pod_devices.decode(pod_devices.encode(slots)) == tuple(map(tuple, slots))
