@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hami.wire import annotations as keys
+from hami.wire import annotation_keys as keys
 from hami.wire import (
     comma_list,
     errors,

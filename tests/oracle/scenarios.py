@@ -2,9 +2,9 @@
 
 A scenario is read from a *tape* of bytes that hypothesis draws: every choice takes a byte or two
 and 0 always means the simplest choice, so that shrinking the bytes shrinks the scenario. (A draw
-of hypothesis per choice costs ten times as much.) Uniform choices would hardly ever meet a boundary.
-Therefore nodes are often copies of each other, amounts come from small palettes, and what the pod
-asks for is often exactly what some card, node or quota has left, give or take one.
+of hypothesis per choice costs ten times as much.) Uniform choices would hardly ever meet a
+boundary. Therefore nodes are often copies of each other, amounts come from small palettes, and
+what the pod asks for is often exactly what some card, node or quota has left, give or take one.
 
 `FLAVOURS` shift the weights, so that rare things (quota, NUMA, the second try) occur often enough.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hypothesis import strategies as st
 
-from hami.wire import annotations as keys
+from hami.wire import annotation_keys as keys
 from hami.wire import node_register, objects, pod_devices
 from tests.oracle import reference
 
@@ -108,8 +108,10 @@ FLAVOURS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Scenario:
+    """Everything the filter is asked about one pod."""
+
     vendors: tuple[reference.RefVendor, ...]
     nodes: list[objects.Node]
     #: Pods already there: bound, foreign, finished, or an earlier life of the incoming one.
@@ -137,7 +139,7 @@ class Scenario:
             gpu_policy=self.gpu_policy,
         )
 
-    def describe(self) -> str:
+    def __repr__(self) -> str:
         """Write the scenario for a human who must find out who is right."""
         first = "pods" if self.pods_first else "nodes"
         defaults = f"{self.node_policy} / {self.gpu_policy}"
@@ -217,6 +219,7 @@ _CHAINS = (
     "numa,binpack", "binpack,numa", "spread,numa", "numa,spread", "mutex,binpack", "binpack,mutex",
     "mutex,topology-aware", "topology-aware,numa", " binpack , spread ", "spread,binpack",
     "numa,mutex,binpack", "binpack,binpack,numa", "spread,spread", "numa,numa", "binpack,binpack",
+    "binpack,", ",mutex", ",",
 )  # fmt: skip
 _BAD_POLICIES = ("best", "binpack,best", "Spread", "binpack;numa")
 _WEIGHTS = (
@@ -231,6 +234,7 @@ _BAD_WEIGHTS = (
     "slot=1,core=1,memory=2147483648", "slot=1,core=1,memory=1,slot=1", "slot=1,core=1,mem=1",
     "slot=1,core=1,memory=1,", "slot,core,memory",
 )  # fmt: skip
+_GONE = {"NVIDIA": [node_register.Device(id="GPU-gone", devmem=8000)]}
 _BAD_COUNTS = ("1.5", "-1", "1e30", "2147483648", "many", "100m", "")
 _BAD_MEMORY = ("1.5", "-1", "16Gi", "2147483648", "x", "1e30")
 _BAD_PERCENTAGES = ("101", "-1", "0.5", "1k")
@@ -446,7 +450,7 @@ class _Maker:
         containers: list[Amounts] = [{} for _ in kinds]
         foreign = tape.chance(6)
         for vendor in self.vendors:
-            devices = self.nodes.get(node, {}).get(vendor.word, [])
+            devices = self.nodes.get(node, _GONE).get(vendor.word, [])
             if vendor is not self.vendors[0] and not tape.chance(60):
                 continue
             slots = [self._grants(devices, vendor.word) for _ in kinds]

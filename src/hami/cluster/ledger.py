@@ -1,9 +1,9 @@
 """The ledger: which cards each pod holds, one row per pod UID.
 
-A row keeps what was granted to each container as the annotation says it (the *raw slots*) and is small:
-pod objects are not kept. What the row costs its node (`holdings`, the collapsed view), its
-namespace (`quota_use`) and kubelet (`ids`) follows from it. `read_pod` makes a row from an API object; the
-tables of `hami.cluster.shelf` are sums over rows.
+A row keeps what was granted to each container as the annotation says it (the *raw slots*) and is
+small: pod objects are not kept. What the row costs its node (`holdings`, the collapsed view), its
+namespace (`quota_use`) and kubelet (`ids`) follows from it. `read_pod` makes a row from an API
+object; the tables of `hami.cluster.shelf` are sums over rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from hami.cluster import phases
 from hami.vendors.row import Vendor
-from hami.wire import annotations, errors, objects, pod_devices, quantity
+from hami.wire import annotation_keys, errors, objects, pod_devices, quantity
 from hami.wire.objects import ContainerKind
 
 
@@ -121,7 +121,7 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
             continue
         if any(granted):
             slots.append((vendor.word, granted))
-    node = pod.node_name or (pod.annotation(annotations.ASSIGNED_NODE) if slots else "")
+    node = pod.node_name or (pod.annotation(annotation_keys.ASSIGNED_NODE) if slots else "")
     if not node or not (slots or ids):
         return PodReading(None, tuple(problems))
     layout = tuple(kinds)
@@ -137,6 +137,21 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
         init_done=pod.init_done,
     )
     return PodReading(row, tuple(problems))
+
+
+def merge(known: LedgerRow | None, seen: LedgerRow | None) -> LedgerRow | None:
+    """Return the row of a living pod of which we know one thing and the API server shows another.
+
+    A pod that is bound keeps the grant it was first seen with, whatever becomes of its annotations;
+    only its init containers may end. A pod that is not bound keeps our reservation.
+    """
+    if known is None:
+        return seen
+    if seen is None or seen.standing is not Standing.BOUND:
+        return seen if known.standing is Standing.ANNOTATED else known
+    if known.standing is Standing.BOUND and known.node == seen.node and known.slots:
+        return msgspec.structs.replace(known, init_done=seen.init_done)
+    return seen
 
 
 def _count(vendor: Vendor, container: objects.Container, problems: list[str]) -> int:

@@ -1,8 +1,8 @@
 """ResourceQuota for card memory and compute: what each namespace may have, and has.
 
-Kubernetes itself cannot count these resources (memory is per card, and percentages depend on
-the card), so the scheduler does, and the webhook asks the same book. Several quotas may limit one key: the
-tightest holds, as in Kubernetes. No numpy here: the stand-alone webhook loads this module.
+Kubernetes itself cannot count these resources (memory is per card, and percentages depend on the
+card), so the scheduler does, and the webhook asks the same book. Several quotas may limit one key:
+the tightest holds, as in Kubernetes. No numpy here: the stand-alone webhook loads this module.
 """
 
 from __future__ import annotations
@@ -97,6 +97,9 @@ class QuotaBook:
 
     def all_used(self) -> Mapping[tuple[str, str], tuple[int, int]]:
         return self._used
+
+    def all_limits(self) -> Mapping[tuple[str, str], QuotaLimits]:
+        return {(q.namespace, q.name): q for ns in self._quotas.values() for q in ns.values()}
 
     def limit(self, namespace: str, resource: str) -> int | None:
         """Return the tightest limit on a resource, in its own unit; None without one."""

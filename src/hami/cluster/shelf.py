@@ -5,13 +5,15 @@ cards does not make every eight-card node seven times as wide. Arrays have shape
 node is a column of numbers, and one operation over an array judges the same card position of all
 nodes at once. `hami.placement.survey` reads the arrays; only `hami.cluster.state` changes them.
 
-Every node owns a row number within its shelf, the same for all vendors. Freed numbers are used again, the last
-freed first, so that undoing changes in reverse order restores the tables bit by bit.
+Every node owns a row number within its shelf, the same for all vendors. Freed numbers are used
+again, the last freed first, so that undoing changes in reverse order restores the tables bit by
+bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,33 +58,41 @@ class _Words:
 class _Arrays:
     """Arrays whose last axis is the node; they grow together."""
 
-    def __init__(self, names: Sequence[str], shape: tuple[int, ...]) -> None:
-        self._growing = tuple(names)
-        for name in names:
-            setattr(self, name, np.zeros(shape, dtype=np.int64))
+    names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        for name in self.names:
+            setattr(self, name, self._blank(name, shape))
 
     def grow(self, capacity: int) -> None:
-        for name in self._growing:
+        for name in self.names:
             old = getattr(self, name)
-            new = np.full((*old.shape[:-1], capacity), self._blank(name), dtype=old.dtype)
+            new = self._blank(name, (*old.shape[:-1], capacity))
             new[..., : old.shape[-1]] = old
             setattr(self, name, new)
 
     def clear(self, row: int) -> None:
-        for name in self._growing:
-            getattr(self, name)[..., row] = self._blank(name)
+        for name in self.names:
+            getattr(self, name)[..., row] = self._blank(name, ())
 
     def snapshot(self, rows: int) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        for name in self._growing:
+        for name in self.names:
             yield name, getattr(self, name)[..., :rows].copy()
 
-    def _blank(self, name: str) -> int:
-        return ABSENT if name == "refused" else 0
+    def _blank(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        """Return an array without any node."""
+        if name == "refused":
+            return np.full(shape, ABSENT, dtype=np.uint8)
+        return np.zeros(shape, dtype=np.int64)
 
 
 class Cards(_Arrays):
     """One vendor's cards on the nodes of a shelf."""
 
+    names = (
+        *("refused", "count", "used", "memory", "memory_used", "cores", "cores_used"),
+        *("numa_rank", "type_number", "mode_number"),
+    )
     #: (card, node): standing refusals as bits; ABSENT where there is no card.
     refused: Flags
     #: (card, node): slots, MiB and percent, in total and used.
@@ -99,12 +109,7 @@ class Cards(_Arrays):
     mode_number: Ints
 
     def __init__(self, width: int, capacity: int) -> None:
-        names = (
-            "count used memory memory_used cores cores_used numa_rank type_number mode_number"
-        ).split()
-        super().__init__(names, (width, capacity))
-        self._growing = (*self._growing, "refused")
-        self.refused = np.full((width, capacity), ABSENT, dtype=np.uint8)
+        super().__init__((width, capacity))
         self.types = _Words()
         self.modes = _Words()
         #: Card id -> its (row, card position); more than one only if two nodes claim the same card.
@@ -142,18 +147,17 @@ class Cards(_Arrays):
 class Ids(_Arrays):
     """Device ids of one vendor that kubelet offers on each node, and that pods hold."""
 
+    names = ("cards", "offered", "held")
     #: (node): cards of the vendor.
     cards: Ints
     offered: Ints
     held: Ints
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(("cards", "offered", "held"), (capacity,))
-
 
 class Totals(_Arrays):
     """Sums over all cards of all vendors of each node, for the node score."""
 
+    names = ("occupied", "count", "used", "memory", "memory_used", "cores", "cores_used")
     #: (node): 1 where the row holds a node.
     occupied: Ints
     count: Ints
@@ -163,10 +167,6 @@ class Totals(_Arrays):
     cores: Ints
     cores_used: Ints
 
-    def __init__(self, capacity: int) -> None:
-        names = ("occupied", "count", "used", "memory", "memory_used", "cores", "cores_used")
-        super().__init__(names, (capacity,))
-
 
 class Shelf:
     """The tables of all nodes of one width."""
@@ -175,8 +175,8 @@ class Shelf:
         self.width = width
         self.capacity = _FIRST_CAPACITY
         self.cards = {word: Cards(width, self.capacity) for word in words}
-        self.ids = {word: Ids(self.capacity) for word in words}
-        self.totals = Totals(self.capacity)
+        self.ids = {word: Ids((self.capacity,)) for word in words}
+        self.totals = Totals((self.capacity,))
         #: Names by row; "" is a free row. Replaced, never changed: explanations keep the old list.
         self.names: list[str] = []
         self._free: list[int] = []
@@ -229,7 +229,7 @@ class Shelf:
         self._free.append(row)
 
     def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> bool:
-        """Add (or with negative numbers return) use of a card; False if the node has no such card."""
+        """Add (or with negative numbers return) use of a card; False: no such card."""
         cards = self.cards[word]
         column = cards.column(row, card)
         if column is None:

@@ -1,9 +1,9 @@
 """What the cluster is now: nodes, ledger and quota, with the tables kept in step.
 
-State is kept, not recomputed: each event of the API server becomes one operation on the tables, so a
-decision costs the same with ten placed pods and with a hundred thousand. The tables are always
-the sum of the ledger's rows over the nodes' cards; `hami.cluster.drift` rebuilds them from
-scratch to prove it. No I/O and no clock: whoever watches the API server calls `observe_*` and `forget_*`.
+State is kept, not recomputed: each event of the API server becomes one operation on the tables, so
+a decision costs the same with ten placed pods and with a hundred thousand. The tables are always
+the sum of the ledger's rows over the nodes' cards; `hami.cluster.drift` rebuilds them from scratch
+to prove it. No I/O and no clock: whoever watches the API server calls `observe_*` and `forget_*`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Cluster:
     # Events of the API server.
 
     def observe_node(self, node: objects.Node) -> Operation | None:
-        """Take over a node as the API server has it; returns the reverse, None if nothing changed."""
+        """Take over a node as the API server has it; returns the reverse, None for no change."""
         facts = node_facts.read_node(node, tuple(self.vendors.values()))
         if self._nodes.get(facts.name) == facts:
             return None
@@ -65,26 +65,14 @@ class Cluster:
         return self.apply(operations.DropNode(name)) if name in self._nodes else None
 
     def observe_pod(self, pod: objects.Pod) -> Operation | None:
-        """Take over a pod as the API server has it; returns the reverse, None if nothing changed.
-
-        A pod that is bound keeps the grant it was first seen with, whatever becomes of its annotations. A
-        pod that is neither bound nor annotated keeps our reservation.
-        """
+        """Take over a pod as the API server has it; returns the reverse, None for no change."""
         reading = ledger.read_pod(pod, tuple(self.vendors.values()))
         if reading.problems:
             self._pod_problems[pod.uid] = reading.problems
         else:
             self._pod_problems.pop(pod.uid, None)
         known = self._rows.get(pod.uid)
-        row = reading.row
-        if known is not None and not pod.finished:
-            if row is None or row.standing < Standing.BOUND:
-                if known.standing in (Standing.RESERVED, Standing.BOUND):
-                    return None
-            elif known.standing is Standing.BOUND and known.node == row.node and known.slots:
-                row = msgspec.structs.replace(
-                    known, init_done=known.init_done or row.init_done
-                )
+        row = None if pod.finished else ledger.merge(known, reading.row)
         if row == known:
             return None
         return self.apply(operations.DropRow(pod.uid) if row is None else operations.PutRow(row))
@@ -214,9 +202,7 @@ class Cluster:
             self._charge(row, +1)
         return operations.DropRow(uid) if before is None else operations.PutRow(before)
 
-    def _set_quota(
-        self, namespace: str, name: str, limits: quota.QuotaLimits | None
-    ) -> Operation:
+    def _set_quota(self, namespace: str, name: str, limits: quota.QuotaLimits | None) -> Operation:
         before = self.quotas.get(namespace, name)
         if limits is None:
             self.quotas.drop(namespace, name)
@@ -233,9 +219,7 @@ class Cluster:
             return
         shelf, at = place
         for word, card, slots, memory, cores in row.holdings():
-            shelf.use(
-                at, word, card, slots=sign * slots, memory=sign * memory, cores=sign * cores
-            )
+            shelf.use(at, word, card, slots=sign * slots, memory=sign * memory, cores=sign * cores)
         for word, ids in row.ids:
             shelf.hold_ids(at, word, sign * ids)
 

@@ -1,7 +1,8 @@
 """The checks that refuse nodes and cards, each for all nodes at once.
 
-Masks have shape (card, node). The order of the checks, and with it the reported reason, is the order of the bits
-in `hami.placement.reasons`; the conditions stand in docs/placement.md, sections 3 and 4.
+Masks have shape (card, node). The order of the checks, and with it the reported reason, is the
+order of the bits in `hami.placement.reasons`; the conditions stand in docs/placement.md, sections 3
+and 4.
 """
 
 from __future__ import annotations

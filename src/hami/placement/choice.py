@@ -1,4 +1,4 @@
-"""Whether enough cards are eligible on a node, and which of them are taken; for all nodes at once."""
+"""Whether a node has enough eligible cards, and which of them are taken; for all nodes at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def best_numa_group(eligible: Mask, numa_rank: Ints, *, needed: int, order: Key)
     # The best group comes last, and so stays.
     for rank in range(groups) if order is Key.NUMA_HIGH else reversed(range(groups)):
         chosen[count(eligible & (numa_rank == rank)) >= needed] = rank
-    return eligible & (numa_rank == chosen)
+    kept: Mask = eligible & (numa_rank == chosen)
+    return kept
 
 
 def take_first(eligible: Mask, order: Ints, *, needed: int) -> Mask:
@@ -38,4 +39,5 @@ def take_first(eligible: Mask, order: Ints, *, needed: int) -> Mask:
     else:
         split = eligible.shape[0] - needed
         threshold = np.partition(ranked, split, axis=0)[split]
-    return eligible & (ranked >= threshold)
+    taken: Mask = eligible & (ranked >= threshold)
+    return taken

@@ -1,8 +1,9 @@
 """Decide where a pod goes.
 
-`decide` is pure: it reads the cluster and returns the winner with its cards, and the explanation. To hold
-the cards, the caller applies the winner's ledger row as a reservation. The way: one survey of every
-shelf, the best node by score and name, the same survey again on that node alone to learn the cards.
+`decide` is pure: it reads the cluster and returns the winner with its cards, and the explanation.
+To hold the cards, the caller applies the winner's ledger row as a reservation. The way: one survey
+of every shelf, the best node by score and name, the same survey again on that node alone to learn
+the cards.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ def _decide(cluster: Cluster, pod: PodRequest, names: Sequence[str] | None) -> D
             question=first,
             findings=findings,
             unknown=asked.unknown,
-            winner=winner and winner.node,
-            score=winner and winner.score,
+            winner=winner.node if winner else None,
+            score=winner.score if winner else None,
             near_misses=()
             if winner
             else near_miss.find(first, [(j.shelf, j.finding) for j in judged]),
@@ -120,9 +121,7 @@ def _judge_again(before: _Judged, asking: Question) -> _Judged:
     mask = before.finding.asked
     again = surveyor.survey(slice(0, before.shelf.rows), mask)
     survey = msgspec.structs.replace(before.finding.survey, fits=again.fits, score=again.score)
-    return _Judged(
-        before.shelf, surveyor, Finding(before.finding.names, mask, survey)
-    )
+    return _Judged(before.shelf, surveyor, Finding(before.finding.names, mask, survey))
 
 
 def _best(judged: Sequence[_Judged], node_policy: str) -> tuple[_Judged, int] | None:
@@ -146,9 +145,7 @@ def _best(judged: Sequence[_Judged], node_policy: str) -> tuple[_Judged, int] | 
 def _settle(cluster: Cluster, judged: _Judged, row: int) -> Placement:
     """Run the survey on the winner alone, and name its cards."""
     asking = judged.surveyor.question
-    survey = judged.surveyor.survey(
-        slice(row, row + 1), np.ones(1, dtype=np.bool_), choose=True
-    )
+    survey = judged.surveyor.survey(slice(row, row + 1), np.ones(1, dtype=np.bool_), choose=True)
     assert survey.fits[0], "the survey of one node agrees with the survey of all"
     node = judged.finding.names[row]
     slots: dict[str, list[tuple[Grant, ...]]] = {

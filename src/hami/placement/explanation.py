@@ -1,9 +1,9 @@
 """Why a pod goes where it goes, or nowhere: one object, many views.
 
-A decision leaves its raw findings here: bits per card and node, and the names they belong to. They are turned into
-words only when somebody asks, each distinct reason once. FailedNodes of the extender, events, `hami
-explain`, traces and the dashboard are all views of this object; it stays true when the cluster moves on, because
-nothing in it points into the live tables.
+A decision leaves its raw findings here: bits per card and node, and the names they belong to. They
+are turned into words only when somebody asks, each distinct reason once. FailedNodes of the
+extender, events, `hami explain`, traces and the dashboard are all views of this object; it stays
+true when the cluster moves on, because nothing in it points into the live tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from hami.cluster.shelf import Flags
 from hami.placement import choice, rules
 from hami.placement.checks import NODE_REASONS
 from hami.placement.question import Question
-from hami.placement.reasons import STANDING_REASONS, USAGE_REASONS, NodeReason, Reason, Standing, Usage
+from hami.placement.reasons import (
+    STANDING_REASONS,
+    USAGE_REASONS,
+    NodeReason,
+    Reason,
+    Standing,
+    Usage,
+)
 from hami.placement.rules import Mask
 from hami.placement.survey import Survey
 
@@ -147,11 +154,11 @@ def _patterns(question: Question, finding: Finding) -> Iterator[tuple[str, str |
     """Yield every refused node with its node reason, or else one reason number per card, sorted."""
     survey, names = finding.survey, finding.names
     for number in range(1, len(NODE_REASONS)):
-        for row in np.flatnonzero(finding.refused & (survey.node_refusal == number)):
+        for row in np.flatnonzero(finding.refused & (survey.node_refusal == number)).tolist():
             yield names[row], str(NODE_REASONS[number])
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.unique(survey.failed_step[by_cards]):
-        rows = np.flatnonzero(by_cards & (survey.failed_step == step))
+        rows = np.flatnonzero(by_cards & (survey.failed_step == step)).tolist()
         numbers = card_reasons(question, int(step), survey.standing[:, rows], survey.usage[:, rows])
         numbers.sort(axis=0)
         packed, width = numbers.T.tobytes(), numbers.shape[0]
@@ -174,8 +181,7 @@ def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -
         np.uint8(_NUMBERS[Reason.NUMA_NOT_FIT]),
         np.uint8(_NUMBERS[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST]),
     )
-    numbers = np.where(eligible, leftover, numbers)
-    return numbers
+    return np.where(eligible, leftover, numbers)
 
 
 def _lowest_bit_table(reasons: Mapping[int, Reason]) -> Flags:

@@ -1,8 +1,8 @@
 """Which nodes almost held a pod, and what they were short of.
 
-Worked out at once when a pod is refused, because the amounts are only true while the tables are. Of the
-refused nodes those come first that got furthest through the pod's containers, then those with the
-fewest cards missing, then by name.
+Worked out at once when a pod is refused, because the amounts are only true while the tables are. Of
+the refused nodes those come first that got furthest through the pod's containers, then those with
+the fewest cards missing, then by name.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def _of_shelf(
     ]
 
 
-def _miss(
-    question: Question, shelf: Shelf, finding: Finding, row: int, missing: int
-) -> NearMiss:
+def _miss(question: Question, shelf: Shelf, finding: Finding, row: int, missing: int) -> NearMiss:
     survey = finding.survey
     step = int(survey.failed_step[row])
     text = explanation.cards_text(question, step, survey.standing[:, row], survey.usage[:, row])

@@ -1,8 +1,8 @@
 """Scheduling policies as users write them, turned into an order of cards.
 
-`hami.io/gpu-scheduler-policy` is one word or a comma chain; together with numa-bind it decides by which keys
-cards are sorted. The result is data (`CardOrder`), so that the vector code only follows it. The
-rules stand in docs/placement.md, section 5. No numpy here.
+`hami.io/gpu-scheduler-policy` is one word or a comma chain; together with numa-bind it decides by
+which keys cards are sorted. The result is data (`CardOrder`), so that the vector code only follows
+it. The rules stand in docs/placement.md, section 5. No numpy here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 import msgspec
 
-from hami.wire import annotations, comma_list, errors, go_values
+from hami.wire import annotation_keys, comma_list, errors, go_values
 
 BINPACK, SPREAD, MUTEX, NUMA, TOPOLOGY = "binpack", "spread", "mutex", "numa", "topology-aware"
 NODE_POLICIES = (BINPACK, SPREAD)
@@ -85,7 +85,7 @@ def parse_node_policy(value: str, default: str) -> str:
     """Read `hami.io/node-scheduler-policy`."""
     word = value.strip() or default
     if word not in NODE_POLICIES:
-        raise _unknown(annotations.NODE_POLICY, word, NODE_POLICIES)
+        raise _unknown(annotation_keys.NODE_POLICY, word, NODE_POLICIES)
     return word
 
 
@@ -94,7 +94,7 @@ def parse_gpu_policy(value: str, default: str) -> GpuPolicy:
     words = comma_list.tokens(value) or comma_list.tokens(default)
     for word in words:
         if word not in GPU_POLICIES:
-            raise _unknown(annotations.GPU_POLICY, word, GPU_POLICIES)
+            raise _unknown(annotation_keys.GPU_POLICY, word, GPU_POLICIES)
     return GpuPolicy(words)
 
 
@@ -106,7 +106,7 @@ def parse_weights(value: str | None) -> Weights:
     """Read `hami.io/device-scoring-weights`; None is an absent annotation."""
     if value is None:
         return Weights()
-    key, remedy = annotations.SCORING_WEIGHTS, "write for example slot=1,core=1,memory=2"
+    key, remedy = annotation_keys.SCORING_WEIGHTS, "write for example slot=1,core=1,memory=2"
     found: dict[str, int] = {}
     for entry in value.split(","):
         name, equals, number = (part.strip() for part in entry.partition("="))

@@ -1,8 +1,9 @@
 """Why a card or a node is refused: HAMi's vocabulary, which tools and users read.
 
 While all cards are judged at once a refusal is a bit. Two bytes per card are enough: `Standing` for
-what does not depend on how full the card is, `Usage` for what does. The bits are in the order in which reasons
-are reported, so a card's reason is its lowest bit, first of `Standing`, then of `Usage`.
+what does not depend on how full the card is, `Usage` for what does. The bits are in the order in
+which reasons are reported, so a card's reason is its lowest bit, first of `Standing`, then of
+`Usage`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `parse` reads a pod once, strictly: a value that breaks a rule refuses the pod with a message that
 names container, resource, value, rule and remedy (HAMi lets such pods pass as pods without GPU, and
-they fail on the node). `None` is a pod that asks for no card. `totals` is the one function by which webhook and
-scheduler add a pod up. The rules stand in docs/placement.md, section 1. No numpy here.
+they fail on the node). `None` is a pod that asks for no card. `totals` is the one function by which
+webhook and scheduler add a pod up. The rules stand in docs/placement.md, section 1. No numpy here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from hami.cluster import phases
 from hami.placement import policy
 from hami.vendors.row import Vendor
-from hami.wire import annotations, comma_list, errors, go_values, objects, quantity
+from hami.wire import annotation_keys, comma_list, errors, go_values, objects, quantity
 from hami.wire.objects import ContainerKind
 
 WHOLE_CARD = 100
@@ -130,12 +130,12 @@ def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> Po
         name=pod.name,
         containers=containers,
         node_policy=policy.parse_node_policy(
-            pod.annotation(annotations.NODE_POLICY), defaults.node_policy
+            pod.annotation(annotation_keys.NODE_POLICY), defaults.node_policy
         ),
         gpu_policy=policy.parse_gpu_policy(
-            pod.annotation(annotations.GPU_POLICY), defaults.gpu_policy
+            pod.annotation(annotation_keys.GPU_POLICY), defaults.gpu_policy
         ),
-        weights=policy.parse_weights(pod.annotations.get(annotations.SCORING_WEIGHTS)),
+        weights=policy.parse_weights(pod.annotations.get(annotation_keys.SCORING_WEIGHTS)),
         wishes={v.word: _wishes(pod, v) for v in vendors if v.word in asked},
     )
 

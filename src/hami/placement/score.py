@@ -1,8 +1,9 @@
 """Scores of cards and nodes, and the order of cards that follows from a policy.
 
-Both scores are HAMi's, with the incoming request counted (HAMi scores what was there before). They are
-compared in steps of 2^-20, so that two equal ways to compute a number are equal, and no order comes from
-rounding noise. The expressions here and in docs/placement.md, sections 5 and 8, are the same to the last operation.
+Both scores are HAMi's, with the incoming request counted (HAMi scores what was there before). They
+are compared in steps of 2^-20, so that two equal ways to compute a number are equal, and no order
+comes from rounding noise. The expressions here and in docs/placement.md, sections 5 and 8, are the
+same to the last operation.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def device_score(
 ) -> Floats:
     """Score cards by (used with the request, total) of slots, cores and memory."""
     score: Floats = (
-        weights.slot * _share(*slots) + weights.core * _share(*cores) + weights.memory * _share(*memory)
+        weights.slot * _share(*slots)
+        + weights.core * _share(*cores)
+        + weights.memory * _share(*memory)
     ) * 10
     score[(slots[1] == 0) | (cores[1] == 0) | (memory[1] == 0)] = 0.0
     return score

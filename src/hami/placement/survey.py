@@ -1,10 +1,11 @@
 """Judge all nodes of a shelf at once.
 
-One pass over the tables answers, for every node: does the pod fit, with which score, and if not, which
-check refused which card. Containers are fitted one after the other on a copy of what is used, on all
-nodes together, so the answer is exact, for NUMA groups and for pods of many containers too: nothing that
-passes here is refused later, and no question makes Python walk over nodes. `hami.placement.decide`
-takes the best node and runs the same code on that one again, to learn the cards.
+One pass over the tables answers, for every node: does the pod fit, with which score, and if not,
+which check refused which card. Containers are fitted one after the other on a copy of what is used,
+on all nodes together, so the answer is exact, for NUMA groups and for pods of many containers too:
+nothing that passes here is refused later, and no question makes Python walk over nodes.
+`hami.placement.decide` takes the best node and runs the same code on that one again, to learn the
+cards.
 """
 
 from __future__ import annotations

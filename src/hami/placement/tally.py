@@ -1,8 +1,8 @@
 """What a pod adds to the nodes while its containers are fitted, for all nodes at once.
 
-The vector form of `hami.cluster.phases`: sidecars and app containers stay in the state of the cards, init
-containers only raise the peak. Numbers are plain integers while they are the same on every node, and become
-arrays when percentages of different cards make them differ.
+The vector form of `hami.cluster.phases`: sidecars and app containers stay in the state of the
+cards, init containers only raise the peak. Numbers are plain integers while they are the same on
+every node, and become arrays when percentages of different cards make them differ.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class Tally:
         self._position = -1
         self._container: tuple[int, Amounts, int] = (0, 0, 0)
 
-    def add(
-        self, position: int, request: CardRequest, memory: Amounts, taken: Mask | None
-    ) -> None:
+    def add(self, position: int, request: CardRequest, memory: Amounts, taken: Mask | None) -> None:
         """Count a request that fits; `taken` are its cards, None if they do not matter."""
         if position != self._position:
             self._close_container()

@@ -103,7 +103,7 @@ def load(path: str | os.PathLike[str]) -> DeviceConfig:
         with pathlib.Path(path).open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
         # What is cut off may end within a character; parse refuses it for its length.
-        text = data.decode("utf-8-sig", "replace" if len(data) > _MAX_BYTES else "strict")
+        text = data.decode("utf-8", "replace" if len(data) > _MAX_BYTES else "strict")
     except OSError as error:
         raise ConfigError(
             source=source,
@@ -146,7 +146,7 @@ def parse(text: str, *, source: str) -> DeviceConfig:
         raise ConfigError(
             source=source,
             place="",
-            rule=" ".join(["no section that we know holds a value", *(f"({w})" for w in warnings)]),
+            rule=" ".join(["no section that we know holds a value", *_in_brackets(warnings)]),
             remedy=_START,
         )
     return DeviceConfig(
@@ -270,6 +270,11 @@ def _unknown_sections(data: dict[object, object], source: str) -> list[str]:
         for name in data
         if name not in KNOWN_SECTIONS
     ]
+
+
+def _in_brackets(warnings: list[str]) -> list[str]:
+    """Return the first few: one misspelling is the usual case, a wrong file the other."""
+    return [f"({warning})" for warning in warnings[:3]]
 
 
 def _says_something(value: object) -> bool:

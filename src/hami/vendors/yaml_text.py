@@ -18,7 +18,7 @@ from hami.vendors import errors
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-#: Many times the largest real file, and still read in a second or two.
+#: Many times the largest real file, and still read within seconds.
 MAX_CHARACTERS = 256 * 1024
 
 # So many digits and no more: then no number is infinite, and a longer one is shown as it stands.
@@ -91,7 +91,8 @@ def load(text: str, *, source: str) -> object:
         data: object = yaml.load(text, Loader=_Loader)  # noqa: S506
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        rule, remedy = f"not valid YAML here: {error.problem or error.context}", _CORRECT
+        told = ", ".join(part for part in (error.context, error.problem) if part)
+        rule, remedy = f"not valid YAML: {told}", _CORRECT
         if isinstance(error, _Refused):
             rule, remedy = str(error.problem), error.remedy
         raise errors.ConfigError(

@@ -9,14 +9,12 @@ own: a review with an unreadable pod still has a uid, and so can be answered wit
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from hami.wire import codec, errors, objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _KIND = "AdmissionReview"

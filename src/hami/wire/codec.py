@@ -8,14 +8,12 @@ exception of the library (nor RecursionError or UnicodeError from hostile input)
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from hami.wire import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -54,5 +52,5 @@ def encode_text(value: Any) -> str:
 def _encode(value: Any, order: Literal["deterministic"] | None) -> bytes:
     try:
         return msgspec.json.encode(value, order=order)
-    except (UnicodeError, OverflowError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise errors.WireError("JSON", type(value).__name__, f"does not encode: {error}") from error

@@ -8,14 +8,11 @@ objects back, so their raw JSON is kept.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-import msgspec  # noqa: TC002  msgspec resolves the field types when it decodes
+import msgspec
 
 from hami.wire import codec, errors, objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class _NodeList(codec.Object, frozen=True):

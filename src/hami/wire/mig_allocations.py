@@ -8,12 +8,9 @@ the container's slot of the device list.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from hami.wire import codec, errors, go_values, node_register
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _RENAME = {
     "container_index": "containerIndex",

@@ -8,20 +8,19 @@ node is worse than none, because the missing half may be in use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from hami.wire import codec, errors, go_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _INT16_MAX = 2**15 - 1
 _OLD_FIELDS, _NEW_FIELDS = 7, 9
 
 
 _SEPARATORS = frozenset(",:;")
+_AMOUNTS = ("index", "count", "devmem", "devcore")
 
 
 class MigPlacement(codec.Object, frozen=True, omit_defaults=False):
@@ -203,17 +202,17 @@ def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
     for device in devices:
         if not device.id:
             raise errors.WireError(what, device.id, "is no card id: a card must have one")
-        card = f"{what}, card {errors.shorten(device.id)}"
         if not _SEPARATORS.isdisjoint(device.id):
-            raise errors.WireError(card, device.id, "holds one of , : ; so no pod can be given it")
+            raise errors.WireError(what, device.id, "holds one of , : ; so no pod can be given it")
         if device.id in seen:
-            raise errors.WireError(card, device.id, "stands there twice")
+            raise errors.WireError(what, device.id, "stands there twice")
         seen[device.id] = device
-        _in_range(device.index, f"{card}, index")
-        _in_range(device.count, f"{card}, count")
-        _in_range(device.devmem, f"{card}, devmem")
-        _in_range(device.devcore, f"{card}, devcore")
+        for field in _AMOUNTS:
+            amount = getattr(device, field)
+            if not 0 <= amount <= go_values.INT32_MAX:
+                _in_range(amount, f"{what}, card {errors.shorten(device.id)}, {field}")
         if not -_INT16_MAX - 1 <= device.numa <= _INT16_MAX:
+            card = f"{what}, card {errors.shorten(device.id)}"
             raise errors.WireError(f"{card}, numa", device.numa, "is outside 16 bits")
     return tuple(seen.values())
 

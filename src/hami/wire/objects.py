@@ -9,12 +9,9 @@ reads them. The only object we create is a Binding.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from hami.wire import codec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Amount = str | int | float
 """A Kubernetes quantity as JSON carries it: mostly a string, sometimes a bare number."""

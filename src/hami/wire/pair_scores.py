@@ -7,12 +7,9 @@ read by the topology policy. A bad value rejects the whole annotation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from hami.wire import codec, errors, go_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class PairScores(codec.Object, frozen=True, omit_defaults=False):

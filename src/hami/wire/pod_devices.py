@@ -8,12 +8,9 @@ nodes (its issue 2899); the reader of the ledger copes with that, this codec onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from hami.wire import codec, errors, go_values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _FIELDS = 4
 _SEPARATORS = frozenset(",:;")
@@ -75,17 +72,17 @@ def _decode_grant(record: str, what: str) -> Grant:
             what, record, "has fewer than the four fields UUID,TYPE,memory,cores"
         )
     uuid, kind, memory, cores = fields[:_FIELDS]
-    card = f"card {errors.shorten(uuid)}"
-    return Grant(
-        uuid=uuid,
-        type=kind,
-        memory=_amount(memory, f"{what}, memory of {card}"),
-        cores=_amount(cores, f"{what}, cores of {card}"),
-    )
+    try:
+        return Grant(uuid=uuid, type=kind, memory=_amount(memory), cores=_amount(cores))
+    except errors.WireError as error:
+        # Named only now: a ledger is rebuilt from a hundred thousand of these.
+        raise errors.WireError(
+            f"{what}, card {errors.shorten(uuid)}", record, f"is no grant: {error}"
+        ) from error
 
 
-def _amount(text: str, what: str) -> int:
-    value = go_values.parse_int32(text, what=what)
+def _amount(text: str) -> int:
+    value = go_values.parse_int32(text, what="amount")
     if value < 0:
-        raise errors.WireError(what, text, "is negative")
+        raise errors.WireError("amount", text, "is negative")
     return value

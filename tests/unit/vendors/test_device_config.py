@@ -258,6 +258,11 @@ class TestUnknownKeys:
 
         assert config.warnings == (f"{SOURCE}: nvidia.qqq: no such key, ignored",)
 
+    def test_in_another_case_are_recognised(self) -> None:
+        (warning,) = parse("nvidia: {DEVICESPLITCOUNT: 5, memoryFactor: 3}").warnings
+
+        assert warning.endswith("did you mean deviceSplitCount?")
+
     def test_within_the_mig_allowlist_are_named_too(self) -> None:
         line = "migProfileAllowlist: [{models: [A30], profiles: [1g.6gb], profile: x}]"
 
@@ -347,6 +352,7 @@ class TestAValueThatBreaksItsRule:
             ("[{models: [A30], profiles: [6gb]}]", "[0].profiles", "'6gb', which is not a MIG"),
             ("[{models: [A30], profiles: [0g.6gb]}]", "[0].profiles", "not a MIG profile"),
             ("[{models: [A30], profiles: [g.6gb]}]", "[0].profiles", "not a MIG profile"),
+            ("[{models: [A30], profiles: [1g.6gb 2g]}]", "[0].profiles", "not a MIG profile"),
             ("[{models: [A30], profiles: [1g.]}]", "[0].profiles", "not a MIG profile"),
         ],
     )

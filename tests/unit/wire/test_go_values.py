@@ -81,7 +81,7 @@ def test_other_text_is_no_integer_of_32_bits(text: str) -> None:
         ("+1m", 60),
         ("1us", 1e-6),
         ("1µs", 1e-6),
-        ("1μs", 1e-6),  # noqa: RUF001  Go knows both letters
+        ("1μs", 1e-6),
         ("1ns", 1e-9),
         ("1m1m", 120),
         ("2562047h47m16.854775807s", (2**63 - 1) / 1e9),
@@ -111,7 +111,7 @@ def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
     ],
 )
 def test_other_text_is_no_duration(text: str) -> None:
-    with pytest.raises(errors.WireError, match="^timeout: .*5m or 1h30m$"):
+    with pytest.raises(errors.WireError, match=r"^timeout: .*5m or 1h30m$"):
         go_values.parse_duration(text, what="timeout")
 
 

@@ -246,7 +246,7 @@ class TestColon:
     @pytest.mark.parametrize("field", ["id", "type", "mode"])
     @pytest.mark.parametrize("character", [",", ":"])
     def test_a_separator_inside_a_field_cannot_be_written(self, field: str, character: str) -> None:
-        values = {"id": "GPU-a", field: f"x{character}y"}
+        values: dict[str, Any] = {"id": "GPU-a", field: f"x{character}y"}
         with pytest.raises(errors.WireError, match="cannot carry"):
             node_register.encode_colon([node_register.Device(**values)])
 

@@ -100,7 +100,7 @@ MALFORMED: dict[str, objects.Amount] = {
 
 @pytest.mark.parametrize("amount", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_no_quantity_is_an_error_that_says_where(amount: objects.Amount) -> None:
-    with pytest.raises(errors.WireError, match="^container main, memory: "):
+    with pytest.raises(errors.WireError, match=r"^container main, memory: "):
         quantity.parse(amount, what="container main, memory")
     with pytest.raises(errors.WireError):
         quantity.exact_integer(amount, what="memory")

@@ -1,0 +1,234 @@
+"""The product's filter against the slow reference, on thousands of random clusters and pods.
+
+Everything a caller can see is compared: the winner, its score to the last bit, the cards of every
+container, and the text for every refused node. The last test proves that the scenarios were worth
+it: enough placed, enough refused, every reason and every policy often enough.
+
+On a failure hypothesis prints the smallest scenario it found; its `answer()` is the reference's.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import msgspec
+import numpy as np
+import pytest
+
+from hami.cluster import state
+from hami.placement import decide, request, rules
+from hami.vendors import row, table
+from hami.wire import errors
+from tests.oracle import reference, scenarios
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+EXAMPLES_PER_FLAVOUR = 800
+AT_LEAST = 5000
+SHARE = 0.25
+TIMES = 50
+
+REASONS = (
+    "CardTypeMismatch", "CardUuidMismatch", "CardTimeSlicingExhausted",
+    "CardComputeUnitsExhausted", "CardInsufficientMemory", "CardInsufficientCore",
+    "CardNotHealth", "CardCordoned", "NumaNotFit", "ExclusiveDeviceAllocateConflict",
+    "CardNotFoundCustomFilterRule", "CardMigTopologyInfeasible",
+    "AllocatedCardsInsufficientRequest", "ResourceQuotaNotFit", "ModeNotFit",
+    "NodeInsufficientDevice", "Device type not found", "node unregistered",
+)  # fmt: skip
+POLICIES = (
+    "node policy binpack", "node policy spread",
+    "gpu policy binpack", "gpu policy spread", "gpu policy mutex", "gpu policy numa",
+    "gpu policy topology-aware", "gpu policy chain",
+    "numa-bind with binpack", "numa-bind with spread", "numa-bind with chain",
+)  # fmt: skip
+TRAITS = (
+    "several containers", "init container", "sidecar", "two vendors", "weights", "second try",
+    "percentage of mixed memory", "nodes tied", "cards tied", "request refused",
+)  # fmt: skip
+
+
+class EvenColumns:
+    """The rule of the test vendor ACME: only every second card may be used."""
+
+    reason = "CardNotFoundCustomFilterRule"
+
+    def refused(self, cards: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        columns, nodes = cards.count.shape
+        odd = np.arange(columns) % 2 == 1
+        return np.broadcast_to(odd[:, None], (columns, nodes))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def acme_rule() -> Iterator[None]:
+    rules.RULES["acme-even"] = EvenColumns()
+    yield
+    del rules.RULES["acme-even"]
+
+
+@functools.cache
+def product_vendor(vendor: reference.RefVendor) -> row.Vendor:
+    """Return the product's row for a vendor of the reference."""
+    if vendor.word == "NVIDIA":
+        (shipped,) = (known for known in table.built_in() if known.word == "NVIDIA")
+    else:
+        shipped = row.Vendor(
+            word=vendor.word,
+            section="acme",
+            resources=row.ResourceNames(vendor.count, vendor.memory, "", vendor.cores),
+            annotations=row.AnnotationKeys(register=vendor.register, allocated=vendor.allocated),
+            rule="acme-even",
+        )
+    return msgspec.structs.replace(
+        shipped,
+        memory_factor=vendor.memory_factor,
+        default_memory=vendor.default_memory,
+        default_cores=vendor.default_cores,
+        enforces_quota=vendor.enforces_quota,
+        bounded_by_ids=vendor.bounded_by_ids,
+    )
+
+
+def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
+    """Ask the product, and put its answer into the words of the reference."""
+    vendors = tuple(product_vendor(vendor) for vendor in scenario.vendors)
+    cluster = state.Cluster(vendors)
+    if not scenario.pods_first:
+        observe(cluster.observe_node, scenario.nodes)
+    observe(cluster.observe_pod, scenario.pods)
+    observe(cluster.observe_quota, scenario.quotas)
+    if scenario.pods_first:
+        observe(cluster.observe_node, scenario.nodes)
+    defaults = request.Defaults(node_policy=scenario.node_policy, gpu_policy=scenario.gpu_policy)
+    try:
+        demand = request.parse(scenario.pod, vendors, defaults)
+    except errors.WireError as error:
+        return reference.Answer(error=str(error))
+    if demand is None:
+        return reference.Answer(passed_through=True)
+    decision = decide.decide(cluster, demand, scenario.names)
+    answer = reference.Answer(failed=decision.explanation.failed_nodes())
+    if decision.winner is not None:
+        answer.winner = decision.winner.node
+        answer.score = decision.winner.score
+        answer.slots = decision.winner.slots
+    return answer
+
+
+def observe(into: Any, things: Iterable[Any]) -> None:
+    for thing in things:
+        into(thing)
+
+
+class Tally:
+    """What the compared scenarios contained."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[str, bytes]] = set()
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, flavour: str, scenario: scenarios.Scenario, answer: reference.Answer) -> None:
+        """Count a scenario, unless the same one was compared before."""
+        if (flavour, scenario.key) in self.seen:
+            return
+        self.seen.add((flavour, scenario.key))
+        self.counts.update({"compared"} | set(features(scenario, answer)))
+
+
+def features(scenario: scenarios.Scenario, answer: reference.Answer) -> Iterator[str]:
+    """Name what the scenario exercised; policies count only where cards were judged by them."""
+    if answer.error is not None:
+        yield "request refused"
+        return
+    if answer.passed_through:
+        yield "passed through"
+        return
+    yield "placed" if answer.winner else "refused"
+    for text in answer.failed.values():
+        for item in text.split(", "):
+            yield re.sub(r"^\d+/\d+ ", "", item)
+    if "cards judged" not in answer.traits:
+        return
+    yield from answer.traits
+    wish = reference.read_wish(
+        scenario.pod, scenario.vendors, scenario.node_policy, scenario.gpu_policy
+    )
+    assert wish is not None
+    gpu_policy = wish.gpu_words[0] if len(wish.gpu_words) == 1 else "chain"
+    yield f"node policy {wish.node_policy}"
+    yield f"gpu policy {gpu_policy}"
+    if reference.numa_bound(scenario.pod, scenarios.NVIDIA):
+        yield f"numa-bind with {gpu_policy}"
+    if wish.weights != reference.Weights():
+        yield "weights"
+    asking = [kind for kind, asks in zip(wish.kinds, wish.asks, strict=True) if asks]
+    if len(asking) > 1:
+        yield "several containers"
+    if reference.Kind.INIT in asking:
+        yield "init container"
+    if reference.Kind.SIDECAR in asking:
+        yield "sidecar"
+    if len({word for asks in wish.asks for word in asks}) > 1:
+        yield "two vendors"
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    return Tally()
+
+
+def test_the_scenarios_use_the_shipped_row_of_nvidia() -> None:
+    ours, shipped = scenarios.NVIDIA, product_vendor(scenarios.NVIDIA)
+    assert shipped in table.built_in()
+    names = shipped.resources
+    assert (ours.count, ours.memory) == (names.count, names.memory)
+    assert (ours.percentage, ours.cores) == (names.memory_percentage, names.cores)
+    for key in (
+        "register", "cordon", "allocated", "use_type", "nouse_type", "use_uuid", "nouse_uuid",
+        "mode", "numa_bind",
+    ):  # fmt: skip
+        assert getattr(ours, key) == getattr(shipped.annotations, key)
+
+
+@pytest.mark.parametrize("flavour", scenarios.FLAVOURS)
+def test_product_and_reference_agree(flavour: str, tally: Tally) -> None:
+    @hypothesis.seed(zlib.crc32(flavour.encode()))
+    @hypothesis.settings(
+        max_examples=EXAMPLES_PER_FLAVOUR,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+    )
+    @hypothesis.given(scenario=scenarios.scenarios(flavour))
+    def compare(scenario: scenarios.Scenario) -> None:
+        want = scenario.answer()
+        got = product_answer(scenario)
+        if want.error is not None:  # the words are the product's own
+            assert got.error, want.error
+        else:
+            assert got == want
+            assert (got.score or 0.0).hex() == (want.score or 0.0).hex()
+        tally.add(flavour, scenario, want)
+
+    compare()
+
+
+def test_the_scenarios_were_rich_enough(tally: Tally, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = tally.counts
+    compared = counts["compared"]
+    with capsys.disabled():
+        print(f"\n{compared} scenarios compared")  # noqa: T201  the counts are the result
+        for name, count in counts.most_common():
+            print(f"{count:6} {count / compared:6.1%}  {name}")  # noqa: T201
+    assert compared >= AT_LEAST, "run the whole module: the counts come from its other tests"
+    assert counts["placed"] >= SHARE * compared
+    assert counts["refused"] >= SHARE * compared
+    rare = {name: counts[name] for name in (*REASONS, *POLICIES, *TRAITS) if counts[name] < TIMES}
+    assert not rare

@@ -1,0 +1,215 @@
+"""Whatever arrives, a decoder returns or raises WireError, soon and with a short message."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hami.wire import (
+    admission_review,
+    codec,
+    comma_list,
+    errors,
+    extender_api,
+    go_values,
+    grant,
+    handshake,
+    late_binding,
+    mig_allocations,
+    node_lock,
+    node_register,
+    objects,
+    pair_scores,
+    pod_devices,
+    product_names,
+    quantity,
+    resource_names,
+)
+
+KEYS = grant.GrantKeys(b"k" * 32)
+NOW = dt.datetime(2025, 10, 20, 3, 7, 2)  # noqa: DTZ001  handshakes carry local time
+
+TEXT_DECODERS: dict[str, Callable[[str], object]] = {
+    "quantity.parse": lambda text: quantity.parse(text, what="x"),
+    "quantity.exact_integer": lambda text: quantity.exact_integer(text, what="x"),
+    "quantity.rounded_up": lambda text: quantity.rounded_up(text, what="x"),
+    "resource_names.check": lambda text: resource_names.check(text, what="x"),
+    "resource_names.resource_of_quota_key": resource_names.resource_of_quota_key,
+    "comma_list.tokens": comma_list.tokens,
+    "product_names.matches token": lambda text: product_names.matches(text, "NVIDIA H200"),
+    "product_names.matches product": lambda text: product_names.matches("H200", text),
+    "go_values.parse_bool": lambda text: go_values.parse_bool(text, what="x"),
+    "go_values.parse_int32": lambda text: go_values.parse_int32(text, what="x"),
+    "go_values.parse_duration": lambda text: go_values.parse_duration(text, what="x"),
+    "pod_devices.decode": pod_devices.decode,
+    "node_register.decode_json": node_register.decode_json,
+    "node_register.decode_colon": node_register.decode_colon,
+    "handshake.evaluate": lambda text: handshake.evaluate(text, now=NOW, allocatable=0),
+    "node_lock.decode": node_lock.decode,
+    "pair_scores.decode": pair_scores.decode,
+    "late_binding.mark": late_binding.mark,
+    "late_binding.is_late mark": lambda text: late_binding.is_late(text, "[]"),
+    "late_binding.is_late register": lambda text: late_binding.is_late("late,0", text),
+    "grant.verify value": lambda text: grant.verify(KEYS, text, uid="u", node="n", devices="d"),
+    "grant.verify uid": lambda text: grant.verify(KEYS, "v1", uid=text, node="n", devices="d"),
+    "grant.sign": lambda text: grant.sign(KEYS, uid="u", node="n", devices=text),
+    "mig_allocations.decode": mig_allocations.decode,
+}
+BYTE_DECODERS: dict[str, Callable[[bytes], object]] = {
+    "pod": lambda data: codec.decode(data, objects.Pod, what="pod").init_done,
+    "node": lambda data: codec.decode(data, objects.Node, what="node").allocatable,
+    "quota": lambda data: codec.decode(data, objects.ResourceQuota, what="quota").hard,
+    "lease": lambda data: codec.decode(data, objects.Lease, what="lease").name,
+    "binding": lambda data: codec.decode(data, objects.Binding, what="binding").name,
+    "admission_review.decode": lambda data: admission_review.decode(data).pod(),
+    "extender_api.decode_args": extender_api.decode_args,
+    "extender_api.decode_binding_args": extender_api.decode_binding_args,
+}
+
+NASTY_NUMBERS = ["NaN", "Infinity", "-Infinity", "1e400", "-0", "1" * 30, "9" * 5000, "1e99999999"]
+NASTY_STRINGS = [
+    '"\\ud800"',
+    '"\\udc00\\ud800"',
+    '"\\u0000"',
+    '"\\x"',
+    '"',
+    '"\x00"',
+    '"' + "x" * 10**6 + '"',
+]
+NASTY_DEPTHS = ["[" * 100_000, "[" * 5000 + "]" * 5000, '{"a":' * 100_000]
+NASTY_VALUES = ["null", "true", "{}", "[]", "[null]", '""', "-1", "1.5", *NASTY_NUMBERS]
+KEYS_OF_ALL = [
+    *("id", "index", "count", "devmem", "numa", "health", "type", "migProfiles", "custominfo"),
+    *("memoryMB", "placements", "start", "size", "uuid", "score", "containerIndex", "gpuUUID"),
+    *("placement", "migUUID", "gpuInstanceID", "metadata", "annotations", "spec", "status", "hard"),
+    *("containers", "initContainers", "resources", "limits", "allocatable", "name", "apiVersion"),
+    *("kind", "request", "object", "uid", "Pod", "Nodes", "items", "NodeNames", "nodenames"),
+    *("PodName", "PodUID", "Node", "initContainerStatuses", "state", "terminated", "exitCode"),
+]
+
+
+def documents() -> list[str]:
+    """Every nasty value on its own, in a list, and under every key that some decoder knows."""
+    values = [*NASTY_VALUES, *NASTY_STRINGS, *NASTY_DEPTHS]
+    shapes = ["%s", "[%s]", '{"unknown":%s}', '[{"unknown":%s}]']
+    plain = [shape % value for value in values for shape in shapes]
+    shapes = [
+        shape % key for key in KEYS_OF_ALL for shape in ('{"%s":%%s}', '[{"id":"a","%s":%%s}]')
+    ]
+    short = [value for value in values if len(value) < 10_000]
+    return plain + [shape % value for value in short for shape in shapes]
+
+
+LONG_TEXTS = {
+    "digits": "1" * 10**6,
+    "commas": "," * 10**6,
+    "semicolons": ";" * 10**6,
+    "colons": ":" * 10**6,
+    "records": "a,b,1,1:;" * 10**5,
+    "cards": ":".join(f"a{i},1,2,3,t,0,true" for i in range(30_000)) + ":",
+    "spaces": " " * 10**6,
+    "exponents": "1e" * 10**5,
+    "dots": "a." * 10**5 + "/b",
+    "dashes": "a" + "-" * 10**5 + "/b",
+    "underscores": "Requesting_" * 10**5,
+    "seconds": "2025-10-20T03:07:02." + "1" * 10**6 + "Z",
+    "wishes": "H20," * 10**5,
+    "numbers": "H2001" * 10**5,
+    "surrogate": "\ud800",
+    "surrogate in JSON": '["\ud800"]',
+    "nul": "\x00",
+    "byte order mark": "\ufeff[]",
+}
+
+
+def judge(decoder: Callable[[Any], object], data: str | bytes) -> None:
+    try:
+        decoder(data)
+    except errors.WireError as error:
+        assert len(str(error)) < 1000  # noqa: PT017  a refusal is optional, its brevity is not
+
+
+@pytest.mark.parametrize("name", TEXT_DECODERS)
+def test_text_decoders_survive_every_nasty_document(name: str) -> None:
+    for text in documents():
+        judge(TEXT_DECODERS[name], text)
+
+
+@pytest.mark.parametrize("name", BYTE_DECODERS)
+def test_byte_decoders_survive_every_nasty_document(name: str) -> None:
+    for text in documents():
+        judge(BYTE_DECODERS[name], text.encode())
+
+
+@pytest.mark.parametrize("name", TEXT_DECODERS)
+def test_long_texts_cost_no_more_than_their_length(name: str) -> None:
+    for text in LONG_TEXTS.values():
+        started = time.process_time()
+        judge(TEXT_DECODERS[name], text)
+        assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff",
+        b'{"metadata":{"name":"\xff"}}',
+        b'{"metadata":{"annotations":{"\xc3":"x"}}}',
+        b"\x00",
+    ],
+)
+@pytest.mark.parametrize("name", BYTE_DECODERS)
+def test_bytes_that_are_no_text_are_refused_or_skipped(name: str, data: bytes) -> None:
+    judge(BYTE_DECODERS[name], data)
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+_DOCUMENTS = st.recursive(
+    _SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYS_OF_ALL), inner, max_size=4)
+    ),
+    max_leaves=12,
+).map(json.dumps)
+_PIECES = st.lists(
+    st.sampled_from(
+        [",", ":", ";", "_", "-", ".", "/", "1", "99", "e", "Gi", "T", "Z", "m", " ", "ü"]
+    )
+    | st.sampled_from(
+        ["Requesting", "2025-10-20", "03:07:02", "GPU-a", "NVIDIA", "true", "late", "v1"]
+    )
+    | st.text(max_size=2),
+    max_size=12,
+).map("".join)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(_DOCUMENTS | _PIECES | st.text())
+def test_no_text_makes_a_decoder_raise_anything_else(text: str) -> None:
+    for decoder in TEXT_DECODERS.values():
+        judge(decoder, text)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(_DOCUMENTS.map(str.encode) | st.binary())
+def test_no_bytes_make_a_decoder_raise_anything_else(data: bytes) -> None:
+    for decoder in BYTE_DECODERS.values():
+        judge(decoder, data)
+
+
+@settings(deadline=None)
+@given(st.integers() | st.floats() | st.booleans() | st.integers(10**4000, 10**4400))
+def test_no_number_makes_a_quantity_raise_anything_else(amount: float) -> None:
+    for read in (quantity.parse, quantity.exact_integer, quantity.rounded_up):
+        try:
+            read(amount, what="x")
+        except errors.WireError as error:
+            assert len(str(error)) < 1000  # noqa: PT017  a refusal is optional, its brevity is not
