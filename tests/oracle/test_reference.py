@@ -505,7 +505,7 @@ def test_core_quota_and_the_quota_of_a_factor() -> None:
 
 # Section 5.
 
-#: name: (numa, used memory in percent, used slots); three containers' worth of differences.
+#: By name: numa, used memory in percent, used slots. Slots are so many that they hardly score.
 ORDERED = {"a": (0, 50, 1), "b": (0, 20, 2), "c": (1, 50, 1), "d": (1, 0, 0), "e": (1, 20, 2)}
 
 
@@ -536,7 +536,6 @@ ORDERED = {"a": (0, 50, 1), "b": (0, 20, 2), "c": (1, 50, 1), "d": (1, 0, 0), "e
 def test_card_orders(policy: str, bound: str, want: str) -> None:
     cards, pods = [], []
     for index, (name, (numa, memory, slots)) in enumerate(ORDERED.items()):
-        # Slots beyond the first are big enough in number not to change the order of scores.
         cards.append(card(name, index, numa=numa, devmem=1000, count=1000))
         for slot in range(slots):
             share = memory * 10 if slot == 0 else 0

@@ -114,8 +114,12 @@ class Cards(_Arrays):
         self.modes = _Words()
         #: Card id -> its (row, card position); more than one only if two nodes claim the same card.
         self.cells: dict[str, tuple[tuple[int, int], ...]] = {}
+        #: Rows of nodes whose cards have different memory.
+        self.mixed: set[int] = set()
 
     def put(self, row: int, devices: Sequence[Device], cordoned: frozenset[str]) -> None:
+        if len({device.devmem for device in devices}) > 1:
+            self.mixed.add(row)
         ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in devices}))}
         for column, device in enumerate(devices):
             cell = column, row
@@ -137,6 +141,7 @@ class Cards(_Arrays):
                 self.cells[device.id] = left
             else:
                 del self.cells[device.id]
+        self.mixed.discard(row)
         self.clear(row)
 
     def column(self, row: int, card: str) -> int | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hami.cluster.shelf import Ints
 from hami.placement.policy import Key
 from hami.placement.rules import Mask
 
 
-def count(cards: Mask) -> Ints:
+def count(cards: Mask) -> npt.NDArray[np.uint16]:
     """Count the cards of each node."""
-    counted: Ints = np.add.reduce(cards, axis=0, dtype=np.int64)
+    # Bytes add up several times faster than booleans; no node has 65,536 cards.
+    counted: npt.NDArray[np.uint16] = np.add.reduce(cards.view(np.uint8), axis=0, dtype=np.uint16)
     return counted
 
 

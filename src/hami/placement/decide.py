@@ -126,7 +126,7 @@ def _judge_again(before: _Judged, asking: Question) -> _Judged:
 
 def _best(judged: Sequence[_Judged], node_policy: str) -> tuple[_Judged, int] | None:
     """Return the best fitting node: by score, then by name."""
-    sign = 1.0 if node_policy == policy.BINPACK else -1.0
+    sign = 1 if node_policy == policy.BINPACK else -1
     found = []
     for j in judged:
         survey: Survey = j.finding.survey
@@ -135,7 +135,7 @@ def _best(judged: Sequence[_Judged], node_policy: str) -> tuple[_Judged, int] | 
             merit = score.quantize(survey.score[rows]) * sign
             equal = rows[merit == merit.max()]
             row = int(equal[j.shelf.name_ranks[equal].argmin()])
-            found.append((-float(merit.max()), j.finding.names[row], j, row))
+            found.append((-int(merit.max()), j.finding.names[row], j, row))
     if not found:
         return None
     _, _, best, row = min(found, key=lambda entry: entry[:2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -33,6 +33,9 @@ from hami.placement.survey import Survey
 _REASONS = tuple(Reason)
 _NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
 _ELIGIBLE, _NO_CARD = 0, 255
+
+_Pattern = str | bytes
+"""Why a node was refused: a reason of its own, or the sorted reason numbers of its cards."""
 
 
 class NearMiss(msgspec.Struct, frozen=True):
@@ -88,13 +91,10 @@ class Explanation(msgspec.Struct, frozen=True):
     def failed_nodes(self) -> dict[str, str]:
         """Return the text of every refused node that was asked about."""
         failed: dict[str, str] = dict.fromkeys(self.unknown, str(NodeReason.UNREGISTERED))
-        texts: dict[str | bytes, str] = {}
         for finding in self.findings:
-            for name, pattern in _patterns(self.question, finding):
-                text = texts.get(pattern)
-                if text is None:
-                    text = texts[pattern] = _text(pattern)
-                failed[name] = text
+            for names, patterns in _patterns(self.question, finding):
+                texts = {pattern: _text(pattern) for pattern in set(patterns)}
+                failed.update(zip(names, map(texts.__getitem__, patterns), strict=True))
         return failed
 
     def by_reason(self) -> dict[str, ReasonCount]:
@@ -104,13 +104,12 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.unknown:
             nodes[NodeReason.UNREGISTERED] = list(self.unknown)
         for finding in self.findings:
-            for name, pattern in _patterns(self.question, finding):
-                if isinstance(pattern, str):
-                    nodes.setdefault(pattern, []).append(name)
-                    continue
-                for reason, number in _counts(pattern).items():
-                    nodes.setdefault(reason, []).append(name)
-                    cards[reason] += number
+            for names, patterns in _patterns(self.question, finding):
+                counts = {pattern: _counts(pattern) for pattern in set(patterns)}
+                for name, pattern in zip(names, patterns, strict=True):
+                    for reason, number in counts[pattern].items():
+                        nodes.setdefault(reason, []).append(name)
+                        cards[reason] += number
         return {r: ReasonCount(tuple(sorted(nodes[r])), cards[r]) for r in sorted(nodes)}
 
     def to_data(self, *, most_nodes: int = 10) -> dict[str, object]:
@@ -150,20 +149,23 @@ class Explanation(msgspec.Struct, frozen=True):
         return line
 
 
-def _patterns(question: Question, finding: Finding) -> Iterator[tuple[str, str | bytes]]:
-    """Yield every refused node with its node reason, or else one reason number per card, sorted."""
-    survey, names = finding.survey, finding.names
-    for number in range(1, len(NODE_REASONS)):
-        for row in np.flatnonzero(finding.refused & (survey.node_refusal == number)).tolist():
-            yield names[row], str(NODE_REASONS[number])
+def _patterns(
+    question: Question, finding: Finding
+) -> Iterator[tuple[Iterable[str], Sequence[_Pattern]]]:
+    """Yield refused nodes, many at a time, with what each was refused for."""
+    survey, name_of = finding.survey, finding.names.__getitem__
+    for number, reason in enumerate(NODE_REASONS):
+        if reason is not None:
+            rows = np.flatnonzero(finding.refused & (survey.node_refusal == number))
+            yield map(name_of, rows.tolist()), [str(reason)] * len(rows)
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.unique(survey.failed_step[by_cards]):
-        rows = np.flatnonzero(by_cards & (survey.failed_step == step)).tolist()
+        rows = np.flatnonzero(by_cards & (survey.failed_step == step))
         numbers = card_reasons(question, int(step), survey.standing[:, rows], survey.usage[:, rows])
         numbers.sort(axis=0)
         packed, width = numbers.T.tobytes(), numbers.shape[0]
-        for at, row in enumerate(rows):
-            yield names[row], packed[at * width : (at + 1) * width]
+        patterns = [packed[at : at + width] for at in range(0, len(packed), width)]
+        yield map(name_of, rows.tolist()), patterns
 
 
 def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -> Flags:
@@ -209,11 +211,14 @@ def _usage_table(rule: Reason | None) -> Flags:
     return _lowest_bit_table({**USAGE_REASONS, **own})
 
 
-def _counts(pattern: bytes) -> Counter[Reason]:
-    return Counter(_REASONS[number - 1] for number in pattern if number != _NO_CARD)
+def _counts(pattern: _Pattern) -> Counter[str]:
+    """Return how many cards each reason refused; a reason of the whole node refused none."""
+    if isinstance(pattern, str):
+        return Counter({pattern: 0})
+    return Counter(str(_REASONS[number - 1]) for number in pattern if number != _NO_CARD)
 
 
-def _text(pattern: str | bytes) -> str:
+def _text(pattern: _Pattern) -> str:
     if isinstance(pattern, str):
         return pattern
     counts = _counts(pattern)

@@ -37,7 +37,7 @@ def _of_shelf(
     needed = np.array([request.count for _, request in question.steps])
     steps = survey.failed_step[rows]
     eligible = choice.count((survey.standing[:, rows] | survey.usage[:, rows]) == 0)
-    missing = np.maximum(needed[steps] - eligible, 0)
+    missing = np.maximum(needed[steps] - eligible.astype(np.int64), 0)
     nearest = np.lexsort((shelf.name_ranks[rows], missing, -steps))[:SHOWN]
     return [
         (

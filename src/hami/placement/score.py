@@ -26,16 +26,13 @@ _KEY_BITS = 41
 _COLUMN_BITS = 10
 
 
-def quantize(score: Floats) -> Floats:
+def quantize(score: Floats) -> Ints:
     """Round a score to the steps in which scores are compared."""
-    stepped: Floats = np.floor(score * _STEPS + 0.5)
-    return stepped
-
-
-def _share(part: Amounts, whole: Ints) -> Floats:
-    quotient: Floats = np.zeros(np.broadcast_shapes(np.shape(part), whole.shape))
-    np.divide(part, whole, out=quotient, where=whole != 0)
-    return quotient
+    # Scores are never negative, so cutting off is rounding down, at a tenth of floor's price.
+    stepped = score * _STEPS
+    stepped += 0.5
+    np.minimum(stepped, _LARGEST, out=stepped)
+    return stepped.astype(np.int64)
 
 
 def device_score(
@@ -46,11 +43,16 @@ def device_score(
     weights: Weights,
 ) -> Floats:
     """Score cards by (used with the request, total) of slots, cores and memory."""
-    score: Floats = (
-        weights.slot * _share(*slots)
-        + weights.core * _share(*cores)
-        + weights.memory * _share(*memory)
-    ) * 10
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score: Floats = np.divide(*slots)
+        score *= weights.slot
+        share: Floats = np.divide(*cores)  # large arrays are dear to make: this one serves twice
+        share *= weights.core
+        score += share
+        np.divide(*memory, out=share)
+        share *= weights.memory
+        score += share
+        score *= 10
     score[(slots[1] == 0) | (cores[1] == 0) | (memory[1] == 0)] = 0.0
     return score
 
@@ -75,7 +77,7 @@ def order_keys(
             case Key.SCORE_HIGH | Key.SCORE_LOW:
                 assert score is not None
                 weight = weights.slot + weights.core + weights.memory
-                stepped = np.minimum(quantize(score / weight), _LARGEST).astype(np.int64)
+                stepped = quantize(score / weight)
                 order <<= _KEY_BITS
                 order += stepped if key is Key.SCORE_HIGH else int(_LARGEST) - stepped
             case Key.USED_LOW:

@@ -79,9 +79,10 @@ class Surveyor:
             alive = alive & enough
             if not alive.any():
                 break
-            # Which cards are taken matters to later steps, and to the score where shares differ.
+            # Which cards are taken matters to later steps, and to the score where they differ.
+            mixed = request.percentage > 0 and bool(self._shelf.cards[request.word].mixed)
             chosen = None
-            if choose or len(steps) > 1 or isinstance(memory, np.ndarray):
+            if choose or mixed or number + 1 < len(steps):
                 chosen = self._choose(eligible & alive, request, rows, state, memory)
                 taken.append(chosen)
             tally.add(position, request, memory, chosen)

@@ -38,10 +38,19 @@ class State:
     def __init__(self, shelf: Shelf, word: str, rows: slice, *, changing: bool) -> None:
         cards = shelf.cards[word]
         parts = (cards.used[:, rows], cards.memory_used[:, rows], cards.cores_used[:, rows])
+        #: Without changes to come, these are the tables themselves.
+        self._changing = changing
         self.used, self.memory, self.cores = [p.copy() for p in parts] if changing else parts
         #: The pod's own memory and cores over all cards of the vendor, as quota counts them.
         self.own_memory = Running()
         self.own_cores = Running()
+
+    def add(self, taken: Mask, *, memory: Amounts, cores: int) -> None:
+        """Put a container on its cards, for the containers after it."""
+        if self._changing:
+            self.used += taken
+            self.memory += taken * memory
+            self.cores += taken * np.int64(cores)
 
 
 class Tally:
@@ -61,20 +70,17 @@ class Tally:
         self._container: tuple[int, Amounts, int] = (0, 0, 0)
 
     def add(self, position: int, request: CardRequest, memory: Amounts, taken: Mask | None) -> None:
-        """Count a request that fits; `taken` are its cards, None if they do not matter."""
+        """Count a request that fits; `taken` are its cards, None if any would be the same."""
         if position != self._position:
             self._close_container()
             self._position = position
         kind, state = self._question.kind(position), self.states[request.word]
         cores = request.count * request.cores
         total: Amounts = request.count * request.memory
-        if taken is not None:
-            if isinstance(memory, np.ndarray):
-                total = np.add.reduce(taken * memory, axis=0)
-            if len(self._question.steps) > 1 and kind is not ContainerKind.INIT:
-                state.used += taken
-                state.memory += taken * memory
-                state.cores += taken * np.int64(request.cores)
+        if isinstance(memory, np.ndarray):
+            total = request.count * memory[0] if taken is None else (taken * memory).sum(axis=0)
+        if taken is not None and kind is not ContainerKind.INIT:
+            state.add(taken, memory=memory, cores=request.cores)
         state.own_memory.add(kind, total)
         state.own_cores.add(kind, cores)
         slots_so_far, memory_so_far, cores_so_far = self._container

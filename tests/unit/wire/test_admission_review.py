@@ -50,7 +50,7 @@ def test_everything_the_webhook_needs_is_read() -> None:
     assert (read.dry_run, read.username) == (True, "alice")
 
 
-@pytest.mark.parametrize("null", [{}, {"dryRun": None, "userInfo": None, "namespace": None}])
+@pytest.mark.parametrize("null", [{}, dict.fromkeys(["dryRun", "userInfo", "namespace", "object"])])
 def test_missing_and_null_fields_are_empty(null: dict[str, Any]) -> None:
     read = admission_review.decode(review(**null))
     assert (read.namespace, read.username, read.dry_run, read.raw) == ("", "", False, b"")

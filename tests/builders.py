@@ -1,0 +1,189 @@
+"""Short ways to make the objects that tests need.
+
+They go through JSON, as everything does that really comes from an API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hami.cluster.state import Cluster
+from hami.placement import decide, request
+from hami.vendors import table
+from hami.wire import annotation_keys, codec, node_register, objects, pod_devices
+from hami.wire.node_register import Device
+from hami.wire.pod_devices import Grant
+
+VENDORS = table.built_in()
+(NVIDIA,) = VENDORS
+
+GPU, MEMORY, PERCENT, CORES = (
+    NVIDIA.resources.count,
+    NVIDIA.resources.memory,
+    NVIDIA.resources.memory_percentage,
+    NVIDIA.resources.cores,
+)
+
+
+def card(name: str, **changes: Any) -> Device:
+    """Make a healthy 8000 MiB card that ten containers may share."""
+    values: dict[str, Any] = {
+        "count": 10,
+        "devmem": 8000,
+        "devcore": 100,
+        "type": "NVIDIA A100-SXM4-40GB",
+        "mode": "hami-core",
+        "health": True,
+        **changes,
+    }
+    return Device(id=name, **values)
+
+
+def cards(prefix: str, number: int, **changes: Any) -> list[Device]:
+    return [card(f"{prefix}-{index}", index=index, **changes) for index in range(number)]
+
+
+def node(
+    name: str,
+    devices: Sequence[Device] | str,
+    *,
+    allocatable: objects.Amount | None = 100,
+    **annotations: str,
+) -> objects.Node:
+    """Make a node; a text instead of cards is the register annotation's value."""
+    register = devices if isinstance(devices, str) else node_register.encode_json(devices)
+    keys = {NVIDIA.annotations.register: register, **annotations}
+    document = {
+        "metadata": {"name": name, "annotations": keys},
+        "status": {"allocatable": {GPU: allocatable}},
+    }
+    return codec.decode(codec.encode(document), objects.Node, what="node")
+
+
+def container(name: str = "main", **amounts: objects.Amount) -> dict[str, Any]:
+    """Make a container by `gpu=1, memory=1000, percent=50, cores=30`."""
+    names = {"gpu": GPU, "memory": MEMORY, "percent": PERCENT, "cores": CORES}
+    return {"name": name, "resources": {"limits": {names[k]: v for k, v in amounts.items()}}}
+
+
+def sidecar(name: str = "sidecar", **amounts: objects.Amount) -> dict[str, Any]:
+    return {**container(name, **amounts), "restartPolicy": "Always"}
+
+
+def pod(
+    uid: str,
+    *containers: Mapping[str, Any],
+    init: Sequence[Mapping[str, Any]] = (),
+    annotations: Mapping[str, str] | None = None,
+    node_name: str | None = None,
+    phase: str | None = None,
+    init_exit_codes: Sequence[int] | None = None,
+    namespace: str = "default",
+) -> objects.Pod:
+    """Make a pod whose name is its UID."""
+    statuses = [
+        {"name": c["name"], "state": {"terminated": {"exitCode": code}}}
+        for c, code in zip(init, init_exit_codes or (), strict=False)
+    ]
+    document = {
+        "metadata": {
+            "name": uid,
+            "uid": uid,
+            "namespace": namespace,
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {
+            "nodeName": node_name,
+            "containers": list(containers),
+            "initContainers": list(init),
+        },
+        "status": {"phase": phase, "initContainerStatuses": statuses},
+    }
+    return codec.decode(codec.encode(document), objects.Pod, what="pod")
+
+
+def granted(
+    uid: str,
+    on: str,
+    *slots: Sequence[tuple[str, int, int]],
+    **more: Any,
+) -> objects.Pod:
+    """Make a bound pod: a slot of (card, memory, cores) for each of its containers, init ones first."""
+    grants = [[Grant(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
+    init = more.pop("init", ())
+    containers = more.pop("containers", None)
+    if containers is None:
+        containers = [
+            container(f"c{at}", **({"gpu": len(slot)} if slot else {}))
+            for at, slot in enumerate(slots[len(init) :])
+        ]
+    annotations = {
+        annotation_keys.ASSIGNED_NODE: on,
+        NVIDIA.annotations.allocated: pod_devices.encode(grants),
+        **more.pop("annotations", {}),
+    }
+    return pod(uid, *containers, init=init, annotations=annotations, node_name=on, **more)
+
+
+def quota(
+    name: str, *, namespace: str = "default", **hard: objects.Amount
+) -> objects.ResourceQuota:
+    """Make a quota by `memory=2048, cores=100`."""
+    names = {"memory": f"limits.{MEMORY}", "cores": f"limits.{CORES}"}
+    document = {
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"hard": {names.get(key, key): amount for key, amount in hard.items()}},
+    }
+    return codec.decode(codec.encode(document), objects.ResourceQuota, what="quota")
+
+
+def cluster(
+    *observed: objects.Node | objects.Pod | objects.ResourceQuota,
+) -> Cluster:
+    """Make a cluster that has seen all these."""
+    made = Cluster(VENDORS)
+    for thing in observed:
+        match thing:
+            case objects.Node():
+                made.observe_node(thing)
+            case objects.Pod():
+                made.observe_pod(thing)
+            case objects.ResourceQuota():
+                made.observe_quota(thing)
+    return made
+
+
+def ask(
+    in_cluster: Cluster,
+    asking: objects.Pod,
+    names: Sequence[str] | None = None,
+    *,
+    node_policy: str = "binpack",
+    gpu_policy: str = "spread",
+) -> decide.Decision:
+    """Decide a pod that asks for something."""
+    defaults = request.Defaults(node_policy=node_policy, gpu_policy=gpu_policy)
+    demand = request.parse(asking, tuple(in_cluster.vendors.values()), defaults)
+    assert demand is not None
+    return decide.decide(in_cluster, demand, names)
+
+
+def winner(decision: decide.Decision) -> tuple[str, list[list[str]]] | None:
+    """Return the node and the card ids of each container."""
+    if decision.winner is None:
+        return None
+    slots = decision.winner.slots[NVIDIA.word]
+    return decision.winner.node, [[grant.uuid for grant in slot] for slot in slots]
+
+
+def use(in_cluster: Cluster, on: str, card_id: str) -> tuple[int, int, int]:
+    """Return used slots, MiB and percent of a card."""
+    place = in_cluster.place(on)
+    assert place is not None
+    shelf, row = place
+    table_of = shelf.cards[NVIDIA.word]
+    column = table_of.column(row, card_id)
+    assert column is not None
+    at = column, row
+    return int(table_of.used[at]), int(table_of.memory_used[at]), int(table_of.cores_used[at])
