@@ -109,7 +109,7 @@ def granted(
     *slots: Sequence[tuple[str, int, int]],
     **more: Any,
 ) -> objects.Pod:
-    """Make a bound pod: a slot of (card, memory, cores) for each of its containers, init ones first."""
+    """Make a bound pod: a slot of (card, memory, cores) per container, init ones first."""
     grants = [[Grant(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
     init = more.pop("init", ())
     containers = more.pop("containers", None)
@@ -129,7 +129,7 @@ def granted(
 def quota(
     name: str, *, namespace: str = "default", **hard: objects.Amount
 ) -> objects.ResourceQuota:
-    """Make a quota by `memory=2048, cores=100`."""
+    """Make a quota by `memory=2048, cores=100`, or by whole keys."""
     names = {"memory": f"limits.{MEMORY}", "cores": f"limits.{CORES}"}
     document = {
         "metadata": {"name": name, "namespace": namespace},

@@ -30,7 +30,7 @@ from tests.oracle import reference, scenarios
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-EXAMPLES_PER_FLAVOUR = 800
+EXAMPLES_PER_FLAVOUR = 1000
 AT_LEAST = 5000
 SHARE = 0.25
 TIMES = 50

@@ -39,7 +39,7 @@ def test_ended_init_containers_count_nothing_but_sidecars_still_do() -> None:
     assert phases.peak(steps, init_done=True) == 7
 
 
-def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]], **more: bool) -> LedgerRow:
+def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
     return LedgerRow(
         uid="u",
         namespace="ns",
@@ -55,7 +55,6 @@ def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]], **more: bool) 
                 ),
             ),
         ),
-        **more,
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from hami.cluster import ledger, operations
 from hami.cluster.ledger import Standing
+from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.wire.pod_devices import Grant
 from tests import builders
@@ -39,7 +40,7 @@ def test_use_survives_a_change_of_the_nodes_cards() -> None:
     assert use(kept, "n", "a") == (0, 0, 0)
     kept.observe_node(node("n", [card("a"), card("b")]))
     assert use(kept, "n", "b") == (1, 3000, 30)
-    kept.observe_node(node("n", builders.cards("c", 40) + [card("b")]))
+    kept.observe_node(node("n", [*builders.cards("c", 40), card("b")]))
     assert use(kept, "n", "b") == (1, 3000, 30)
 
 
@@ -88,7 +89,7 @@ def test_a_pod_annotated_by_hamis_scheduler_counts_before_it_is_bound() -> None:
 
 
 class TestReservations:
-    def reserved(self) -> tuple[builders.Cluster, request.PodRequest]:
+    def reserved(self) -> tuple[Cluster, request.PodRequest]:
         kept = cluster(node("n", [card("a")]))
         asking = pod("p", container(gpu=1, memory=3000, cores=30))
         demand = request.parse(asking, builders.VENDORS, request.Defaults())

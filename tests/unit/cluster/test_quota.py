@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -66,10 +68,8 @@ def test_a_changed_quota_holds_at_once() -> None:
 
 
 def test_only_limits_of_managed_resources_are_kept() -> None:
-    read = read_quota(
-        quota("q", memory=5, **{"requests.nvidia.com/gpumem": 6, "limits.cpu": 7, "pods": 8}),
-        VENDORS,
-    )
+    others: dict[str, Any] = {"requests.nvidia.com/gpumem": 6, "limits.cpu": 7, "pods": 8}
+    read = read_quota(quota("q", memory=5, **others), VENDORS)
     assert read.limits == {"nvidia.com/gpumem": 5}
 
 
