@@ -53,20 +53,20 @@ def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
 
 def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
     """Collect what refuses a card however empty it is: tables and the user's wishes."""
-    refused: Flags = cards.refused[:, :rows]
+    refused: Flags = cards.refused[:, :rows].copy()  # explanations outlive the tables
     if wishes.use_types or wishes.nouse_types:
-        wrong = np.array([not _type_accepted(t, wishes) for t in cards.types.texts], dtype=np.uint8)
-        refused = refused | (wrong * Standing.TYPE)[cards.type_number[:, :rows]]
+        wrong = [0 if _type_accepted(t, wishes) else Standing.TYPE for t in cards.types.texts]
+        refused |= np.array(wrong, dtype=np.uint8)[cards.type_number[:, :rows]]
     if wishes.mode:
-        wrong = np.array([m not in wishes.mode for m in cards.modes.texts], dtype=np.uint8)
-        refused = refused | (wrong * Standing.MODE)[cards.mode_number[:, :rows]]
+        wrong = [0 if mode in wishes.mode else Standing.MODE for mode in cards.modes.texts]
+        refused |= np.array(wrong, dtype=np.uint8)[cards.mode_number[:, :rows]]
     if wishes.use_uuids or wishes.nouse_uuids:
         unwanted = np.full(refused.shape, Standing.UUID if wishes.use_uuids else 0, dtype=np.uint8)
         for accepted, uuids in ((0, wishes.use_uuids), (Standing.UUID, wishes.nouse_uuids)):
             for uuid in uuids:
                 for row, column in cards.cells.get(uuid, ()):
                     unwanted[column, row] = accepted
-        refused = refused | unwanted
+        refused |= unwanted
     return refused
 
 

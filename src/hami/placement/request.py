@@ -22,6 +22,10 @@ WHOLE_CARD = 100
 """Percent of a card's memory or compute that is all of it."""
 
 
+MAX_TYPES = 1000
+"""Of product names in one wish: more than any vendor sells."""
+
+
 class Defaults(msgspec.Struct, frozen=True):
     """Policies of pods that name none; the scheduler's flags set them."""
 
@@ -192,13 +196,22 @@ def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
     keys = vendor.annotations
     mode = pod.annotation(keys.mode)
     return Wishes(
-        use_types=comma_list.tokens(pod.annotation(keys.use_type)),
-        nouse_types=comma_list.tokens(pod.annotation(keys.nouse_type)),
+        use_types=_types(pod, keys.use_type),
+        nouse_types=_types(pod, keys.nouse_type),
         use_uuids=frozenset(comma_list.tokens(pod.annotation(keys.use_uuid))),
         nouse_uuids=frozenset(comma_list.tokens(pod.annotation(keys.nouse_uuid))),
         mode=mode if mode.strip() else "",
         numa_bind=_numa_bind(pod.annotation(keys.numa_bind)),
     )
+
+
+def _types(pod: objects.Pod, key: str) -> tuple[str, ...]:
+    """Read a list of product names; each costs time on every decision, so there is a limit."""
+    types = tuple(dict.fromkeys(comma_list.tokens(pod.annotation(key))))
+    if len(types) > MAX_TYPES:
+        rule = f"is more than the {MAX_TYPES} a list may have"
+        raise errors.WireError(key, f"{len(types)} types", rule, "name fewer, or parts of names")
+    return types
 
 
 def _numa_bind(value: str) -> bool:
