@@ -42,11 +42,11 @@ def width_for(cards: int) -> int:
 
 
 class _Words:
-    """Numbers for the few distinct texts of a column."""
+    """Numbers for the few distinct texts of a column; 0, where there is no card, is empty."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self.texts: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
 
     def number(self, text: str) -> int:
         number = self._numbers.setdefault(text, len(self.texts))

@@ -23,7 +23,7 @@ class CardRule(Protocol):
     reason: Reason
 
     def refused(self, cards: Cards, rows: slice) -> Mask:
-        """Return which cards (card, node) of those rows are refused."""
+        """Return which cards (card, node) of those rows are refused; one value holds for all."""
 
 
 class NoMigCards:
@@ -34,7 +34,7 @@ class NoMigCards:
     def refused(self, cards: Cards, rows: slice) -> Mask:
         cut = np.array([mode == "mig" for mode in cards.modes.texts], dtype=np.bool_)
         if not cut.any():
-            return np.zeros_like(cards.mode_number[:, rows], dtype=np.bool_)
+            return cut[:1]
         return cut[cards.mode_number[:, rows]]
 
 
