@@ -628,6 +628,11 @@ def first_cards(case: Case, eligible: list[Card], ask: Ask, *, bound: bool) -> l
     return ordered[: ask.count]
 
 
+def by_column(cards: list[Card]) -> list[Card]:
+    """Return the chosen cards as they are listed, whatever the order of preference."""
+    return sorted(cards, key=lambda card: card.column)
+
+
 Slot = dict[str, tuple[pod_devices.Grant, ...]]
 """What one container is given, by vendor word."""
 
@@ -651,7 +656,7 @@ def fit_node(case: Case, state: State, order: list[int]) -> tuple[list[Slot] | N
                 return None, text
             slots[index][word] = tuple(
                 pod_devices.Grant(card.device.id, word, memory_on(card, ask), ask.cores)
-                for card in chosen
+                for card in by_column(chosen)
             )
             if wish.kinds[index] is not Kind.INIT:
                 for card in chosen:

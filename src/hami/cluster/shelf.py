@@ -22,6 +22,7 @@ from hami.cluster.node_facts import NodeFacts
 from hami.wire.node_register import Device
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.uint8]
 
 # Standing refusals of a card, in the order in which they are reported. placement adds its own bits.
@@ -83,6 +84,8 @@ class _Arrays:
         """Return an array without any node."""
         if name == "refused":
             return np.full(shape, ABSENT, dtype=np.uint8)
+        if name.endswith("_divisor"):
+            return np.ones(shape, dtype=np.float64)
         return np.zeros(shape, dtype=np.int64)
 
 
@@ -91,6 +94,7 @@ class Cards(_Arrays):
 
     names = (
         *("refused", "count", "used", "memory", "memory_used", "cores", "cores_used"),
+        *("count_divisor", "memory_divisor", "cores_divisor"),
         *("numa_rank", "type_number", "mode_number"),
     )
     #: (card, node): standing refusals as bits; ABSENT where there is no card.
@@ -102,6 +106,10 @@ class Cards(_Arrays):
     memory_used: Ints
     cores: Ints
     cores_used: Ints
+    #: (card, node): the totals to divide by in scores: 1 in place of 0.
+    count_divisor: Floats
+    memory_divisor: Floats
+    cores_divisor: Floats
     #: (card, node): place of the card's NUMA node among those of its machine, ascending from 0.
     numa_rank: Ints
     #: (card, node): numbers into `types` and `modes`.
@@ -116,6 +124,8 @@ class Cards(_Arrays):
         self.cells: dict[str, tuple[tuple[int, int], ...]] = {}
         #: Rows of nodes whose cards have different memory.
         self.mixed: set[int] = set()
+        #: Rows of nodes with a card without slots, memory or cores, which has no score.
+        self.unscored: set[int] = set()
 
     def put(self, row: int, devices: Sequence[Device], cordoned: frozenset[str]) -> None:
         if len({device.devmem for device in devices}) > 1:
@@ -129,6 +139,11 @@ class Cards(_Arrays):
             self.count[cell] = device.count
             self.memory[cell] = device.devmem
             self.cores[cell] = device.devcore
+            self.count_divisor[cell] = device.count or 1
+            self.memory_divisor[cell] = device.devmem or 1
+            self.cores_divisor[cell] = device.devcore or 1
+            if not (device.count and device.devmem and device.devcore):
+                self.unscored.add(row)
             self.numa_rank[cell] = ranks[device.numa]
             self.type_number[cell] = self.types.number(device.type)
             self.mode_number[cell] = self.modes.number(device.mode)
@@ -142,6 +157,7 @@ class Cards(_Arrays):
             else:
                 del self.cells[device.id]
         self.mixed.discard(row)
+        self.unscored.discard(row)
         self.clear(row)
 
     def column(self, row: int, card: str) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -33,9 +33,6 @@ from hami.placement.survey import Survey
 _REASONS = tuple(Reason)
 _NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
 _ELIGIBLE, _NO_CARD = 0, 255
-
-_Pattern = str | bytes
-"""Why a node was refused: a reason of its own, or the sorted reason numbers of its cards."""
 
 
 class NearMiss(msgspec.Struct, frozen=True):
@@ -92,8 +89,8 @@ class Explanation(msgspec.Struct, frozen=True):
         """Return the text of every refused node that was asked about."""
         failed: dict[str, str] = dict.fromkeys(self.unknown, str(NodeReason.UNREGISTERED))
         for finding in self.findings:
-            for names, patterns in _patterns(self.question, finding):
-                texts = {pattern: _text(pattern) for pattern in set(patterns)}
+            for names, patterns, meaning in _refused(self.question, finding):
+                texts = {pattern: _text(meaning(pattern)) for pattern in set(patterns)}
                 failed.update(zip(names, map(texts.__getitem__, patterns), strict=True))
         return failed
 
@@ -104,8 +101,8 @@ class Explanation(msgspec.Struct, frozen=True):
         if self.unknown:
             nodes[NodeReason.UNREGISTERED] = list(self.unknown)
         for finding in self.findings:
-            for names, patterns in _patterns(self.question, finding):
-                counts = {pattern: _counts(pattern) for pattern in set(patterns)}
+            for names, patterns, meaning in _refused(self.question, finding):
+                counts = {pattern: meaning(pattern) for pattern in set(patterns)}
                 for name, pattern in zip(names, patterns, strict=True):
                     for reason, number in counts[pattern].items():
                         nodes.setdefault(reason, []).append(name)
@@ -149,32 +146,47 @@ class Explanation(msgspec.Struct, frozen=True):
         return line
 
 
-def _patterns(
+def _refused(
     question: Question, finding: Finding
-) -> Iterator[tuple[Iterable[str], Sequence[_Pattern]]]:
-    """Yield refused nodes, many at a time, with what each was refused for."""
+) -> Iterator[tuple[Iterable[str], Sequence[bytes], Callable[[bytes], Counter[str]]]]:
+    """Yield refused nodes, many at a time: names, a pattern for each, what a pattern means.
+
+    Nodes refused for the same number of cards and the same reasons have the same pattern. What it
+    means is how many cards each reason refused; a reason of the whole node refused none.
+    """
     survey, name_of = finding.survey, finding.names.__getitem__
     for number, reason in enumerate(NODE_REASONS):
-        if reason is not None:
-            rows = np.flatnonzero(finding.refused & (survey.node_refusal == number))
-            yield map(name_of, rows.tolist()), [str(reason)] * len(rows)
+        rows = np.flatnonzero(finding.refused & (survey.node_refusal == number))
+        if reason is not None and rows.size:
+            whole = functools.partial(_whole_node, str(reason))
+            yield map(name_of, rows.tolist()), [b""] * rows.size, whole
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.unique(survey.failed_step[by_cards]):
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))
         numbers = card_reasons(question, int(step), survey.standing[:, rows], survey.usage[:, rows])
-        numbers.sort(axis=0)
-        packed, width = numbers.T.tobytes(), numbers.shape[0]
-        patterns = [packed[at : at + width] for at in range(0, len(packed), width)]
-        yield map(name_of, rows.tolist()), patterns
+        met = np.flatnonzero(np.bincount(numbers.ravel(), minlength=_NO_CARD + 1)[:_NO_CARD])
+        counts = np.stack([choice.count(numbers == number) for number in met], axis=1)
+        patterns = counts.view(f"V{counts.itemsize * len(met)}").ravel().tolist()
+        reasons = [str(_REASONS[number - 1]) for number in met.tolist()]
+        yield map(name_of, rows.tolist()), patterns, functools.partial(_counted, reasons)
+
+
+def _whole_node(reason: str, _pattern: bytes) -> Counter[str]:
+    return Counter({reason: 0})
+
+
+def _counted(reasons: Sequence[str], pattern: bytes) -> Counter[str]:
+    counts = np.frombuffer(pattern, dtype=np.uint16).tolist()
+    return Counter({r: number for r, number in zip(reasons, counts, strict=True) if number})
 
 
 def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -> Flags:
     """Return the number of each card's reason for not being taken in a step that failed."""
     _, request = question.steps[step]
     rule = rules.RULES.get(question.vendors[request.word].rule)
-    numbers = _standing_table()[standing]
-    by_usage = _usage_table(rule.reason if rule else None)[usage]
-    numbers = np.where(numbers == _ELIGIBLE, by_usage, numbers)
+    numbers = _standing_table().take(standing)
+    by_usage = _usage_table(rule.reason if rule else None).take(usage)
+    np.copyto(numbers, by_usage, where=numbers == _ELIGIBLE)
     eligible = numbers == _ELIGIBLE
     bound = question.pod.wishes[request.word].numa_bind
     numa = (choice.count(eligible) >= request.count) & bound
@@ -183,7 +195,8 @@ def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -
         np.uint8(_NUMBERS[Reason.NUMA_NOT_FIT]),
         np.uint8(_NUMBERS[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST]),
     )
-    return np.where(eligible, leftover, numbers)
+    np.copyto(numbers, leftover, where=eligible)
+    return numbers
 
 
 def _lowest_bit_table(reasons: Mapping[int, Reason]) -> Flags:
@@ -211,22 +224,15 @@ def _usage_table(rule: Reason | None) -> Flags:
     return _lowest_bit_table({**USAGE_REASONS, **own})
 
 
-def _counts(pattern: _Pattern) -> Counter[str]:
-    """Return how many cards each reason refused; a reason of the whole node refused none."""
-    if isinstance(pattern, str):
-        return Counter({pattern: 0})
-    return Counter(str(_REASONS[number - 1]) for number in pattern if number != _NO_CARD)
-
-
-def _text(pattern: _Pattern) -> str:
-    if isinstance(pattern, str):
-        return pattern
-    counts = _counts(pattern)
+def _text(counts: Counter[str]) -> str:
+    """Write `1/8 CardNotHealth, 7/8 CardInsufficientMemory`, or the reason of a whole node."""
     cards = counts.total()
-    return ", ".join(sorted(f"{number}/{cards} {reason}" for reason, number in counts.items()))
+    return ", ".join(
+        sorted(f"{n}/{cards} {reason}" if n else reason for reason, n in counts.items())
+    )
 
 
 def cards_text(question: Question, step: int, standing: Flags, usage: Flags) -> str:
     """Write the text of one node from the bits of its cards."""
-    numbers = card_reasons(question, step, standing[:, None], usage[:, None])
-    return _text(numbers.tobytes())
+    numbers = card_reasons(question, step, standing[:, None], usage[:, None]).ravel().tolist()
+    return _text(Counter(str(_REASONS[number - 1]) for number in numbers if number != _NO_CARD))

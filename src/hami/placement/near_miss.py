@@ -12,10 +12,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from hami.cluster.shelf import Shelf
-from hami.placement import checks, choice, explanation
+from hami.placement import choice, explanation
 from hami.placement.explanation import Finding, NearMiss
 from hami.placement.question import Question
 from hami.placement.reasons import Usage
+from hami.placement.request import WHOLE_CARD
 
 SHOWN = 3
 
@@ -38,7 +39,9 @@ def _of_shelf(
     steps = survey.failed_step[rows]
     eligible = choice.count((survey.standing[:, rows] | survey.usage[:, rows]) == 0)
     missing = np.maximum(needed[steps] - eligible.astype(np.int64), 0)
-    nearest = np.lexsort((shelf.name_ranks[rows], missing, -steps))[:SHOWN]
+    # One number to rank by: steps left to fit, cards missing, name.
+    distance = (len(needed) - steps).astype(np.int64) << 48 | missing << 32 | shelf.name_ranks[rows]
+    nearest = np.argpartition(distance, min(SHOWN, len(rows) - 1))[:SHOWN]
     return [
         (
             (-int(steps[at]), int(missing[at])),
@@ -51,26 +54,24 @@ def _of_shelf(
 def _miss(question: Question, shelf: Shelf, finding: Finding, row: int, missing: int) -> NearMiss:
     survey = finding.survey
     step = int(survey.failed_step[row])
-    text = explanation.cards_text(question, step, survey.standing[:, row], survey.usage[:, row])
-    shortest: dict[Usage, int] = {}
-    if step == 0:  # later steps were judged with the pod's earlier containers in place
-        _, request = question.steps[step]
-        cards = shelf.cards[request.word]
-        wanted = np.broadcast_to(
-            checks.memory_wanted(request, cards, slice(row, row + 1)), (shelf.width, 1)
-        )
-        short = {
-            Usage.MEMORY: wanted[:, 0] - (cards.memory[:, row] - cards.memory_used[:, row]),
-            Usage.CORES: request.cores - (cards.cores[:, row] - cards.cores_used[:, row]),
-        }
-        for bit, amounts in short.items():
-            only = (survey.standing[:, row] == 0) & (survey.usage[:, row] == bit)
-            if only.any():
-                shortest[bit] = int(amounts[only].min())
+    standing, usage = survey.standing[:, row], survey.usage[:, row]
+    _, request = question.steps[step]
+    cards = shelf.cards[request.word]
+    memory_short: list[int] = []
+    cores_short: list[int] = []
+    for column, bits in enumerate(zip(standing.tolist(), usage.tolist(), strict=True)):
+        # Later steps were judged with the pod's earlier containers in place: not in the tables.
+        if step == 0 and bits == (0, Usage.MEMORY):
+            total = int(cards.memory[column, row])
+            wanted = request.memory or total * request.percentage // WHOLE_CARD
+            memory_short.append(wanted - total + int(cards.memory_used[column, row]))
+        if step == 0 and bits == (0, Usage.CORES):
+            left = int(cards.cores[column, row] - cards.cores_used[column, row])
+            cores_short.append(request.cores - left)
     return NearMiss(
         node=finding.names[row],
-        text=text,
+        text=explanation.cards_text(question, step, standing, usage),
         cards_missing=missing,
-        memory_short=shortest.get(Usage.MEMORY),
-        cores_short=shortest.get(Usage.CORES),
+        memory_short=min(memory_short, default=None),
+        cores_short=min(cores_short, default=None),
     )

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from hami.cluster.shelf import Ints
+from hami.cluster.shelf import Cards, Floats, Ints, Totals
 from hami.placement.policy import Key, Weights
 
-Floats = npt.NDArray[np.float64]
 Amounts = Ints | int
 """One number for every card or node, or one for all."""
 
@@ -35,33 +33,59 @@ def quantize(score: Floats) -> Ints:
     return stepped.astype(np.int64)
 
 
+def _weighed_shares(
+    parts: Sequence[tuple[Amounts, Floats, int]],
+) -> Floats:
+    """Add up (used, total, weight) of slots, cores and memory, times ten."""
+    score: Floats | None = None
+    for used, total, weight in parts:
+        share: Floats = np.divide(used, total)
+        if weight != 1:
+            share *= weight
+        if score is None:
+            score = share
+        else:
+            score += share
+    assert score is not None
+    score *= 10
+    return score
+
+
 def device_score(
+    cards: Cards,
+    rows: slice,
     *,
-    slots: tuple[Amounts, Ints],
-    cores: tuple[Amounts, Ints],
-    memory: tuple[Amounts, Ints],
+    slots: Amounts,
+    cores: Amounts,
+    memory: Amounts,
     weights: Weights,
 ) -> Floats:
-    """Score cards by (used with the request, total) of slots, cores and memory."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        score: Floats = np.divide(*slots)
-        score *= weights.slot
-        share: Floats = np.divide(*cores)  # large arrays are dear to make: this one serves twice
-        share *= weights.core
-        score += share
-        np.divide(*memory, out=share)
-        share *= weights.memory
-        score += share
-        score *= 10
-    score[(slots[1] == 0) | (cores[1] == 0) | (memory[1] == 0)] = 0.0
+    """Score cards by what would be used of them with the request."""
+    score = _weighed_shares(
+        (
+            (slots, cards.count_divisor[:, rows], weights.slot),
+            (cores, cards.cores_divisor[:, rows], weights.core),
+            (memory, cards.memory_divisor[:, rows], weights.memory),
+        )
+    )
+    if cards.unscored:
+        totals = (cards.count[:, rows], cards.cores[:, rows], cards.memory[:, rows])
+        score[np.logical_or.reduce([total == 0 for total in totals])] = 0.0
     return score
 
 
 def node_score(
-    *, slots: tuple[Amounts, Ints], cores: tuple[Amounts, Ints], memory: tuple[Amounts, Ints]
+    totals: Totals, rows: slice, *, slots: Amounts, cores: Amounts, memory: Amounts
 ) -> Floats:
-    """Score nodes by (used with the pod, total) of slots, cores and memory over all cards."""
-    return device_score(slots=slots, cores=cores, memory=memory, weights=Weights())
+    """Score nodes by what would be used of all their cards with the pod."""
+    parts = (
+        (totals.used[rows] + slots, totals.count[rows]),
+        (totals.cores_used[rows] + cores, totals.cores[rows]),
+        (totals.memory_used[rows] + memory, totals.memory[rows]),
+    )
+    score = _weighed_shares([(used, np.maximum(total, 1.0), 1) for used, total in parts])
+    score[np.logical_or.reduce([total == 0 for _, total in parts])] = 0.0
+    return score
 
 
 def order_keys(

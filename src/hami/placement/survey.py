@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.shelf import Flags, Shelf
+from hami.cluster.shelf import Flags, Floats, Shelf
 from hami.placement import checks, choice, rules, score
 from hami.placement.question import Question
 from hami.placement.request import CardRequest
@@ -30,7 +30,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     #: The pod fits.
     fits: Mask
-    score: score.Floats
+    score: Floats
     #: Number into checks.NODE_REASONS.
     node_refusal: Flags
     #: Number of the step that did not fit, where one did not.
@@ -131,9 +131,11 @@ class Surveyor:
         order = score.order_keys(
             pod.gpu_policy.order(numa_bind=pod.wishes[request.word].numa_bind),
             score=score.device_score(
-                slots=(state.used + 1, cards.count[:, rows]),
-                cores=(state.cores + request.cores, cards.cores[:, rows]),
-                memory=(state.memory + memory, cards.memory[:, rows]),
+                cards,
+                rows,
+                slots=state.used + 1,
+                cores=state.cores + request.cores,
+                memory=state.memory + memory,
                 weights=weights,
             ),
             used=state.used,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hami.cluster.shelf import Shelf
+from hami.cluster.shelf import Floats, Shelf
 from hami.placement import score
 from hami.placement.question import Question
 from hami.placement.request import CardRequest
@@ -90,14 +90,15 @@ class Tally:
             cores_so_far + cores,
         )
 
-    def node_score(self) -> score.Floats:
+    def node_score(self) -> Floats:
         """Score the nodes with the pod on them."""
         self._close_container()
-        totals, rows = self._totals, self._rows
         return score.node_score(
-            slots=(totals.used[rows] + self._slots.peak, totals.count[rows]),
-            cores=(totals.cores_used[rows] + self._cores.peak, totals.cores[rows]),
-            memory=(totals.memory_used[rows] + self._memory.peak, totals.memory[rows]),
+            self._totals,
+            self._rows,
+            slots=self._slots.peak,
+            cores=self._cores.peak,
+            memory=self._memory.peak,
         )
 
     def _close_container(self) -> None:

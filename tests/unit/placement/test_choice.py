@@ -5,54 +5,60 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hami.cluster.shelf import Ints
 from hami.cluster.state import Cluster
 from hami.placement import score
 from hami.placement.policy import GpuPolicy, Key, Weights
 from hami.wire import objects
+from hami.wire.node_register import Device
 from tests.builders import ask, card, cards, cluster, container, granted, node, pod, winner
-
-
-def column(*values: int) -> Ints:
-    return np.array(values, dtype=np.int64)
 
 
 class TestScores:
     """The worked numbers of the protocol (K.3)."""
 
-    USED = {"slots": (2, 10), "cores": (1, 4), "memory": (2048, 8192)}  # noqa: RUF012  constant
-
     def of(
-        self, *, slots: int = 0, cores: int = 0, memory: int = 0, weights: Weights | None = None
+        self,
+        device: Device,
+        *,
+        slots: int = 2,
+        cores: int = 1,
+        memory: int = 2048,
+        weights: Weights | None = None,
     ) -> float:
-        added = {"slots": slots, "cores": cores, "memory": memory}
-        pairs = {
-            name: (column(used + added[name]), column(total))
-            for name, (used, total) in self.USED.items()
-        }
-        return float(score.device_score(**pairs, weights=weights or Weights())[0])
+        """Score a card of which so much would be used."""
+        tables = cluster(node("n", [device])).shelves[8].cards["NVIDIA"]
+        scores = score.device_score(
+            tables,
+            slice(0, 1),
+            slots=slots,
+            cores=cores,
+            memory=memory,
+            weights=weights or Weights(),
+        )
+        return float(scores[0, 0])
+
+    CARD = card("a", count=10, devcore=4, devmem=8192)
 
     def test_a_card_without_a_request(self) -> None:
-        assert self.of() == pytest.approx(7.0)
+        assert self.of(self.CARD) == pytest.approx(7.0)
 
     def test_a_card_with_a_request(self) -> None:
-        assert self.of(slots=1, cores=1, memory=1024) == pytest.approx(11.75)
+        assert self.of(self.CARD, slots=3, cores=2, memory=3072) == pytest.approx(11.75)
 
     def test_weights_multiply_their_part(self) -> None:
-        assert self.of(weights=Weights(slot=0, core=2, memory=4)) == pytest.approx(15.0)
+        weights = Weights(slot=0, core=2, memory=4)
+        assert self.of(self.CARD, weights=weights) == pytest.approx(15.0)
 
-    @pytest.mark.parametrize("empty", ["slots", "cores", "memory"])
+    @pytest.mark.parametrize("empty", ["count", "devcore", "devmem"])
     def test_a_card_without_capacity_scores_nothing(self, empty: str) -> None:
-        pairs = {name: (column(1), column(2)) for name in self.USED}
-        pairs[empty] = (column(1), column(0))
-        assert score.device_score(**pairs, weights=Weights())[0] == 0.0
+        assert self.of(card("a", **{empty: 0})) == 0.0
 
     def test_a_node(self) -> None:
-        found = score.node_score(
-            slots=(column(1), column(20)),
-            cores=(column(25), column(200)),
-            memory=(column(2000), column(16000)),
+        kept = cluster(
+            node("n", [card("a"), card("b", index=1)]), granted("x", "n", [("a", 2000, 25)])
         )
+        totals = kept.shelves[8].totals
+        found = score.node_score(totals, slice(0, 1), slots=0, cores=0, memory=0)
         assert found[0] == pytest.approx(3.0)
 
     def test_scores_that_differ_by_rounding_noise_are_equal(self) -> None:

@@ -1,0 +1,114 @@
+"""A fleet of any size as API objects: nodes of eight cards, and pods placed on them evenly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from hami.vendors import table
+from hami.wire import annotation_keys, codec, node_register, objects, pod_devices
+from hami.wire.pod_devices import Grant
+
+VENDORS = table.built_in()
+(NVIDIA,) = VENDORS
+CARDS = 8
+SPLIT = 20
+MEMORY = 81920
+
+T = TypeVar("T")
+
+
+def node_name(number: int) -> str:
+    return f"gpu-node-{number:05d}"
+
+
+def card_id(node: int, card: int) -> str:
+    return f"GPU-{node:08x}-0000-4000-8000-{card:012x}"
+
+
+def nodes(number: int) -> Iterator[objects.Node]:
+    for node in range(number):
+        devices = [
+            node_register.Device(
+                id=card_id(node, card),
+                index=card,
+                count=SPLIT,
+                devmem=MEMORY,
+                devcore=100,
+                type="NVIDIA H100 80GB HBM3",
+                numa=card // 4,
+                mode="hami-core",
+                health=True,
+            )
+            for card in range(CARDS)
+        ]
+        yield _decoded(
+            objects.Node,
+            {
+                "metadata": {
+                    "name": node_name(node),
+                    "annotations": {
+                        NVIDIA.annotations.register: node_register.encode_json(devices)
+                    },
+                },
+                "status": {"allocatable": {NVIDIA.resources.count: CARDS * SPLIT}},
+            },
+        )
+
+
+def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
+    """Yield bound pods of one card each, spread over nodes and then over cards."""
+    for at in range(number):
+        node, card = at % on_nodes, at // on_nodes % CARDS
+        grant = Grant(card_id(node, card), NVIDIA.word, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
+        yield pod(
+            f"placed-{at}",
+            [{"gpu": 1, "memory": grant.memory, "cores": grant.cores}],
+            annotations={
+                annotation_keys.ASSIGNED_NODE: node_name(node),
+                NVIDIA.annotations.allocated: pod_devices.encode([[grant]]),
+            },
+            node_name=node_name(node),
+        )
+
+
+def pod(
+    name: str,
+    shares: list[dict[str, int]],
+    *,
+    init: list[dict[str, int]] | None = None,
+    annotations: dict[str, str] | None = None,
+    node_name: str | None = None,
+) -> objects.Pod:
+    """Make a pod of containers by `{"gpu": 1, "memory": 1000, "percent": 10, "cores": 5}`."""
+    return _decoded(
+        objects.Pod,
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "bench",
+                "uid": f"uid-{name}",
+                "annotations": annotations or {},
+            },
+            "spec": {
+                "nodeName": node_name,
+                "containers": [_container(f"app{at}", s) for at, s in enumerate(shares)],
+                "initContainers": [_container(f"init{at}", s) for at, s in enumerate(init or [])],
+            },
+        },
+    )
+
+
+def _container(name: str, share: dict[str, int]) -> dict[str, Any]:
+    resources = NVIDIA.resources
+    names = {
+        "gpu": resources.count,
+        "memory": resources.memory,
+        "percent": resources.memory_percentage,
+        "cores": resources.cores,
+    }
+    return {"name": name, "resources": {"limits": {names[key]: share[key] for key in share}}}
+
+
+def _decoded(into: type[T], document: dict[str, Any]) -> T:
+    return codec.decode(codec.encode(document), into, what="benchmark object")
