@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from hami.vendors import errors, yaml_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Amounts travel as 32-bit numbers in HAMi's components.
 INT32_MAX = 2**31 - 1

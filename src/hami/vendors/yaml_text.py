@@ -9,14 +9,12 @@ number or text; aliases and tags are refused; whatever the text holds, only `Con
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable
+from typing import Any
 
 import yaml
 
 from hami.vendors import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 #: Many times the largest real file, and still read within seconds.
 MAX_CHARACTERS = 256 * 1024

@@ -12,11 +12,8 @@ import ast
 import collections
 import functools
 import tomllib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
 
 ROWS = range(1, 36)
 

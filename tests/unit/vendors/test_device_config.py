@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami.vendors import device_config, table, yaml_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = "device-config.yaml"
 
