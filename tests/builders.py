@@ -157,7 +157,7 @@ def cluster(
 def ask(
     in_cluster: Cluster,
     asking: objects.Pod,
-    names: Sequence[str] | None = None,
+    names: decide.Names = None,
     *,
     node_policy: str = "binpack",
     gpu_policy: str = "spread",

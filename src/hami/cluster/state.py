@@ -27,11 +27,20 @@ _ROW_BITS = 32
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Which of the known nodes a question is about."""
+    """Which of the known nodes a question is about.
 
+    Looking up thousands of names costs as much as judging their nodes, and kube-scheduler asks about
+    the same ones again and again: an answer may be kept and used again. It stays right, because it
+    is looked up anew once nodes have come or gone.
+    """
+
+    #: None is all nodes.
+    names: Sequence[str] | None
+    #: The state of `Cluster.layout` for which it was looked up.
+    layout: int
     #: One mask of rows per shelf; None is all rows that hold a node.
     masks: Mapping[int, npt.NDArray[np.bool_]] | None
-    #: Names that are no node of ours.
+    #: Names of which we know no card.
     unknown: tuple[str, ...] = ()
 
 
@@ -47,8 +56,12 @@ class Cluster:
         self._rows: dict[str, LedgerRow] = {}
         #: Node name -> UIDs of the rows on it, whether the node is known or not.
         self._by_node: dict[str, dict[str, None]] = {}
-        #: Node name -> width << 32 | row.
+        #: Node name -> width << 32 | row; nodes without a card have no place.
         self._places: dict[str, int] = {}
+        #: Counts the changes of places.
+        self._layout = 0
+        #: Names of nodes that have no place because their annotation does not decode.
+        self._broken: dict[str, None] = {}
         #: "pod <uid>" -> what could not be read of it; nodes and quotas keep their own.
         self._pod_problems: dict[str, tuple[str, ...]] = {}
 
@@ -120,7 +133,7 @@ class Cluster:
         return found
 
     def place(self, node: str) -> tuple[Shelf, int] | None:
-        """Return the shelf and row of a node."""
+        """Return the shelf and row of a node; None if it is unknown or has no card."""
         code = self._places.get(node)
         if code is None:
             return None
@@ -135,10 +148,12 @@ class Cluster:
             if array.size
         }
 
-    def ask(self, names: Sequence[str] | None) -> Asked:
-        """Find the rows of the named nodes, of all nodes for None."""
+    def ask(self, names: Sequence[str] | Asked | None) -> Asked:
+        """Find the rows of the named nodes; None is all that have cards, or should have."""
+        if isinstance(names, Asked):
+            return names if names.layout == self._layout else self.ask(names.names)
         if names is None:
-            return Asked(None)
+            return Asked(None, self._layout, None, tuple(self._broken))
         codes = np.fromiter(
             map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
         )
@@ -149,7 +164,7 @@ class Cluster:
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
-        return Asked(masks, unknown)
+        return Asked(names, self._layout, masks, unknown)
 
     # Changes.
 
@@ -171,6 +186,8 @@ class Cluster:
 
     def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
         before = self._nodes.pop(name, None)
+        self._broken.pop(name, None)
+        self._layout += 1
         place = self.place(name)
         if before is not None and place is not None:
             shelf, row = place
@@ -178,12 +195,15 @@ class Cluster:
             del self._places[name]
         if facts is not None:
             self._nodes[name] = facts
+        if facts is not None and facts.cards:
             width = width_for(facts.widest)
             if width not in self.shelves:
                 self.shelves[width] = Shelf(width, tuple(self.vendors))
             self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
             for row_on_it in self.rows_on(name):
                 self._count(row_on_it, +1)
+        elif facts is not None and facts.problems:
+            self._broken[name] = None
         return operations.DropNode(name) if before is None else operations.PutNode(before)
 
     def _set_row(self, uid: str, row: LedgerRow | None) -> Operation:

@@ -32,11 +32,8 @@ NODE_REASONS = (
 
 def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
     """Find the first check of the node itself that fails, for every row."""
-    has_cards: Mask = shelf.totals.occupied[rows] > 1  # all false
-    for ids in shelf.ids.values():
-        has_cards |= ids.cards[rows] > 0
-    unregistered = ~has_cards
-    absent, too_few, no_ids = (np.zeros_like(has_cards) for _ in range(3))
+    nodes = shelf.totals.occupied[rows].shape
+    unregistered, absent, too_few, no_ids = (np.zeros(nodes, dtype=np.bool_) for _ in range(4))
     for word, total in question.totals.items():
         ids = shelf.ids[word]
         cards, offered = ids.cards[rows], ids.offered[rows]
@@ -45,7 +42,7 @@ def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
         if question.vendors[word].bounded_by_ids:
             unregistered |= (cards > 0) & (offered == 0)
             no_ids |= offered - ids.held[rows] < total.count
-    refusal = np.zeros(has_cards.shape, dtype=np.uint8)
+    refusal = np.zeros(nodes, dtype=np.uint8)
     for number, failing in ((4, no_ids), (3, too_few), (2, absent), (1, unregistered)):
         refusal[failing] = number
     return refusal

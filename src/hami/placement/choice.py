@@ -33,8 +33,6 @@ def take_first(eligible: Mask, order: Ints, *, needed: int) -> Mask:
 
     Nodes with fewer lose none: whoever asks has checked that there are enough.
     """
-    if needed >= eligible.shape[0]:
-        return eligible
     ranked = np.where(eligible, order, -1)
     if needed == 1:
         threshold = ranked.max(axis=0)

@@ -42,8 +42,12 @@ class Decision(msgspec.Struct, frozen=True):
     explanation: Explanation
 
 
-def decide(cluster: Cluster, pod: PodRequest, names: Sequence[str] | None = None) -> Decision:
-    """Find the best of the named nodes (of all nodes for None) for a pod.
+Names = Sequence[str] | Asked | None
+"""Nodes by name, a kept answer of `Cluster.ask`, or all."""
+
+
+def decide(cluster: Cluster, pod: PodRequest, names: Names = None) -> Decision:
+    """Find the best of the named nodes for a pod.
 
     What the pod already holds in the ledger does not count against it.
     """
@@ -77,7 +81,7 @@ class _Judged(msgspec.Struct, frozen=True):
     finding: Finding
 
 
-def _decide(cluster: Cluster, pod: PodRequest, names: Sequence[str] | None) -> Decision:
+def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
     asked = cluster.ask(names)
     first = question.ask(cluster, pod)
     judged = [_judge(shelf, first, asked) for shelf in cluster.shelves.values() if shelf.rows]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from hami.cluster.shelf import Flags
 from hami.placement import choice, rules
@@ -67,13 +68,20 @@ class Finding(msgspec.Struct, frozen=True):
     def refused(self) -> Mask:
         return self.asked & ~self.survey.fits
 
+    def cards_of(self, rows: npt.NDArray[np.intp]) -> tuple[Flags, Flags]:
+        """Return the bits of the cards of some rows."""
+        standing, usage = self.survey.standing, self.survey.usage
+        if rows.size == standing.shape[1]:  # picking all would cost more than all else here
+            return standing, usage
+        return standing.take(rows, axis=1), usage.take(rows, axis=1)
+
 
 class Explanation(msgspec.Struct, frozen=True):
     """Everything a decision knows about its nodes."""
 
     question: Question
     findings: tuple[Finding, ...]
-    #: Names asked about that are no node of ours.
+    #: Names asked about of which we know no card.
     unknown: tuple[str, ...]
     winner: str | None
     score: float | None
@@ -163,7 +171,8 @@ def _refused(
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.unique(survey.failed_step[by_cards]):
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))
-        numbers = card_reasons(question, int(step), survey.standing[:, rows], survey.usage[:, rows])
+        standing, usage = finding.cards_of(rows)
+        numbers = card_reasons(question, int(step), standing, usage)
         met = np.flatnonzero(np.bincount(numbers.ravel(), minlength=_NO_CARD + 1)[:_NO_CARD])
         counts = np.stack([choice.count(numbers == number) for number in met], axis=1)
         patterns = counts.view(f"V{counts.itemsize * len(met)}").ravel().tolist()

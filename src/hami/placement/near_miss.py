@@ -37,7 +37,8 @@ def _of_shelf(
         return []
     needed = np.array([request.count for _, request in question.steps])
     steps = survey.failed_step[rows]
-    eligible = choice.count((survey.standing[:, rows] | survey.usage[:, rows]) == 0)
+    standing, usage = finding.cards_of(rows)
+    eligible = choice.count((standing | usage) == 0)
     missing = np.maximum(needed[steps] - eligible.astype(np.int64), 0)
     # One number to rank by: steps left to fit, cards missing, name.
     distance = (len(needed) - steps).astype(np.int64) << 48 | missing << 32 | shelf.name_ranks[rows]

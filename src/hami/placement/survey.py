@@ -23,6 +23,7 @@ from hami.placement.request import CardRequest
 from hami.placement.rules import Mask
 from hami.placement.score import Amounts
 from hami.placement.tally import State, Tally
+from hami.wire.objects import ContainerKind
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -68,7 +69,8 @@ class Surveyor:
             standing_now = self._standing[request.word][:, rows]
             usage_now = self._usage_refusals(request, rows, state, memory)
             eligible = self._groups((standing_now | usage_now) == 0, request, rows)
-            enough = choice.count(eligible) >= request.count
+            counted = choice.count(eligible)
+            enough = counted >= request.count
             failing = alive & ~enough
             if number == 0:
                 standing, usage = standing_now, usage_now
@@ -80,10 +82,13 @@ class Surveyor:
             if not alive.any():
                 break
             # Which cards are taken matters to later steps, and to the score where they differ.
+            stays = self.question.kind(position) is not ContainerKind.INIT
             mixed = request.percentage > 0 and bool(self._shelf.cards[request.word].mixed)
             chosen = None
-            if choose or mixed or number + 1 < len(steps):
-                chosen = self._choose(eligible & alive, request, rows, state, memory)
+            if choose or mixed or (stays and number + 1 < len(steps)):
+                chosen = eligible & alive
+                if (counted[alive] > request.count).any():
+                    chosen = self._choose(chosen, request, rows, state, memory)
                 taken.append(chosen)
             tally.add(position, request, memory, chosen)
         return Survey(

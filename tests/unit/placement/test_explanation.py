@@ -33,6 +33,22 @@ def test_only_nodes_that_were_asked_about_are_explained_or_chosen() -> None:
     assert ask(kept, pod("p", container(gpu=1)), []).explanation.failed_nodes() == {}
 
 
+def test_a_kept_question_stays_right_when_nodes_come_and_go() -> None:
+    kept = cluster(node("a", [card("1", devmem=1)]), node("b", [card("2")]))
+    asked = kept.ask(["a", "b", "c"])
+    asking = pod("p", container(gpu=1, memory=100))
+    assert ask(kept, asking, asked).explanation.failed_nodes() == {
+        "a": "1/1 CardInsufficientMemory",
+        "c": "node unregistered",
+    }
+    kept.forget_node("a")
+    kept.forget_node("b")
+    kept.observe_node(node("c", [card("3")]))
+    decision = ask(kept, asking, asked)
+    assert decision.explanation.winner == "c"
+    assert set(decision.explanation.failed_nodes()) == {"a", "b"}
+
+
 def test_reasons_name_their_nodes_and_count_their_cards() -> None:
     kept = cluster(
         node("n2", cards("b", 8, devmem=10)),
