@@ -29,9 +29,9 @@ _ROW_BITS = 32
 class Asked(msgspec.Struct, frozen=True):
     """Which of the known nodes a question is about.
 
-    Looking up thousands of names costs as much as judging their nodes, and kube-scheduler asks about
-    the same ones again and again: an answer may be kept and used again. It stays right, because it
-    is looked up anew once nodes have come or gone.
+    Looking up thousands of names costs as much as judging their nodes, and kube-scheduler asks
+    about the same ones again and again: an answer may be kept and used again. It stays right,
+    because it is looked up anew once nodes have come, gone or changed.
     """
 
     #: None is all nodes.

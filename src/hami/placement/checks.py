@@ -43,7 +43,8 @@ def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
             unregistered |= (cards > 0) & (offered == 0)
             no_ids |= offered - ids.held[rows] < total.count
     refusal = np.zeros(nodes, dtype=np.uint8)
-    for number, failing in ((4, no_ids), (3, too_few), (2, absent), (1, unregistered)):
+    in_order = (unregistered, absent, too_few, no_ids)  # as in NODE_REASONS; the first one stays
+    for number, failing in reversed(list(enumerate(in_order, start=1))):
         refusal[failing] = number
     return refusal
 

@@ -18,6 +18,9 @@ from hami.placement.policy import Key, Weights
 Amounts = Ints | int
 """One number for every card or node, or one for all."""
 
+_Part = tuple[Amounts, Floats, int]
+"""What would be used, of what in total, and its weight."""
+
 _STEPS = 2.0**20
 _LARGEST = 2.0**40
 _KEY_BITS = 41
@@ -33,22 +36,20 @@ def quantize(score: Floats) -> Ints:
     return stepped.astype(np.int64)
 
 
-def _weighed_shares(
-    parts: Sequence[tuple[Amounts, Floats, int]],
-) -> Floats:
-    """Add up (used, total, weight) of slots, cores and memory, times ten."""
-    score: Floats | None = None
-    for used, total, weight in parts:
-        share: Floats = np.divide(used, total)
-        if weight != 1:
-            share *= weight
-        if score is None:
-            score = share
-        else:
-            score += share
-    assert score is not None
+def _weighed_shares(slots: _Part, cores: _Part, memory: _Part) -> Floats:
+    """Add up the weighed shares, times ten; in place, because large arrays are dear to make."""
+    score = _weighed_share(*slots)
+    score += _weighed_share(*cores)
+    score += _weighed_share(*memory)
     score *= 10
     return score
+
+
+def _weighed_share(used: Amounts, total: Floats, weight: int) -> Floats:
+    share: Floats = np.divide(used, total)
+    if weight != 1:
+        share *= weight
+    return share
 
 
 def device_score(
@@ -62,11 +63,9 @@ def device_score(
 ) -> Floats:
     """Score cards by what would be used of them with the request."""
     score = _weighed_shares(
-        (
-            (slots, cards.count_divisor[:, rows], weights.slot),
-            (cores, cards.cores_divisor[:, rows], weights.core),
-            (memory, cards.memory_divisor[:, rows], weights.memory),
-        )
+        (slots, cards.count_divisor[:, rows], weights.slot),
+        (cores, cards.cores_divisor[:, rows], weights.core),
+        (memory, cards.memory_divisor[:, rows], weights.memory),
     )
     if cards.unscored:
         totals = (cards.count[:, rows], cards.cores[:, rows], cards.memory[:, rows])
@@ -83,13 +82,13 @@ def node_score(
         (totals.cores_used[rows] + cores, totals.cores[rows]),
         (totals.memory_used[rows] + memory, totals.memory[rows]),
     )
-    score = _weighed_shares([(used, np.maximum(total, 1.0), 1) for used, total in parts])
+    score = _weighed_shares(*((used, np.maximum(total, 1.0), 1) for used, total in parts))
     score[np.logical_or.reduce([total == 0 for _, total in parts])] = 0.0
     return score
 
 
 def order_keys(
-    keys: Sequence[Key], *, score: Floats | None, used: Ints, numa_rank: Ints, weights: Weights
+    keys: Sequence[Key], *, score: Floats, used: Ints, numa_rank: Ints, weights: Weights
 ) -> Ints:
     """Return one number per card: the card with the highest number on a node comes first.
 
@@ -99,7 +98,6 @@ def order_keys(
     for key in keys:
         match key:
             case Key.SCORE_HIGH | Key.SCORE_LOW:
-                assert score is not None
                 weight = weights.slot + weights.core + weights.memory
                 stepped = quantize(score / weight)
                 order <<= _KEY_BITS
