@@ -12,9 +12,7 @@ import math
 from collections.abc import Iterable
 
 from hami.vendors import errors, yaml_text
-
-#: Amounts travel as 32-bit numbers in HAMi's components.
-INT32_MAX = 2**31 - 1
+from hami.wire import go_values
 
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -62,7 +60,9 @@ class Section:
             raise self.error(key, "must be true or false", "write true or false")
         return found
 
-    def whole(self, key: str, default: int, *, low: int = 0, high: int = INT32_MAX) -> int:
+    def whole(
+        self, key: str, default: int, *, low: int = 0, high: int = go_values.INT32_MAX
+    ) -> int:
         value = self._value(key)
         if value is None:
             return default

@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from hami.wire import errors, objects
+from hami.wire import errors, go_values, objects
 
 INT64_MAX = 2**63 - 1
 
-_INT32_MAX = 2**31 - 1
+
 _LONGEST_TEXT = 128
 _LARGEST_EXPONENT = 400  # a double, which is what most writers have, ends at 308
 _SHORT_INTEGER = 18  # digits that fit 64 bits whatever they are
@@ -67,7 +67,12 @@ def parse(amount: objects.Amount, *, what: str) -> Fraction:
 
 
 def exact_integer(
-    amount: objects.Amount, *, what: str, low: int = 0, high: int = _INT32_MAX, remedy: str = ""
+    amount: objects.Amount,
+    *,
+    what: str,
+    low: int = 0,
+    high: int = go_values.INT32_MAX,
+    remedy: str = "",
 ) -> int:
     """Read a quantity that must be a whole number from `low` to `high`."""
     plain = _plain_integer(amount)
