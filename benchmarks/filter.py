@@ -3,10 +3,11 @@
     python -m benchmarks.filter [--nodes 1000 5000] [--placed 0 100000] [--seconds 2]
 
 Every fleet is measured in a process of its own, so that peak memory means something. A decision is
-everything from the decoded pod and the list of node names to the winner with its cards, or to the text of
-every refused node. The baseline is the scalar reference of the tests (tests/oracle/reference.py), which,
-like HAMi, computes the use of every node from every pod each time; it runs on the same objects
-in the same run. Times on a shared machine are noise, the ratios are not.
+everything from the decoded pod and the list of node names to the winner with its cards, or to the
+text of every refused node. The baseline is the scalar reference of the tests
+(tests/oracle/reference.py), which, like HAMi, computes the use of every node from its pods each
+time; it runs on the same objects in the same run. Times on a shared machine are noise, the ratios
+are not.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from benchmarks import fleet
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.wire import objects
-from tests.oracle import reference, scenarios
+from tests.oracle import reference
+from tests.oracle.sample_vendors import NVIDIA
 
 AIM_MS = 2.0
 AIM_SLOPE_US = 1.0
@@ -128,7 +130,7 @@ def _measure_baseline(nodes: int, placed: int, seconds: float) -> dict[str, obje
 
     def filter_one(pod: objects.Pod, names: list[str]) -> bool:
         answer = reference.filter_pod(
-            vendors=[scenarios.NVIDIA],
+            vendors=[NVIDIA],
             nodes=all_nodes,
             pods=pods,
             quotas=[],

@@ -23,8 +23,11 @@ import pytest
 from hami.cluster import state
 from hami.placement import decide, reasons, request, rules
 from hami.vendors import row, table
-from hami.wire import errors
+from hami.wire import annotation_keys, errors
 from tests.oracle import reference, scenarios
+from tests.oracle.reference_wish import Kind, Weights, Wish, numa_bound, read_wish
+from tests.oracle.sample_vendors import NVIDIA
+from tests.oracle.scenario_flavours import FLAVOURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,6 +54,7 @@ POLICIES = (
 TRAITS = (
     "several containers", "init container", "sidecar", "two vendors", "weights", "second try",
     "percentage of mixed memory", "nodes tied", "cards tied", "request refused",
+    "node policy with blanks", "gpu policy of commas", "fractional quota", "unreadable quota",
 )  # fmt: skip
 
 
@@ -156,30 +160,47 @@ def features(scenario: scenarios.Scenario, answer: reference.Answer) -> Iterator
     if "cards judged" not in answer.traits:
         return
     yield from answer.traits
-    wish = reference.read_wish(
-        scenario.pod, scenario.vendors, scenario.node_policy, scenario.gpu_policy
-    )
+    wish = read_wish(scenario.pod, scenario.vendors, scenario.node_policy, scenario.gpu_policy)
     assert wish is not None
     gpu_policy = wish.gpu_words[0] if len(wish.gpu_words) == 1 else "chain"
     yield f"node policy {wish.node_policy}"
     yield f"gpu policy {gpu_policy}"
-    if reference.numa_bound(scenario.pod, scenarios.NVIDIA):
+    if numa_bound(scenario.pod, NVIDIA):
         yield f"numa-bind with {gpu_policy}"
-    if wish.weights != reference.Weights():
+    if wish.weights != Weights():
         yield "weights"
     yield from container_features(wish)
+    yield from spelling_features(scenario)
 
 
-def container_features(wish: reference.Wish) -> Iterator[str]:
+def container_features(wish: Wish) -> Iterator[str]:
     asking = [kind for kind, asks in zip(wish.kinds, wish.asks, strict=True) if asks]
     if len(asking) > 1:
         yield "several containers"
-    if reference.Kind.INIT in asking:
+    if Kind.INIT in asking:
         yield "init container"
-    if reference.Kind.SIDECAR in asking:
+    if Kind.SIDECAR in asking:
         yield "sidecar"
     if len({word for asks in wish.asks for word in asks}) > 1:
         yield "two vendors"
+
+
+def spelling_features(scenario: scenarios.Scenario) -> Iterator[str]:
+    """Name the ways of writing that are easily read wrongly."""
+    policy = scenario.pod.annotation(annotation_keys.NODE_POLICY)
+    if policy.strip() and policy != policy.strip():
+        yield "node policy with blanks"
+    policy = scenario.pod.annotation(annotation_keys.GPU_POLICY)
+    if policy and not policy.strip(", "):
+        yield "gpu policy of commas" if "," in policy else "blank gpu policy"
+    for quota in scenario.quotas:
+        if quota.namespace == scenario.pod.namespace:
+            for key in (f"limits.{NVIDIA.memory}", f"limits.{NVIDIA.cores}"):
+                limit = str(quota.hard.get(key, 0))
+                if re.fullmatch(r"[0-9.]+m|[0-9]+\.[0-9]+", limit):
+                    yield "fractional quota"
+                elif not limit.isdigit():
+                    yield "unreadable quota"
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +209,7 @@ def tally() -> Tally:
 
 
 def test_the_scenarios_use_the_shipped_row_of_nvidia() -> None:
-    ours, shipped = scenarios.NVIDIA, product_vendor(scenarios.NVIDIA)
+    ours, shipped = NVIDIA, product_vendor(NVIDIA)
     assert shipped in table.built_in()
     names = shipped.resources
     assert (ours.count, ours.memory) == (names.count, names.memory)
@@ -200,7 +221,7 @@ def test_the_scenarios_use_the_shipped_row_of_nvidia() -> None:
         assert getattr(ours, key) == getattr(shipped.annotations, key)
 
 
-@pytest.mark.parametrize("flavour", scenarios.FLAVOURS)
+@pytest.mark.parametrize("flavour", FLAVOURS)
 def test_product_and_reference_agree(flavour: str, tally: Tally) -> None:
     @hypothesis.seed(zlib.crc32(flavour.encode()))
     @hypothesis.settings(

@@ -1,0 +1,160 @@
+"""May this node, may this card: sections 3 and 4 of docs/placement.md, for the reference.
+
+`check_node` refuses a node as a whole, `refuse_card` a card for one request. Which of the cards
+that are left are taken, tests/oracle/reference_order.py decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from hami.wire import objects, product_names
+from tests.oracle.reference_holdings import (
+    Card,
+    State,
+    allocatable_ids,
+    cards_of,
+    free_ids,
+    held_ids,
+)
+from tests.oracle.reference_quota import Quota, Running, over_quota
+from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_wish import Ask, Wish, tokens_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One question to the filter, after its pod was read."""
+
+    wish: Wish
+    vendors: Sequence[RefVendor]
+    nodes: Mapping[str, objects.Node]
+    #: By node name the pods that count: neither finished nor an earlier life of this one.
+    pods_on: Mapping[str, list[objects.Pod]]
+    #: The quota of the pod's namespace by vendor word.
+    quotas: Mapping[str, Quota]
+    traits: set[str]
+
+    def state_of(self, name: str) -> State:
+        """Return the node as it is without this pod; an unknown node has no cards."""
+        node, pods = self.nodes.get(name), self.pods_on.get(name, [])
+        return {v.word: cards_of(node, v, pods) if node else [] for v in self.vendors}
+
+
+# Section 3: node checks.
+
+
+def has_no_ids(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
+    if not state[vendor.word] or not vendor.bounded_by_ids:
+        return False
+    return allocatable_ids(node, vendor) == 0
+
+
+def has_no_card(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
+    return not state[vendor.word]
+
+
+def has_too_few_cards(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
+    counts = [asks[vendor.word].count for asks in case.wish.asks if vendor.word in asks]
+    return max(counts) > len(state[vendor.word])
+
+
+def has_too_few_ids(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
+    if not vendor.bounded_by_ids:
+        return False
+    return free_ids(node, vendor, case.pods_on.get(node.name, [])) < held_ids(case.wish.pod, vendor)
+
+
+NODE_CHECKS = (
+    (has_no_ids, "node unregistered"),
+    (has_no_card, "Device type not found"),
+    (has_too_few_cards, "NodeInsufficientDevice"),
+    (has_too_few_ids, "NodeInsufficientDevice"),
+)
+
+
+def check_node(case: Case, node: objects.Node | None, state: State) -> str | None:
+    """Return the text that refuses the node as a whole, or None."""
+    if node is None or not any(state.values()):
+        return "node unregistered"
+    for applies, text in NODE_CHECKS:
+        for vendor in case.vendors:
+            if case.wish.wants(vendor) and applies(case, node, state, vendor):
+                return text
+    return None
+
+
+# Section 4: card checks.
+
+
+def memory_on(card: Card, ask: Ask) -> int:
+    """Return the m of the page: the memory the request takes on this card."""
+    if ask.memory > 0:
+        return ask.memory
+    return card.device.devmem * ask.percentage // 100
+
+
+def type_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:
+    use = tokens_of(pod, vendor.use_type)
+    nouse = tokens_of(pod, vendor.nouse_type)
+    if use and not any(product_names.matches(token, card.device.type) for token in use):
+        return False
+    return not any(product_names.matches(token, card.device.type) for token in nouse)
+
+
+def mode_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:
+    value = pod.annotation(vendor.mode)
+    if not value.strip() or not card.device.mode:
+        return True
+    return card.device.mode in value
+
+
+def uuid_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:
+    use = tokens_of(pod, vendor.use_uuid)
+    nouse = tokens_of(pod, vendor.nouse_uuid)
+    if use and card.device.id not in use:
+        return False
+    return card.device.id not in nouse
+
+
+def refuse_card(  # noqa: C901, PLR0911, PLR0912  the thirteen rows of the page, in its order
+    case: Case, vendor: RefVendor, card: Card, ask: Ask, running: Running
+) -> str | None:
+    """Return the first reason against this card, or None: it is eligible."""
+    wish = case.wish
+    device = card.device
+    memory = memory_on(card, ask)
+    if not device.health:
+        return "CardNotHealth"
+    if card.cordoned:
+        return "CardCordoned"
+    if not type_accepted(card, wish.pod, vendor):
+        return "CardTypeMismatch"
+    if not mode_accepted(card, wish.pod, vendor):
+        return "ModeNotFit"
+    if not uuid_accepted(card, wish.pod, vendor):
+        return "CardUuidMismatch"
+    if card.slots >= device.count:
+        return "CardTimeSlicingExhausted"
+    if "mutex" in wish.gpu_words and card.slots > 0:
+        return "ExclusiveDeviceAllocateConflict"
+    if over_quota(case.quotas[vendor.word], ask, memory, running):
+        return "ResourceQuotaNotFit"
+    if device.devmem - card.memory < memory:
+        return "CardInsufficientMemory"
+    if device.devcore - card.cores < ask.cores:
+        return "CardInsufficientCore"
+    if device.devcore == 100 and ask.cores == 100 and card.slots > 0:
+        return "ExclusiveDeviceAllocateConflict"
+    if device.devcore != 0 and card.cores >= device.devcore and ask.cores == 0:
+        return "CardComputeUnitsExhausted"
+    if vendor.rule is not None:
+        return vendor.rule(card.column, device)
+    return None
+
+
+def failure_text(reasons: list[str], cards: int) -> str:
+    """Write the reasons (one per refused card) of a node."""
+    items = [f"{reasons.count(reason)}/{cards} {reason}" for reason in set(reasons)]
+    return ", ".join(sorted(items))

@@ -1,0 +1,112 @@
+"""What pods hold and nodes have: sections 7 and 2 of docs/placement.md, for the reference.
+
+Everything is added up from the annotations of pods and nodes at every question; there is no ledger
+that could be wrong. tests/oracle/reference_checks.py asks for the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from hami.wire import comma_list, node_register, objects, pod_devices, quantity
+from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_wish import Kind, read_count
+
+# Section 7: what a pod holds.
+
+
+def peak(series: Iterable[tuple[Kind, int]]) -> int:
+    running = 0
+    highest = 0
+    for kind, amount in series:
+        if kind is Kind.INIT:
+            highest = max(highest, running + amount)
+        else:
+            running += amount
+    return max(highest, running)
+
+
+def held_slots(
+    pod: objects.Pod, vendor: RefVendor
+) -> list[tuple[Kind, tuple[pod_devices.Grant, ...]]]:
+    """Return what each container holds now: init containers that are all done hold nothing."""
+    kinds = [kind for kind, _ in pod.containers()]
+    slots = pod_devices.decode(pod.annotation(vendor.allocated))
+    held = []
+    for kind, slot in zip(kinds, slots, strict=bool(slots)):
+        held.append((kind, () if kind is Kind.INIT and pod.init_done else slot))
+    return held
+
+
+def held_ids(pod: objects.Pod, vendor: RefVendor) -> int:
+    return peak((kind, read_count(container, vendor)) for kind, container in pod.containers())
+
+
+# Section 2: what a node has.
+
+
+@dataclasses.dataclass
+class Card:
+    """A card of a node, and what is used of it in a state."""
+
+    device: node_register.Device
+    column: int
+    cordoned: bool
+    slots: int = 0
+    memory: int = 0
+    cores: int = 0
+
+
+State = Mapping[str, list[Card]]
+"""The cards of one node by vendor word."""
+
+
+def by_node(pods: Iterable[objects.Pod]) -> dict[str, list[objects.Pod]]:
+    """Group pods by the node they are on, so that nobody searches all pods for every node."""
+    groups: dict[str, list[objects.Pod]] = {}
+    for pod in pods:
+        groups.setdefault(pod.node_name, []).append(pod)
+    return groups
+
+
+def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod]) -> list[Card]:
+    """Return the cards of a vendor by column, with what the pods on the node use."""
+    value = node.annotation(vendor.register)
+    devices = list(node_register.decode_json(value)) if value else []
+    devices.sort(key=lambda device: (device.index, device.id))
+    cordoned = list(comma_list.tokens(node.annotation(vendor.cordon)))
+    cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
+    for pod in pods:
+        if pod.annotation(vendor.allocated):
+            add_pod(cards, held_slots(pod, vendor))
+    return cards
+
+
+def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[pod_devices.Grant, ...]]]) -> None:
+    """Add to each card the pod's peaks of slots, memory and cores on it."""
+    for card in cards:
+        slots: list[tuple[Kind, int]] = []
+        memory: list[tuple[Kind, int]] = []
+        cores: list[tuple[Kind, int]] = []
+        for kind, grants in held:
+            here = [grant for grant in grants if grant.uuid == card.device.id]
+            slots.append((kind, 1 if here else 0))
+            memory.append((kind, sum(grant.memory for grant in here)))
+            cores.append((kind, sum(grant.cores for grant in here)))
+        card.slots += peak(slots)
+        card.memory += peak(memory)
+        card.cores += peak(cores)
+
+
+def allocatable_ids(node: objects.Node, vendor: RefVendor) -> int:
+    amount = node.allocatable.get(vendor.count)
+    if amount is None:
+        return 0
+    return quantity.exact_integer(amount, what=f"allocatable {vendor.count}")
+
+
+def free_ids(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod]) -> int:
+    """Return what the pods on the node leave of its ids."""
+    held = sum(held_ids(pod, vendor) for pod in pods)
+    return allocatable_ids(node, vendor) - held

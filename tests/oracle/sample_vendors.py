@@ -1,0 +1,48 @@
+"""Two vendors for the reference: NVIDIA as it is shipped, and ACME, which is different throughout.
+
+ACME has a memory factor, no percentages, no wishes, no quota, and a rule about columns. Scenarios,
+hand-made cases and the benchmark use them; test_agreement.py has the product's rows for both.
+"""
+
+from __future__ import annotations
+
+from hami.wire import node_register
+from tests.oracle.reference_vendor import RefVendor
+
+
+def _mig(_column: int, device: node_register.Device) -> str | None:
+    return "CardMigTopologyInfeasible" if device.mode == "mig" else None
+
+
+def _even_columns(column: int, _device: node_register.Device) -> str | None:
+    return "CardNotFoundCustomFilterRule" if column % 2 else None
+
+
+NVIDIA = RefVendor(
+    word="NVIDIA",
+    count="nvidia.com/gpu",
+    memory="nvidia.com/gpumem",
+    percentage="nvidia.com/gpumem-percentage",
+    cores="nvidia.com/gpucores",
+    register="hami.io/node-nvidia-register",
+    cordon="hami.io/device-cordon",
+    allocated="hami.io/vgpu-devices-allocated",
+    use_type="nvidia.com/use-gputype",
+    nouse_type="nvidia.com/nouse-gputype",
+    use_uuid="nvidia.com/use-gpuuuid",
+    nouse_uuid="nvidia.com/nouse-gpuuuid",
+    mode="nvidia.com/vgpu-mode",
+    numa_bind="nvidia.com/numa-bind",
+    rule=_mig,
+)
+ACME = RefVendor(
+    word="ACME",
+    count="acme.test/card",
+    memory="acme.test/mem",
+    cores="acme.test/cores",
+    memory_factor=256,
+    register="acme.test/register",
+    allocated="acme.test/allocated",
+    enforces_quota=False,
+    rule=_even_columns,
+)

@@ -1,0 +1,127 @@
+"""The pods that are on the nodes of a scenario before the incoming one comes.
+
+Bound, foreign, finished, half-way through their init containers, or an earlier life of the incoming
+pod. What they leave free gives the incoming pod its sizes: scenario_incoming_pod.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami.wire import annotation_keys as keys
+from hami.wire import node_register, objects, pod_devices
+from tests.oracle.scenario_containers import Kind, pick_kinds, pod_spec
+from tests.oracle.scenario_draft import NAMESPACE, UID, Amounts, Draft
+from tests.oracle.scenario_nodes import copied
+
+_GONE = {"NVIDIA": [node_register.Device(id="GPU-gone", devmem=8000)]}
+
+
+def add_pod(draft: Draft, node: str) -> None:
+    tape = draft.tape
+    number = len(draft.pods)
+    kinds = pick_kinds(tape, several=35)
+    given: dict[str, list[tuple[pod_devices.Grant, ...]]] = {}
+    containers: list[Amounts] = [{} for _ in kinds]
+    foreign = tape.chance(6)
+    for vendor in draft.vendors:
+        devices = draft.nodes.get(node, _GONE).get(vendor.word, [])
+        if vendor is not draft.vendors[0] and not tape.chance(60):
+            continue
+        slots = [_grants(draft, devices, vendor.word) for _ in kinds]
+        for container, slot in zip(containers, slots, strict=True):
+            if slot:
+                container[vendor.count] = str(len(slot))
+        given[vendor.allocated] = slots
+    values: dict[str, str | None] = (
+        {} if foreign else {key: pod_devices.encode(slots) for key, slots in given.items()}
+    )
+    if not foreign and tape.chance(70):
+        values[keys.ASSIGNED_NODE] = node
+    phase = tape.pick(("Running", "Running", "Pending", "", "Unknown"))
+    uid = f"uid-{number}"
+    fate = tape.below(100)
+    if fate >= 96:
+        phase = tape.pick(("Succeeded", "Failed"))
+    elif fate >= 93 and all(pod.uid != UID for pod in draft.pods):
+        uid = UID
+    spec = pod_spec(kinds, containers, node=node)
+    draft.pods.append(
+        objects.Pod(
+            metadata=objects.Metadata(
+                name=f"pod-{number}",
+                namespace=tape.pick((NAMESPACE, NAMESPACE, "other")),
+                uid=uid,
+                annotations=values,
+            ),
+            spec=spec,
+            status=objects.PodStatus(phase=phase, init_container_statuses=_statuses(draft, kinds)),
+        )
+    )
+
+
+def copy_pods(draft: Draft, original: str, node: str) -> None:
+    """Put onto `node` what its original holds, so that both score the same."""
+    for pod in [pod for pod in draft.pods if pod.node_name == original and pod.uid != UID]:
+        assert pod.spec is not None
+        values: dict[str, str | None] = {}
+        if pod.annotation(keys.ASSIGNED_NODE):
+            values[keys.ASSIGNED_NODE] = node
+        for key in [vendor.allocated for vendor in draft.vendors]:
+            slots = pod_devices.decode(pod.annotation(key))
+            if slots:
+                values[key] = pod_devices.encode(
+                    [
+                        pod_devices.Grant(copied(g.uuid, node[-1]), g.type, g.memory, g.cores)
+                        for g in slot
+                    ]
+                    for slot in slots
+                )
+        number = len(draft.pods)
+        draft.pods.append(
+            objects.Pod(
+                metadata=objects.Metadata(
+                    name=f"pod-{number}",
+                    namespace=pod.namespace,
+                    uid=f"uid-{number}",
+                    annotations=values,
+                ),
+                spec=objects.PodSpec(
+                    node_name=node,
+                    containers=pod.spec.containers,
+                    init_containers=pod.spec.init_containers,
+                ),
+                status=pod.status,
+            )
+        )
+
+
+def _grants(
+    draft: Draft, devices: Sequence[node_register.Device], word: str
+) -> tuple[pod_devices.Grant, ...]:
+    tape = draft.tape
+    chosen = tape.subset(devices, tape.pick((1, 1, 1, 2, 0, 3)))
+    if not chosen:
+        return ()
+    part = tape.pick((4, 4, 2, 8, 1, 0))
+    cores = tape.pick((0, 0, 0, 10, 25, 50, 50, 100))
+    grants = []
+    for device in chosen:
+        memory = device.devmem // part if part else tape.pick((1000, 3000, 5000))
+        uuid = "GPU-replaced" if tape.chance(1) else device.id
+        grants.append(pod_devices.Grant(uuid, word, memory, cores))
+    return tuple(grants)
+
+
+def _statuses(draft: Draft, kinds: Sequence[Kind]) -> list[objects.ContainerStatus | None]:
+    """Return how far the init containers are; sidecars run."""
+    fate = draft.tape.pick(("done", "running", "running", "done", "failed", "half"))
+    statuses: list[objects.ContainerStatus | None] = []
+    for number, kind in enumerate(kinds):
+        if kind is Kind.APP:
+            continue
+        ended = kind is Kind.INIT and fate != "running" and not (fate == "half" and number)
+        code = objects.Terminated(exit_code=1 if fate == "failed" else 0)
+        state = objects.ContainerState(terminated=code if ended else None)
+        statuses.append(objects.ContainerStatus(name=f"c{number}", state=state))
+    return statuses
