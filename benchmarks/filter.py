@@ -3,11 +3,11 @@
     python -m benchmarks.filter [--nodes 1000 5000] [--placed 0 100000] [--seconds 2]
 
 Every fleet is measured in a process of its own, so that peak memory means something. A decision is
-everything from the decoded pod and the list of node names to the winner with its cards, or to the
-text of every refused node. The baseline is the scalar reference of the tests
-(tests/oracle/reference.py), which, like HAMi, computes the use of every node from its pods each
-time; it runs on the same objects in the same run. Times on a shared machine are noise, the ratios
-are not.
+everything from the decoded pod and the list of node names (newly decoded each time, except in the
+case that says otherwise) to the winner with its cards, or to the text of every refused node. The
+baseline is the scalar reference of the tests (tests/oracle/reference.py), which, like HAMi,
+computes the use of every node from its pods each time; it runs on the same objects in the same
+run. Times on a shared machine are noise, the ratios are not.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ AIM_SLOPE_US = 1.0
 
 NUMA = {"nvidia.com/numa-bind": "true"}
 ALMOST = {"gpu": fleet.CARDS, "percent": 40, "cores": 5}
+SHARE = fleet.pod("a", [{"gpu": 1, "memory": 8000, "cores": 10}])
+KNOWN = "  the same, node list known"
 CASES: dict[str, objects.Pod] = {
-    "share: 1 GPU, 8000 MiB, 10 %": fleet.pod("a", [{"gpu": 1, "memory": 8000, "cores": 10}]),
+    "share: 1 GPU, 8000 MiB, 10 %": SHARE,
+    KNOWN: SHARE,
     "share: 1 GPU, 10 % of its memory": fleet.pod("b", [{"gpu": 1, "percent": 10}]),
     "8 GPUs, 1000 MiB each": fleet.pod("c", [{"gpu": 8, "memory": 1000}]),
     "4 GPUs on one NUMA node": fleet.pod("d", [{"gpu": 4, "memory": 1000}], annotations=NUMA),
@@ -112,7 +115,9 @@ def _measure(nodes: int, placed: int, seconds: float) -> dict[str, object]:
         cluster.observe_pod(pod)
     built = _peak_mib()
 
-    def decide_one(pod: objects.Pod, names: list[str]) -> bool:
+    known = cluster.ask([fleet.node_name(node) for node in range(nodes)])
+
+    def decide_one(pod: objects.Pod, names: decide.Names) -> bool:
         demand = request.parse(pod, fleet.VENDORS, request.Defaults())
         assert demand is not None
         decision = decide.decide(cluster, demand, names)
@@ -120,7 +125,13 @@ def _measure(nodes: int, placed: int, seconds: float) -> dict[str, object]:
             assert len(decision.explanation.failed_nodes()) == nodes
         return decision.winner is not None
 
-    cases = {name: _time(decide_one, pod, nodes, seconds) for name, pod in CASES.items()}
+    def decide_known(pod: objects.Pod, _names: list[str]) -> bool:
+        return decide_one(pod, known)
+
+    cases = {
+        name: _time(decide_known if name == KNOWN else decide_one, pod, nodes, seconds)
+        for name, pod in CASES.items()
+    }
     memory = {"imports": before, "built": built, "peak": _peak_mib()}
     return {"cases": cases, "memory": {"MiB": memory}}
 

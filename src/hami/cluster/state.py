@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster import ledger, node_facts, operations, quota
+from hami.cluster import ledger, node_facts, operations, quota, scratch
 from hami.cluster.ledger import LedgerRow, Standing
 from hami.cluster.node_facts import NodeFacts
 from hami.cluster.operations import Operation
@@ -48,6 +48,7 @@ class Cluster:
     """The aggregate. `apply` is the only method that changes it."""
 
     def __init__(self, vendors: Iterable[Vendor]) -> None:
+        scratch.keep_freed_memory()
         self.vendors: Mapping[str, Vendor] = {vendor.word: vendor for vendor in vendors}
         self.quotas = quota.QuotaBook()
         #: By width.
