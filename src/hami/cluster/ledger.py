@@ -31,8 +31,8 @@ class Standing(enum.IntEnum):
     BOUND = 2
 
 
-class LedgerRow(msgspec.Struct, frozen=True):
-    """What one pod holds on one node."""
+class LedgerRow(msgspec.Struct, frozen=True, gc=False):
+    """What one pod holds on one node. A hundred thousand of them: the collector passes them by."""
 
     uid: str
     namespace: str

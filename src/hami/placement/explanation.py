@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -35,6 +35,8 @@ _REASONS = tuple(Reason)
 _NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
 _ELIGIBLE, _NO_CARD = 0, 255
 
+Rows = npt.NDArray[np.intp]
+
 
 class NearMiss(msgspec.Struct, frozen=True):
     """A node that almost held the pod."""
@@ -57,6 +59,19 @@ class ReasonCount(msgspec.Struct, frozen=True):
     cards: int
 
 
+class Group(msgspec.Struct, frozen=True):
+    """Nodes that were refused for the same reasons."""
+
+    names: Sequence[str]
+    #: How many cards of each node a reason refused; a reason of the whole node refused none.
+    reasons: Counter[str]
+
+    @property
+    def text(self) -> str:
+        """As in FailedNodes."""
+        return _text(self.reasons)
+
+
 class Finding(msgspec.Struct, frozen=True):
     """What was found on one shelf."""
 
@@ -68,7 +83,12 @@ class Finding(msgspec.Struct, frozen=True):
     def refused(self) -> Mask:
         return self.asked & ~self.survey.fits
 
-    def cards_of(self, rows: npt.NDArray[np.intp]) -> tuple[Flags, Flags]:
+    def names_of(self, rows: Rows) -> Sequence[str]:
+        if rows.size == len(self.names):
+            return self.names
+        return [self.names[row] for row in rows.tolist()]
+
+    def cards_of(self, rows: Rows) -> tuple[Flags, Flags]:
         """Return the bits of the cards of some rows."""
         standing, usage = self.survey.standing, self.survey.usage
         if rows.size == standing.shape[1]:  # picking all would cost more than all else here
@@ -93,28 +113,28 @@ class Explanation(msgspec.Struct, frozen=True):
         """How many nodes could take the pod."""
         return sum(int(np.count_nonzero(f.survey.fits)) for f in self.findings)
 
+    def groups(self) -> Iterator[Group]:
+        """Yield the refused nodes that were asked about, those with the same reasons together."""
+        if self.unknown:
+            yield Group(self.unknown, Counter({str(NodeReason.UNREGISTERED): 0}))
+        for finding in self.findings:
+            yield from _groups(self.question, finding)
+
     def failed_nodes(self) -> dict[str, str]:
         """Return the text of every refused node that was asked about."""
-        failed: dict[str, str] = dict.fromkeys(self.unknown, str(NodeReason.UNREGISTERED))
-        for finding in self.findings:
-            for names, patterns, meaning in _refused(self.question, finding):
-                texts = {pattern: _text(meaning(pattern)) for pattern in set(patterns)}
-                failed.update(zip(names, map(texts.__getitem__, patterns), strict=True))
+        failed: dict[str, str] = {}
+        for group in self.groups():
+            failed.update(dict.fromkeys(group.names, group.text))
         return failed
 
     def by_reason(self) -> dict[str, ReasonCount]:
         """Return, for every reason met, the nodes (sorted) and the number of cards."""
         nodes: dict[str, list[str]] = {}
         cards: Counter[str] = Counter()
-        if self.unknown:
-            nodes[NodeReason.UNREGISTERED] = list(self.unknown)
-        for finding in self.findings:
-            for names, patterns, meaning in _refused(self.question, finding):
-                counts = {pattern: meaning(pattern) for pattern in set(patterns)}
-                for name, pattern in zip(names, patterns, strict=True):
-                    for reason, number in counts[pattern].items():
-                        nodes.setdefault(reason, []).append(name)
-                        cards[reason] += number
+        for group in self.groups():
+            for reason, number in group.reasons.items():
+                nodes.setdefault(reason, []).extend(group.names)
+                cards[reason] += number * len(group.names)
         return {r: ReasonCount(tuple(sorted(nodes[r])), cards[r]) for r in sorted(nodes)}
 
     def to_data(self, *, most_nodes: int = 10) -> dict[str, object]:
@@ -154,39 +174,37 @@ class Explanation(msgspec.Struct, frozen=True):
         return line
 
 
-def _refused(
-    question: Question, finding: Finding
-) -> Iterator[tuple[Iterable[str], Sequence[bytes], Callable[[bytes], Counter[str]]]]:
-    """Yield refused nodes, many at a time: names, a pattern for each, what a pattern means.
-
-    Nodes refused for the same number of cards and the same reasons have the same pattern. What it
-    means is how many cards each reason refused; a reason of the whole node refused none.
-    """
-    survey, name_of = finding.survey, finding.names.__getitem__
+def _groups(question: Question, finding: Finding) -> Iterator[Group]:
+    survey = finding.survey
     for number, reason in enumerate(NODE_REASONS):
         rows = np.flatnonzero(finding.refused & (survey.node_refusal == number))
         if reason is not None and rows.size:
-            whole = functools.partial(_whole_node, str(reason))
-            yield map(name_of, rows.tolist()), [b""] * rows.size, whole
+            yield Group(finding.names_of(rows), Counter({str(reason): 0}))
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.unique(survey.failed_step[by_cards]):
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))
-        standing, usage = finding.cards_of(rows)
-        numbers = card_reasons(question, int(step), standing, usage)
+        numbers = card_reasons(question, int(step), *finding.cards_of(rows))
         met = np.flatnonzero(np.bincount(numbers.ravel(), minlength=_NO_CARD + 1)[:_NO_CARD])
-        counts = np.stack([choice.count(numbers == number) for number in met], axis=1)
-        patterns = counts.view(f"V{counts.itemsize * len(met)}").ravel().tolist()
-        reasons = [str(_REASONS[number - 1]) for number in met.tolist()]
-        yield map(name_of, rows.tolist()), patterns, functools.partial(_counted, reasons)
+        counts = np.stack([choice.count(numbers == number) for number in met])
+        for members in _alike(counts):
+            reasons = zip(met.tolist(), counts[:, members[0]].tolist(), strict=True)
+            yield Group(
+                finding.names_of(rows[members]),
+                Counter({str(_REASONS[number - 1]): cards for number, cards in reasons if cards}),
+            )
 
 
-def _whole_node(reason: str, _pattern: bytes) -> Counter[str]:
-    return Counter({reason: 0})
-
-
-def _counted(reasons: Sequence[str], pattern: bytes) -> Counter[str]:
-    counts = np.frombuffer(pattern, dtype=np.uint16).tolist()
-    return Counter({r: number for r, number in zip(reasons, counts, strict=True) if number})
+def _alike(columns: npt.NDArray[np.uint16]) -> list[Rows]:
+    """Group equal columns; returns the positions of each group."""
+    key = np.zeros(columns.shape[1], dtype=np.int64)
+    for row in columns:
+        if key.max() >= 1 << 47:  # no room for 16 bits more: number what is distinct
+            key = np.unique(key, return_inverse=True)[1]
+        key = key << 16 | row
+    if (key == key[0]).all():
+        return [np.arange(key.size)]
+    order = np.argsort(key, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
 
 def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -> Flags:
