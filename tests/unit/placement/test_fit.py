@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hami.wire.node_register import Device
+from hami.wire.pod_devices import Grant
 from tests.builders import ask, card, cards, cluster, container, granted, node, pod, winner
 
 H200, H20, A100 = "NVIDIA H200", "NVIDIA H20", "NVIDIA A100-SXM4-40GB"
@@ -124,6 +125,25 @@ def test_a_card_is_refused_for_the_first_reason_that_applies(
     want: str,
 ) -> None:
     assert refusal(devices, used, **amounts) == want
+
+
+@pytest.mark.parametrize(
+    ("memory", "amounts", "want"),
+    [
+        pytest.param(40960, {"percent": 50}, 20480, id="half"),
+        pytest.param(8000, {"percent": 33}, 2640, id="a third"),
+        pytest.param(8001, {"percent": 50}, 4000, id="rounded down"),
+        pytest.param(8001, {}, 8001, id="a bare card is all of it"),
+        pytest.param(8001, {"memory": 7}, 7, id="MiB as they are"),
+    ],
+)
+def test_a_grant_says_what_it_is_of_its_card(
+    memory: int, amounts: dict[str, Any], want: int
+) -> None:
+    kept = cluster(node("n", [card("a", devmem=memory)]))
+    found = ask(kept, pod("p", container(gpu=1, cores=30, **amounts))).winner
+    assert found is not None
+    assert found.slots == {"NVIDIA": ((Grant("a", "NVIDIA", want, 30),),)}
 
 
 def test_a_card_that_is_already_over_its_limits_takes_nothing_more() -> None:
