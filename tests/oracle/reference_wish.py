@@ -71,6 +71,9 @@ def read_wish(
         asks.append(by_word)
     if not any(asks):
         return None
+    for vendor in vendors:
+        if any(vendor.word in by_word for by_word in asks):
+            check_wanted_cards(pod, vendor)
     return Wish(
         pod=pod,
         kinds=kinds,
@@ -152,6 +155,13 @@ def read_weights(pod: objects.Pod) -> Weights:
     if len(found) != 3 or not any(found.values()):
         raise errors.WireError(key, value, "misses a weight, or all weights are 0")
     return Weights(**found)
+
+
+def check_wanted_cards(pod: objects.Pod, vendor: RefVendor) -> None:
+    """Refuse a use list that is not blank but names nothing."""
+    for key in (vendor.use_type, vendor.use_uuid):
+        if pod.annotation(key).strip() and not tokens_of(pod, key):
+            raise errors.WireError(key, pod.annotation(key), "names nothing")
 
 
 def tokens_of(pod: objects.Pod, key: str) -> list[str]:

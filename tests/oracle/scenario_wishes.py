@@ -74,7 +74,7 @@ def _be_picky(draft: Draft, wishes: dict[str, str | None]) -> None:
     ids = [card.device.id for cards in draft.cards.values() for card in cards["NVIDIA"]]
     what = tape.pick(("type", "no type", "mode", "ids", "no ids", "mode", "mode", "all"))
     if what in ("type", "all"):
-        wishes[NVIDIA.use_type] = tape.pick(_TYPE_LISTS)
+        wishes[NVIDIA.use_type] = tape.pick((*_TYPE_LISTS, " , "))
     if what in ("no type", "all"):
         wishes[NVIDIA.nouse_type] = tape.pick((*_TYPE_LISTS, " , "))
     if what in ("mode", "all"):

@@ -195,6 +195,11 @@ def _whole_number(
 def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
     keys = vendor.annotations
     mode = pod.annotation(keys.mode)
+    for key in (keys.use_type, keys.use_uuid):
+        value = pod.annotation(key)
+        if value.strip() and not comma_list.tokens(value):
+            remedy = "name at least one card, or remove the annotation"
+            raise errors.WireError(key, value, "names nothing, so no card would do", remedy)
     return Wishes(
         use_types=_types(pod, keys.use_type),
         nouse_types=_types(pod, keys.nouse_type),

@@ -123,6 +123,7 @@ def test_a_bad_amount_is_refused_by_container_resource_value_rule_and_remedy(
         ),
         pytest.param("gpu-scheduler-policy", "best", "binpack, spread, mutex", id="unknown policy"),
         pytest.param("gpu-scheduler-policy", "numa,best", "'best'", id="in a chain"),
+        pytest.param("gpu-scheduler-policy", "numa best", "'numa best'", id="no comma"),
         pytest.param("device-scoring-weights", "", "slot=1,core=1,memory=2", id="blank weights"),
         pytest.param("device-scoring-weights", "slot=1,core=1", "once each", id="one missing"),
         pytest.param("device-scoring-weights", "slot=1,slot=1,core=1", "once each", id="one twice"),
@@ -145,6 +146,13 @@ def test_a_bad_policy_or_weight_is_refused_by_its_name(key: str, value: str, sai
     assert f"hami.io/{key}" in str(refusal.value)
     assert said in str(refusal.value)
     assert len(str(refusal.value)) < 400
+
+
+@pytest.mark.parametrize("key", ["nvidia.com/use-gputype", "nvidia.com/use-gpuuuid"])
+def test_a_list_of_wanted_cards_that_names_none_is_refused(key: str) -> None:
+    asking = pod("p", container(gpu=1), annotations={key: " , "})
+    with pytest.raises(WireError, match=rf"{key}: ' , ' names nothing.*name at least one"):
+        request.parse(asking, VENDORS, Defaults())
 
 
 def test_a_thousand_types_are_a_wish_and_one_more_is_refused() -> None:
