@@ -126,7 +126,8 @@ def test_pods_without_a_count_pass_through(limits: dict[str, Any]) -> None:
         ({"use_type": "A10"}, "NVIDIA A10G", True),
         ({"use_type": "SXM"}, "NVIDIA A100-SXM4-40GB", True),
         ({"use_type": "H20, ,A10G"}, "NVIDIA A10G", True),
-        ({"use_type": " , "}, "NVIDIA A10G", True),
+        ({"use_type": "  "}, "NVIDIA A10G", True),
+        ({"nouse_type": " , "}, "NVIDIA A10G", True),
         ({"nouse_type": "H20"}, "NVIDIA H200", True),
         ({"nouse_type": "H20,H200"}, "NVIDIA H200", False),
         ({"use_type": "H200", "nouse_type": "nvidia"}, "NVIDIA H200", False),
@@ -136,3 +137,9 @@ def test_types(annotations: dict[str, Any], model: str, want: bool) -> None:  # 
     answer = ask(pod(gpu(), **annotations), node("n", card("a", type=model)))
     assert (answer.winner == "n") is want
     assert answer.failed == ({} if want else {"n": "1/1 CardTypeMismatch"})
+
+
+@pytest.mark.parametrize("key", ["use_type", "use_uuid"])
+def test_a_use_list_that_names_nothing_is_an_error(key: str) -> None:
+    wish: dict[str, Any] = {key: ","}
+    assert ask(pod(gpu(), **wish), node("n", card("a"))).error is not None
