@@ -5,7 +5,7 @@ PY := .venv/bin/python
 .PHONY: help setup demo test oracle mutants e2e gpu bench lint native
 
 help:
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1|/' | column -t -s'|'
+	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv from the hashed requirements
 	@scripts/setup
@@ -14,7 +14,7 @@ test: setup ## all tests that need neither root nor Go
 	$(PY) -m pytest tests/unit
 	@$(MAKE) --no-print-directory oracle mutants
 
-oracle: setup ## only the 5,000 comparisons with the slow reference filter
+oracle: setup ## only the 8,000 comparisons with the slow reference filter
 	$(PY) -m pytest tests/oracle
 
 mutants: setup ## only the proof that the tests notice deliberate errors in the product

@@ -2,9 +2,9 @@
 
 A decision on thousands of nodes makes some dozen arrays of a few hundred KiB and drops them again.
 By default glibc gives such memory back to the kernel each time, and touching it anew costs more
-than the arithmetic (two thirds of a decision for several containers on 5,000 nodes). Its threshold
-follows the largest block that was ever freed, up to 32 MiB, so freeing one that was never touched
-is all it takes; nothing is used up by it. Other C libraries are not affected.
+than the arithmetic. Its threshold follows the largest block that was ever freed, up to 32 MiB, so
+freeing one that was never touched is all it takes; nothing is used up by it. Other C libraries are
+not affected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The stand-alone webhook must stay small: what it loads must not bring numpy along."""
+"""What may import what, where import-linter does not look."""
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import pkgutil
 import subprocess
@@ -29,6 +30,23 @@ def test_the_webhooks_modules_load_no_numpy_and_no_event_loop() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == "[]"
+
+
+REFERENCE = sorted((pathlib.Path(__file__).parents[2] / "oracle").glob("reference*.py"))
+
+
+@pytest.mark.parametrize("module", REFERENCE, ids=[path.name for path in REFERENCE])
+def test_the_reference_shares_nothing_with_the_product_but_the_wire(module: pathlib.Path) -> None:
+    """Otherwise an error of the ledger or of placement could be in both, and they would agree."""
+    imported = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            imported.update(f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            imported.update(name.name for name in node.names)
+    ours = {name for name in imported if name.startswith(("hami", "tests", "benchmarks"))}
+    allowed = ("hami.wire.", "tests.oracle.reference")
+    assert {name for name in ours if not name.startswith(allowed)} == set()
 
 
 @pytest.mark.parametrize("package", ["", "wire", "vendors", "cluster", "placement"])
