@@ -38,7 +38,7 @@ REFERENCE = sorted((pathlib.Path(__file__).parents[2] / "oracle").glob("referenc
 @pytest.mark.parametrize("module", REFERENCE, ids=[path.name for path in REFERENCE])
 def test_the_reference_shares_nothing_with_the_product_but_the_wire(module: pathlib.Path) -> None:
     """Otherwise an error of the ledger or of placement could be in both, and they would agree."""
-    imported = set()
+    imported: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom):
             imported.update(f"{node.module}.{name.name}" for name in node.names)
