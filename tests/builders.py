@@ -186,4 +186,5 @@ def use(in_cluster: Cluster, on: str, card_id: str) -> tuple[int, int, int]:
     column = table_of.column(row, card_id)
     assert column is not None
     at = column, row
-    return int(table_of.used[at]), int(table_of.memory_used[at]), int(table_of.cores_used[at])
+    memory = table_of.memory[at] - table_of.memory_left[at]
+    return int(table_of.used[at]), int(memory), int(table_of.cores[at] - table_of.cores_left[at])

@@ -81,4 +81,4 @@ def _cells(cluster: Cluster) -> Iterator[tuple[object, object]]:
 
 def _cell(cards: Cards, column: int, row: int) -> tuple[object, ...]:
     at = column, row
-    return (cards.refused[at], cards.used[at], cards.memory_used[at], cards.cores_used[at])
+    return (cards.refused[at], cards.used[at], cards.memory_left[at], cards.cores_left[at])

@@ -93,19 +93,19 @@ class Cards(_Arrays):
     """One vendor's cards on the nodes of a shelf."""
 
     names = (
-        *("refused", "count", "used", "memory", "memory_used", "cores", "cores_used"),
+        *("refused", "count", "used", "memory", "memory_left", "cores", "cores_left"),
         *("count_divisor", "memory_divisor", "cores_divisor"),
         *("numa_rank", "type_number", "mode_number"),
     )
     #: (card, node): standing refusals as bits; ABSENT where there is no card.
     refused: Flags
-    #: (card, node): slots, MiB and percent, in total and used.
+    #: (card, node): slots in total and used; MiB and percent in total and left, overbooked below 0.
     count: Ints
     used: Ints
     memory: Ints
-    memory_used: Ints
+    memory_left: Ints
     cores: Ints
-    cores_used: Ints
+    cores_left: Ints
     #: (card, node): the totals to divide by in scores: 1 in place of 0.
     count_divisor: Floats
     memory_divisor: Floats
@@ -137,8 +137,8 @@ class Cards(_Arrays):
                 CORDONED if device.id in cordoned else 0
             )
             self.count[cell] = device.count
-            self.memory[cell] = device.devmem
-            self.cores[cell] = device.devcore
+            self.memory[cell] = self.memory_left[cell] = device.devmem
+            self.cores[cell] = self.cores_left[cell] = device.devcore
             self.count_divisor[cell] = device.count or 1
             self.memory_divisor[cell] = device.devmem or 1
             self.cores_divisor[cell] = device.devcore or 1
@@ -256,8 +256,8 @@ class Shelf:
         if column is None:
             return False
         cards.used[column, row] += slots
-        cards.memory_used[column, row] += memory
-        cards.cores_used[column, row] += cores
+        cards.memory_left[column, row] -= memory
+        cards.cores_left[column, row] -= cores
         self.totals.used[row] += slots
         self.totals.memory_used[row] += memory
         self.totals.cores_used[row] += cores

@@ -112,13 +112,12 @@ def usage_refusals(
         if left is not None:
             more = np.asarray(request.count * each)
             refuse((more > 0) & (own + more > left), Usage.QUOTA)
-    refuse(cards.memory[:, rows] - state.memory < memory, Usage.MEMORY)
-    refuse(total_cores - state.cores < request.cores, Usage.CORES)
+    refuse(state.memory_left < memory, Usage.MEMORY)
+    refuse(state.cores_left < request.cores, Usage.CORES)
     if request.cores == WHOLE_CARD:
         refuse((total_cores == WHOLE_CARD) & (state.used > 0), Usage.NOT_EXCLUSIVE)
     if request.cores == 0:
-        exhausted = (total_cores != 0) & (state.cores >= total_cores)
-        refuse(exhausted, Usage.NO_COMPUTE_LEFT)
+        refuse((state.cores_left <= 0) & (total_cores != 0), Usage.NO_COMPUTE_LEFT)
     if rule is not None:
         refuse(rule.refused(cards, rows), Usage.RULE)
     return refused

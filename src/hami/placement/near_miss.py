@@ -65,10 +65,9 @@ def _miss(question: Question, shelf: Shelf, finding: Finding, row: int, missing:
         if step == 0 and bits == (0, Usage.MEMORY):
             total = int(cards.memory[column, row])
             wanted = request.memory or total * request.percentage // WHOLE_CARD
-            memory_short.append(wanted - total + int(cards.memory_used[column, row]))
+            memory_short.append(wanted - int(cards.memory_left[column, row]))
         if step == 0 and bits == (0, Usage.CORES):
-            left = int(cards.cores[column, row] - cards.cores_used[column, row])
-            cores_short.append(request.cores - left)
+            cores_short.append(request.cores - int(cards.cores_left[column, row]))
     return NearMiss(
         node=finding.names[row],
         text=explanation.cards_text(question, step, standing, usage),

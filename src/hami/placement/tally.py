@@ -33,34 +33,31 @@ class Running:
 
 
 class State:
-    """What is used on the cards of one vendor, with this pod's containers added so far."""
+    """How full the cards of one vendor are, with this pod's containers added so far."""
 
-    def __init__(self, shelf: Shelf, word: str, rows: slice, *, changing: bool) -> None:
+    def __init__(self, shelf: Shelf, word: str, rows: slice) -> None:
         cards = shelf.cards[word]
-        parts = (cards.used[:, rows], cards.memory_used[:, rows], cards.cores_used[:, rows])
-        #: Without changes to come, these are the tables themselves.
-        self._changing = changing
-        self.used, self.memory, self.cores = [p.copy() for p in parts] if changing else parts
+        # The tables themselves: `add` replaces them, it never changes them.
+        self.used = cards.used[:, rows]
+        self.memory_left = cards.memory_left[:, rows]
+        self.cores_left = cards.cores_left[:, rows]
         #: The pod's own memory and cores over all cards of the vendor, as quota counts them.
         self.own_memory = Running()
         self.own_cores = Running()
 
     def add(self, taken: Mask, *, memory: Amounts, cores: int) -> None:
         """Put a container on its cards, for the containers after it."""
-        if self._changing:
-            self.used += taken
-            self.memory += taken * memory
-            self.cores += taken * np.int64(cores)
+        self.used = self.used + taken
+        self.memory_left = self.memory_left - taken * memory
+        if cores:
+            self.cores_left = self.cores_left - taken * np.int64(cores)
 
 
 class Tally:
     """State of all requested vendors, and the pod's sums for the node score."""
 
     def __init__(self, question: Question, shelf: Shelf, rows: slice) -> None:
-        changing = len(question.steps) > 1
-        self.states = {
-            word: State(shelf, word, rows, changing=changing) for word in question.pod.wishes
-        }
+        self.states = {word: State(shelf, word, rows) for word in question.pod.wishes}
         self._question = question
         self._totals = shelf.totals
         self._rows = rows
