@@ -195,7 +195,8 @@ class Shelf:
     def __init__(self, width: int, words: Sequence[str]) -> None:
         self.width = width
         self.capacity = _FIRST_CAPACITY
-        self.cards = {word: Cards(width, self.capacity) for word in words}
+        #: By vendor word; only of vendors that have a card here.
+        self.cards: dict[str, Cards] = {}
         self.ids = {word: Ids((self.capacity,)) for word in words}
         self.totals = Totals((self.capacity,))
         #: Names by row; "" is a free row. Replaced, never changed: explanations keep the old list.
@@ -228,8 +229,26 @@ class Shelf:
                 self._grow()
             self.names = [*self.names, facts.name]
         self._name_ranks = None
+        self._fill(row, facts)
+        return row
+
+    def remove(self, row: int, facts: NodeFacts) -> None:
+        """Take a node off the shelf, with all that is used on it."""
+        self._empty(row, facts)
+        self.names = [*self.names[:row], "", *self.names[row + 1 :]]
+        self._name_ranks = None
+        self._free.append(row)
+
+    def replace(self, row: int, before: NodeFacts, facts: NodeFacts) -> None:
+        """Change a node where it stands, with nothing used on it."""
+        self._empty(row, before)
+        self._fill(row, facts)
+
+    def _fill(self, row: int, facts: NodeFacts) -> None:
         self.totals.occupied[row] = 1
         for word, devices in facts.cards.items():
+            if word not in self.cards:
+                self.cards[word] = Cards(self.width, self.capacity)
             self.cards[word].put(row, devices, facts.cordoned)
             self.ids[word].cards[row] = len(devices)
             self.totals.count[row] += sum(device.count for device in devices)
@@ -237,23 +256,18 @@ class Shelf:
             self.totals.cores[row] += sum(device.devcore for device in devices)
         for word, offered in facts.allocatable.items():
             self.ids[word].offered[row] = offered
-        return row
 
-    def remove(self, row: int, facts: NodeFacts) -> None:
-        """Take a node off the shelf, with all that is used on it."""
-        for word, cards in self.cards.items():
-            cards.remove(row, facts.cards.get(word, ()))
-            self.ids[word].clear(row)
-        self.totals.clear(row)
-        self.names = [*self.names[:row], "", *self.names[row + 1 :]]
-        self._name_ranks = None
-        self._free.append(row)
+    def _empty(self, row: int, facts: NodeFacts) -> None:
+        for word, devices in facts.cards.items():
+            self.cards[word].remove(row, devices)
+        for arrays in (self.totals, *self.ids.values()):
+            arrays.clear(row)
 
     def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> bool:
         """Add (or with negative numbers return) use of a card; False: no such card."""
-        cards = self.cards[word]
-        column = cards.column(row, card)
-        if column is None:
+        cards = self.cards.get(word)
+        column = cards.column(row, card) if cards else None
+        if cards is None or column is None:
             return False
         cards.used[column, row] += slots
         cards.memory_left[column, row] -= memory
@@ -271,7 +285,7 @@ class Shelf:
         """Copy every array up to the last node, for comparison."""
         rows = max((row + 1 for row, name in enumerate(self.names) if name), default=0)
         groups = {"totals": self.totals, **{f"ids {word}": ids for word, ids in self.ids.items()}}
-        groups.update({f"cards {word}": cards for word, cards in self.cards.items()})
+        groups.update({f"cards {word}": cards for word, cards in self.cards.items() if cards.cells})
         return {
             f"{group} {name}": array
             for group, arrays in groups.items()

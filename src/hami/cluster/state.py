@@ -187,25 +187,32 @@ class Cluster:
 
     def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
         before = self._nodes.pop(name, None)
-        self._broken.pop(name, None)
-        self._layout += 1
-        place = self.place(name)
-        if before is not None and place is not None:
-            shelf, row = place
-            shelf.remove(row, before)
-            del self._places[name]
         if facts is not None:
             self._nodes[name] = facts
-        if facts is not None and facts.cards:
-            width = width_for(facts.widest)
+        self._set_place(name, before, facts)
+        for row_on_it in self.rows_on(name):
+            self._count(row_on_it, +1)
+        return operations.DropNode(name) if before is None else operations.PutNode(before)
+
+    def _set_place(self, name: str, before: NodeFacts | None, facts: NodeFacts | None) -> None:
+        """Give a node its place in the tables, with nothing used on it."""
+        place = self.place(name)
+        width = width_for(facts.widest) if facts is not None and facts.cards else 0
+        if place is not None and before is not None:
+            shelf, row = place
+            if facts is not None and shelf.width == width:
+                shelf.replace(row, before, facts)
+                return
+            shelf.remove(row, before)
+            del self._places[name]
+        self._layout += 1
+        self._broken.pop(name, None)
+        if facts is not None and width:
             if width not in self.shelves:
                 self.shelves[width] = Shelf(width, tuple(self.vendors))
             self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
-            for row_on_it in self.rows_on(name):
-                self._count(row_on_it, +1)
         elif facts is not None and facts.problems:
             self._broken[name] = None
-        return operations.DropNode(name) if before is None else operations.PutNode(before)
 
     def _set_row(self, uid: str, row: LedgerRow | None) -> Operation:
         before = self._rows.pop(uid, None)

@@ -43,6 +43,21 @@ class Survey(msgspec.Struct, frozen=True):
     taken: Sequence[Mask]
 
 
+def _nothing_fits(width: int, node_refusal: Flags) -> Survey:
+    """Answer when no node gets as far as its cards."""
+    rows = node_refusal.size
+    cards = np.zeros((width, rows), dtype=np.uint8)
+    return Survey(
+        fits=np.zeros(rows, dtype=np.bool_),
+        score=np.zeros(rows),
+        node_refusal=node_refusal,
+        failed_step=np.zeros(rows, dtype=np.int16),
+        standing=cards,
+        usage=cards,
+        taken=(),
+    )
+
+
 class Surveyor:
     """Judges one shelf for one question; standing refusals are worked out once."""
 
@@ -52,6 +67,7 @@ class Surveyor:
         self._standing = {
             word: checks.standing_refusals(shelf.cards[word], shelf.rows, wishes)
             for word, wishes in question.pod.wishes.items()
+            if word in shelf.cards
         }
 
     def survey(self, rows: slice, asked: Mask, *, choose: bool = False) -> Survey:
@@ -59,6 +75,8 @@ class Surveyor:
         steps = self.question.steps
         node_refusal = checks.node_refusals(self._shelf, rows, self.question)
         alive = asked & (node_refusal == 0)
+        if not alive.any():  # nor need the shelf have tables of all vendors asked for
+            return _nothing_fits(self._shelf.width, node_refusal)
         failed_step = np.zeros(alive.shape, dtype=np.int16)
         standing = usage = np.zeros((self._shelf.width, *alive.shape), dtype=np.uint8)
         tally = Tally(self.question, self._shelf, rows)

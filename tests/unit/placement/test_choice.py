@@ -134,6 +134,13 @@ class TestTies:
             found = winner(ask(kept, pod("p", container(gpu=1)), gpu_policy=policy))
             assert found == ("n", [["g-3"]])
 
+    def test_a_changed_node_keeps_its_place_among_equals(self) -> None:
+        kept = cluster(*(node(name, cards(name, 2)) for name in ("n2", "n1")))
+        asked = kept.ask(["n1", "n2"])
+        kept.observe_node(node("n2", cards("n2", 2, type="NVIDIA H200")))
+        assert kept.ask(asked) is asked, "nothing to look up again"
+        assert winner(ask(kept, pod("p", container(gpu=1)), asked)) == ("n1", [["n1-1"]])
+
     def test_nodes_of_different_width_compete_by_score(self) -> None:
         kept = cluster(node("wide", cards("w", 9)), node("narrow", cards("n", 2)))
         assert winner(ask(kept, pod("p", container(gpu=1)))) == ("narrow", [["n-1"]])
