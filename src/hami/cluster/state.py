@@ -133,6 +133,13 @@ class Cluster:
         found.update({f"node {n}": f.problems for n, f in self._nodes.items() if f.problems})
         return found
 
+    def broken(self, among: Iterable[str]) -> dict[str, str]:
+        """Return why nodes have no cards that should have some, for those of `among`."""
+        if not self._broken:
+            return {}
+        names = set(among)
+        return {name: self._nodes[name].problems[0] for name in self._broken if name in names}
+
     def place(self, node: str) -> tuple[Shelf, int] | None:
         """Return the shelf and row of a node; None if it is unknown or has no card."""
         code = self._places.get(node)

@@ -29,6 +29,15 @@ NODE_REASONS = (
 )
 """A node's refusal is a number into this."""
 
+NODE_DETAILS = (
+    "",
+    "kubelet offers no device id: the device plugin has not registered",
+    "the node has no card of this vendor",
+    "the node has fewer cards than one container asks for",
+    "kubelet has fewer free device ids than the pod needs",
+)
+"""The same in words; HAMi's reasons do not say as much."""
+
 
 def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
     """Find the first check of the node itself that fails, for every row."""

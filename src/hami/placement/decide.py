@@ -104,6 +104,7 @@ def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
             near_misses=()
             if winner
             else near_miss.find(first, [(j.shelf, j.finding) for j in judged]),
+            problems=cluster.broken(asked.unknown),
             notes=(_LINKS_NOTE,) if pod.gpu_policy.wants_links else (),
         ),
     )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hami.cluster.shelf import Flags
 from hami.placement import choice, rules
-from hami.placement.checks import NODE_REASONS
+from hami.placement.checks import NODE_DETAILS, NODE_REASONS
 from hami.placement.question import Question
 from hami.placement.reasons import (
     STANDING_REASONS,
@@ -34,6 +34,7 @@ from hami.placement.survey import Survey
 _REASONS = tuple(Reason)
 _NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
 _ELIGIBLE, _NO_CARD = 0, 255
+_NO_CARDS_KNOWN = "no cards of the node are known"
 
 Rows = npt.NDArray[np.intp]
 
@@ -65,6 +66,8 @@ class Group(msgspec.Struct, frozen=True):
     names: Sequence[str]
     #: How many cards of each node a reason refused; a reason of the whole node refused none.
     reasons: Counter[str]
+    #: What the reason of a whole node means here.
+    detail: str = ""
 
     @property
     def text(self) -> str:
@@ -106,6 +109,8 @@ class Explanation(msgspec.Struct, frozen=True):
     winner: str | None
     score: float | None
     near_misses: tuple[NearMiss, ...]
+    #: Nodes asked about whose annotations do not decode, and why.
+    problems: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
     @property
@@ -116,7 +121,7 @@ class Explanation(msgspec.Struct, frozen=True):
     def groups(self) -> Iterator[Group]:
         """Yield the refused nodes that were asked about, those with the same reasons together."""
         if self.unknown:
-            yield Group(self.unknown, Counter({str(NodeReason.UNREGISTERED): 0}))
+            yield Group(self.unknown, Counter({str(NodeReason.UNREGISTERED): 0}), _NO_CARDS_KNOWN)
         for finding in self.findings:
             yield from _groups(self.question, finding)
 
@@ -154,6 +159,8 @@ class Explanation(msgspec.Struct, frozen=True):
                 }
                 for reason, found in self.by_reason().items()
             },
+            "details": {group.detail: len(group.names) for group in self.groups() if group.detail},
+            "problems": dict(self.problems),
             "nearMisses": [msgspec.to_builtins(miss) for miss in self.near_misses],
             "notes": list(self.notes),
         }
@@ -171,6 +178,8 @@ class Explanation(msgspec.Struct, frozen=True):
                 if amount is not None
             ]
             line += f"; nearest {miss.node} ({', '.join(short) or miss.text})"
+        for node, problem in list(self.problems.items())[:1]:
+            line += f"; {problem}" if node in problem else f"; {node}: {problem}"
         return line
 
 
@@ -179,7 +188,7 @@ def _groups(question: Question, finding: Finding) -> Iterator[Group]:
     for number, reason in enumerate(NODE_REASONS):
         rows = np.flatnonzero(finding.refused & (survey.node_refusal == number))
         if reason is not None and rows.size:
-            yield Group(finding.names_of(rows), Counter({str(reason): 0}))
+            yield Group(finding.names_of(rows), Counter({str(reason): 0}), NODE_DETAILS[number])
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.unique(survey.failed_step[by_cards]):
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))

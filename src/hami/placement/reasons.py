@@ -39,7 +39,7 @@ class NodeReason(enum.StrEnum):
     UNREGISTERED = "node unregistered"
     NO_SUCH_DEVICE = "Device type not found"
     TOO_FEW_CARDS = "NodeInsufficientDevice"
-    #: The same word for users; the explanation tells the two apart.
+    #: The same word in HAMi; `checks.NODE_DETAILS` tells the two apart.
     TOO_FEW_IDS = "NodeInsufficientDevice"
 
 

@@ -103,6 +103,36 @@ def test_a_summary_says_it_in_one_line() -> None:
     )
 
 
+def test_reasons_that_hami_does_not_tell_apart_have_details() -> None:
+    kept = cluster(
+        node("few-cards", [card("a")]),
+        node("few-ids", cards("b", 2), allocatable=1),
+        node("no-plugin", cards("c", 2), allocatable=0),
+    )
+    explanation = ask(kept, pod("p", container(gpu=2)), ["few-cards", "few-ids", "no-plugin", "x"])
+    data = explanation.explanation.to_data()
+    assert data["details"] == {
+        "the node has fewer cards than one container asks for": 1,
+        "kubelet has fewer free device ids than the pod needs": 1,
+        "kubelet offers no device id: the device plugin has not registered": 1,
+        "no cards of the node are known": 1,
+    }
+    assert set(explanation.explanation.failed_nodes().values()) == {
+        "NodeInsufficientDevice",
+        "node unregistered",
+    }
+
+
+def test_a_node_whose_annotation_does_not_decode_is_explained_with_the_error() -> None:
+    kept = cluster(node("bad", "[{"), node("worse", "x"))
+    for names in (["bad", "gone"], None):
+        explanation = ask(kept, pod("p", container(gpu=1)), names).explanation
+        assert explanation.failed_nodes()["bad"] == "node unregistered"
+        assert "does not decode" in explanation.problems["bad"]
+        assert "node bad, hami.io/node-nvidia-register" in explanation.summary()
+        assert ("worse" in explanation.problems) is (names is None)
+
+
 def test_an_explanation_is_plain_data() -> None:
     kept = cluster(node("n", [card("a", devmem=8000)]))
     refused = ask(kept, pod("p", container(gpu=1, memory=9000)))
