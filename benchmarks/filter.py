@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import resource
 import statistics
@@ -62,13 +63,11 @@ def main() -> None:
         measure = _measure_baseline if arguments.baseline else _measure
         json.dump(measure(nodes, placed, arguments.seconds), sys.stdout)
         return
-    found = {
-        (nodes, placed): _run_apart(nodes, placed, arguments.seconds)
-        for nodes in arguments.nodes
-        for placed in arguments.placed
-    }
-    for size, result in found.items():
-        _print_fleet(size, result)
+    found: dict[tuple[int, int], dict[str, dict[str, dict[str, float]]]] = {}
+    for nodes, placed in itertools.product(arguments.nodes, arguments.placed):
+        found[nodes, placed] = _run_apart(nodes, placed, arguments.seconds)
+        _print_fleet((nodes, placed), found[nodes, placed])
+        sys.stdout.flush()
     _print_growth(found)
     for nodes, placed in found:
         if not arguments.no_baseline:
@@ -219,10 +218,12 @@ def _print_growth(found: dict[tuple[int, int], dict[str, dict[str, dict[str, flo
         def p50(nodes: int, placed: int, name: str = name) -> float:
             return found[nodes, placed]["cases"][name]["p50"]
 
-        slope = (p50(large, loaded) - p50(small, loaded)) / max(large - small, 1) * 1e6
+        slope = "-"
+        if large > small:
+            slope = f"{(p50(large, loaded) - p50(small, loaded)) / (large - small) * 1e6:.2f}"
         effect = p50(large, loaded) / p50(large, empty)
         met = "yes" if p50(large, loaded) * 1e3 <= AIM_MS else "no"
-        print(f"  {name:40} {slope:12.2f} {effect:19.2f}x {met:>10}")
+        print(f"  {name:40} {slope:>12} {effect:19.2f}x {met:>10}")
     print(f"  (aim: at most {AIM_SLOPE_US:g} us per node, and no growth with placed pods)")
 
 

@@ -78,13 +78,13 @@ def pod(
     annotations: Mapping[str, str] | None = None,
     node_name: str | None = None,
     phase: str | None = None,
-    init_exit_codes: Sequence[int] | None = None,
+    init_exit_codes: Mapping[str, int] | None = None,
     namespace: str = "default",
 ) -> objects.Pod:
     """Make a pod whose name is its UID."""
     statuses = [
-        {"name": c["name"], "state": {"terminated": {"exitCode": code}}}
-        for c, code in zip(init, init_exit_codes or (), strict=False)
+        {"name": name, "state": {"terminated": {"exitCode": code}}}
+        for name, code in (init_exit_codes or {}).items()
     ]
     document = {
         "metadata": {

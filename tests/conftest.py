@@ -1,11 +1,15 @@
 """Generated tests are the same in every run, so that a red run means a changed product.
 
 `HYPOTHESIS_EXPLORE=1` draws new examples instead, to look for what the fixed ones miss.
+
+The product under test is always the one beside these tests (or the mutant runner's copy), never
+one that another checkout has installed.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 
 import hypothesis
 
@@ -26,6 +30,8 @@ hypothesis.settings.register_profile("fixed", SETTINGS, derandomize=True)
 hypothesis.settings.register_profile("explore", SETTINGS)
 hypothesis.settings.load_profile("explore" if os.environ.get("HYPOTHESIS_EXPLORE") else "fixed")
 
-if TESTED:
-    assert hami.__file__ is not None
-    assert hami.__file__.startswith(TESTED), "another copy of the product would be tested in vain"
+SOURCE = pathlib.Path(TESTED or pathlib.Path(__file__).parents[1] / "src").resolve()
+assert hami.__file__ is not None
+assert pathlib.Path(hami.__file__).resolve().is_relative_to(SOURCE), (
+    f"{hami.__file__} would be tested, not {SOURCE}; run `make setup` in this checkout"
+)

@@ -71,6 +71,8 @@ def read_wish(
         asks.append(by_word)
     if not any(asks):
         return None
+    if sum(1 for by_word in asks if by_word) > 100:
+        raise errors.WireError("pod", pod.name, "has more than 100 containers with cards")
     for vendor in vendors:
         if any(vendor.word in by_word for by_word in asks):
             check_wanted_cards(pod, vendor)

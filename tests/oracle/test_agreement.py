@@ -251,7 +251,7 @@ def test_the_scenarios_were_rich_enough(tally: Tally, capsys: pytest.CaptureFixt
     with capsys.disabled():
         print(f"\n{compared} scenarios compared")  # noqa: T201  the counts are the result
         for name, count in counts.most_common():
-            print(f"{count:6} {count / compared:6.1%}  {name}")  # noqa: T201
+            print(f"{count:6} {count / compared:6.1%}  {name}")  # noqa: T201  likewise
     assert compared >= AT_LEAST, "run the whole module: the counts come from its other tests"
     assert counts["placed"] >= SHARE * compared
     assert counts["refused"] >= SHARE * compared

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hami.cluster import operations
-from hami.cluster.ledger import Standing
-from hami.cluster.shelf import Cards
+from hami.cluster.ledger import Hold, LedgerRow
 from hami.cluster.state import Cluster
 from hami.vendors.row import Vendor
 from hami.wire import objects
@@ -43,19 +42,40 @@ def drift(
     pods: Iterable[objects.Pod],
     quotas: Iterable[objects.ResourceQuota],
 ) -> list[str]:
-    """Compare a cluster with the API objects; live reservations are no difference."""
+    """Compare a cluster with the API objects.
+
+    Live reservations are no difference, nor are grants that are frozen while somebody has changed
+    their pod's annotation: `rewritten` tells those.
+    """
     fresh = rebuild(cluster.vendors.values(), nodes=nodes, pods=pods, quotas=quotas)
     for row in cluster.rows.values():
         true = fresh.rows.get(row.uid)
-        if row.standing is Standing.RESERVED and (true is None or true.standing < Standing.BOUND):
+        waits = row.hold is Hold.RESERVED and (true is None or true.hold is not Hold.BOUND)
+        if waits or _is_rewritten(row, true):
             fresh.apply(operations.PutRow(row))
     return [
         *_compare("row of pod", cluster.rows, fresh.rows),
         *_compare("node", cluster.nodes, fresh.nodes),
-        *_compare("use of", dict(_cells(cluster)), dict(_cells(fresh))),
+        *_compare("table", dict(_tables(cluster)), dict(_tables(fresh))),
         *_compare("quota use of", cluster.quotas.all_used(), fresh.quotas.all_used()),
         *_compare("quota", cluster.quotas.all_limits(), fresh.quotas.all_limits()),
     ]
+
+
+def rewritten(cluster: Cluster, pods: Iterable[objects.Pod]) -> list[str]:
+    """Name the bound pods whose annotations no longer say what was granted."""
+    fresh = rebuild(cluster.vendors.values(), nodes=(), pods=pods, quotas=())
+    return [
+        f"pod {row.namespace}/{row.name}"
+        for row in cluster.rows.values()
+        if _is_rewritten(row, fresh.rows.get(row.uid))
+    ]
+
+
+def _is_rewritten(row: LedgerRow, true: LedgerRow | None) -> bool:
+    if true is None or row.hold is not Hold.BOUND or true.hold is not Hold.BOUND:
+        return False
+    return row.node == true.node and (row.slots, row.closed) != (true.slots, true.closed)
 
 
 def _compare(what: str, kept: Mapping[Any, object], true: Mapping[Any, object]) -> Iterator[str]:
@@ -64,21 +84,11 @@ def _compare(what: str, kept: Mapping[Any, object], true: Mapping[Any, object]) 
             yield f"{what} {key}: kept {kept.get(key)}, true {true.get(key)}"
 
 
-def _cells(cluster: Cluster) -> Iterator[tuple[object, object]]:
-    """Yield every number of the tables that events change, by what it counts."""
+def _tables(cluster: Cluster) -> Iterator[tuple[object, object]]:
+    """Yield every number of the tables, by node and what it is."""
     for name, facts in cluster.nodes.items():
         place = cluster.place(name)
-        if place is None:
-            continue
-        shelf, row = place
-        totals = shelf.totals
-        yield name, (totals.used[row], totals.memory_used[row], totals.cores_used[row])
-        for word, ids in shelf.ids.items():
-            yield (name, word), (ids.offered[row], ids.held[row])
-            for column, device in enumerate(facts.cards.get(word, ())):
-                yield (name, word, device.id), _cell(shelf.cards[word], column, row)
-
-
-def _cell(cards: Cards, column: int, row: int) -> tuple[object, ...]:
-    at = column, row
-    return (cards.refused[at], cards.used[at], cards.memory_left[at], cards.cores_left[at])
+        if place is not None:
+            shelf, row = place
+            for what, numbers in shelf.numbers(row, facts):
+                yield (name, what), numbers

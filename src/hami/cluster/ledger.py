@@ -20,7 +20,7 @@ from hami.wire import annotation_keys, errors, objects, pod_devices, quantity
 from hami.wire.objects import ContainerKind
 
 
-class Standing(enum.IntEnum):
+class Hold(enum.IntEnum):
     """How firm a row is."""
 
     #: Ours, in memory only: it lapses unless the pod is bound.
@@ -40,30 +40,39 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     node: str
     #: One per container, init containers first.
     kinds: tuple[ContainerKind, ...]
-    #: (vendor word, one slot per container) for each vendor with any grant.
+    #: (vendor word, one slot per container) for each vendor with any grant, sorted by word.
     slots: tuple[tuple[str, pod_devices.Slots], ...] = ()
+    #: (vendor word, card id) of grants whose amounts cannot be read: those cards are closed.
+    closed: tuple[tuple[str, str], ...] = ()
     #: (vendor word, device ids kubelet gave or will give), foreign pods included.
     ids: tuple[tuple[str, int], ...] = ()
-    standing: Standing = Standing.BOUND
+    hold: Hold = Hold.BOUND
     #: Whether its init containers have ended and count no more.
     init_done: bool = False
     #: When a reservation lapses, in the caller's clock.
     deadline: float = math.inf
 
+    def words(self) -> set[str]:
+        """Return the words of the vendors whose cards it holds."""
+        return {word for word, _ in (*self.slots, *self.closed)}
+
     def holdings(self) -> Iterator[tuple[str, str, int, int, int]]:
         """Yield (vendor word, card id, slots, MiB, percent): the collapsed view."""
         for word, slots in self.slots:
-            steps: dict[str, list[tuple[ContainerKind, pod_devices.Grant]]] = {}
-            for kind, slot in zip(self.kinds, slots, strict=True):
+            #: Card id -> container position -> its MiB and percent there.
+            cards: dict[str, dict[int, tuple[int, int]]] = {}
+            for position, slot in enumerate(slots):
                 for grant in slot:
-                    steps.setdefault(grant.uuid, []).append((kind, grant))
-            for uuid, used in steps.items():
+                    shares = cards.setdefault(grant.uuid, {})
+                    memory, cores = shares.get(position, (0, 0))
+                    shares[position] = (memory + grant.memory, cores + grant.cores)
+            for uuid, shares in cards.items():
                 yield (
                     word,
                     uuid,
-                    self._peak((kind, 1) for kind, _ in used),
-                    self._peak((kind, grant.memory) for kind, grant in used),
-                    self._peak((kind, grant.cores) for kind, grant in used),
+                    self._peak((self.kinds[at], 1) for at in shares),
+                    self._peak((self.kinds[at], memory) for at, (memory, _) in shares.items()),
+                    self._peak((self.kinds[at], cores) for at, (_, cores) in shares.items()),
                 )
 
     def quota_use(self) -> Iterator[tuple[str, int, int]]:
@@ -93,7 +102,8 @@ _layouts: dict[tuple[ContainerKind, ...], tuple[ContainerKind, ...]] = {}
 def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
     """Make the ledger row of a pod as the API server has it.
 
-    A device list that does not decode is a problem of that pod alone: its device ids still count.
+    A device list that does not decode is a problem of that pod alone. What can be read of it
+    counts; cards with an unreadable amount are closed, because nobody knows what is left of them.
     """
     if pod.finished:
         return PodReading(None)
@@ -103,7 +113,8 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
         kinds.append(kind)
         containers.append(container)
     problems: list[str] = []
-    slots: list[tuple[str, pod_devices.Slots]] = []
+    slots: dict[str, pod_devices.Slots] = {}
+    closed: list[tuple[str, str]] = []
     ids: list[tuple[str, int]] = []
     for vendor in vendors:
         counts = [_count(vendor, c, problems) for c in containers]
@@ -113,16 +124,23 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
         value = pod.annotation(vendor.annotations.allocated)
         if not value:
             continue
+        what = f"pod {pod.namespace}/{pod.name}, {vendor.annotations.allocated}"
         try:
-            what = f"pod {pod.namespace}/{pod.name}, {vendor.annotations.allocated}"
-            granted = align(pod_devices.decode(value, what=what), counts)
+            granted = pod_devices.decode(value, what=what)
         except errors.WireError as error:
             problems.append(str(error))
-            continue
-        if any(granted):
-            slots.append((vendor.word, granted))
-    node = pod.node_name or (pod.annotation(annotation_keys.ASSIGNED_NODE) if slots else "")
-    if not node or not (slots or ids):
+            granted, unreadable = pod_devices.salvage(value)
+            closed += [(vendor.word, card) for card in unreadable]
+        aligned = align(granted, counts)
+        if any(aligned):
+            slots[vendor.word] = aligned
+    if (slots or closed) and not ids and not pod.node_name:
+        what = f"pod {pod.namespace}/{pod.name} names cards, but asks for none: not counted"
+        problems.append(what)
+        return PodReading(None, tuple(problems))
+    assigned = pod.annotation(annotation_keys.ASSIGNED_NODE) if slots or closed else ""
+    node = pod.node_name or assigned
+    if not node or not (slots or closed or ids):
         return PodReading(None, tuple(problems))
     layout = tuple(kinds)
     row = LedgerRow(
@@ -131,9 +149,10 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
         name=pod.name,
         node=node,
         kinds=_layouts.setdefault(layout, layout),
-        slots=tuple(slots),
+        slots=tuple(sorted(slots.items())),
+        closed=tuple(closed),
         ids=tuple(ids),
-        standing=Standing.BOUND if pod.node_name else Standing.ANNOTATED,
+        hold=Hold.BOUND if pod.node_name else Hold.ANNOTATED,
         init_done=pod.init_done,
     )
     return PodReading(row, tuple(problems))
@@ -142,16 +161,26 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
 def merge(known: LedgerRow | None, seen: LedgerRow | None) -> LedgerRow | None:
     """Return the row of a living pod of which we know one thing and the API server shows another.
 
-    A pod that is bound keeps the grant it was first seen with, whatever becomes of its annotations;
-    only its init containers may end. A pod that is not bound keeps our reservation.
+    A pod that is not bound keeps our reservation. One that is bound keeps, vendor by vendor, the
+    grant it was first seen with, whatever becomes of its annotations; only its init containers may
+    end. Where its annotation cannot be read, what we reserved for it on that node still holds.
     """
     if known is None:
         return seen
-    if seen is None or seen.standing is not Standing.BOUND:
-        return seen if known.standing is Standing.ANNOTATED else known
-    if known.standing is Standing.BOUND and known.node == seen.node and known.slots:
-        return msgspec.structs.replace(known, init_done=seen.init_done)
-    return seen
+    if seen is None or seen.hold is not Hold.BOUND:
+        return seen if known.hold is Hold.ANNOTATED else known
+    if known.node != seen.node or known.kinds != seen.kinds:
+        return seen
+    by_belief = (known, seen) if known.hold is Hold.BOUND else (seen, known)
+    slots: list[tuple[str, pod_devices.Slots]] = []
+    closed: list[tuple[str, str]] = []
+    for word in sorted({*known.words(), *seen.words()}):
+        sources = [row for row in by_belief if word in row.words()]
+        undamaged = (row for row in sources if word not in dict(row.closed))
+        source = next(undamaged, sources[0])
+        slots += [entry for entry in source.slots if entry[0] == word]
+        closed += [cell for cell in source.closed if cell[0] == word]
+    return msgspec.structs.replace(seen, slots=tuple(slots), closed=tuple(closed))
 
 
 def _count(vendor: Vendor, container: objects.Container, problems: list[str]) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from hami.vendors.row import Vendor
 from hami.wire import comma_list, errors, go_values, node_register, objects, quantity
 
-MAX_CARDS = 1024
+MAX_CARDS = 256
 """More cards of one vendor on one node than any machine has: beyond it an annotation is broken."""
 
 
@@ -26,8 +26,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     cards: Mapping[str, tuple[node_register.Device, ...]]
     #: Vendor word -> device ids kubelet offers; absent is 0.
     allocatable: Mapping[str, int]
-    #: Ids of cards closed for new pods.
-    cordoned: frozenset[str]
+    #: Vendor word -> ids of cards closed for new pods.
+    cordoned: Mapping[str, frozenset[str]]
     problems: tuple[str, ...] = ()
 
     @property
@@ -40,7 +40,7 @@ def read_node(node: objects.Node, vendors: Sequence[Vendor]) -> NodeFacts:
     """Read what every vendor has on the node; trouble with one vendor leaves the others alone."""
     cards: dict[str, tuple[node_register.Device, ...]] = {}
     allocatable: dict[str, int] = {}
-    cordoned: set[str] = set()
+    cordoned: dict[str, frozenset[str]] = {}
     problems: list[str] = []
     for vendor in vendors:
         try:
@@ -52,8 +52,10 @@ def read_node(node: objects.Node, vendors: Sequence[Vendor]) -> NodeFacts:
                 allocatable[vendor.word] = ids
         except errors.WireError as error:
             problems.append(str(error))
-        cordoned.update(comma_list.tokens(node.annotation(vendor.annotations.cordon)))
-    return NodeFacts(node.name, cards, allocatable, frozenset(cordoned), tuple(problems))
+        closed = comma_list.tokens(node.annotation(vendor.annotations.cordon))
+        if closed:
+            cordoned[vendor.word] = frozenset(closed)
+    return NodeFacts(node.name, cards, allocatable, cordoned, tuple(problems))
 
 
 def _cards(node: objects.Node, vendor: Vendor) -> tuple[node_register.Device, ...]:

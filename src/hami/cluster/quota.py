@@ -67,7 +67,7 @@ class QuotaBook:
     def __init__(self) -> None:
         #: namespace -> quota name -> its limits.
         self._quotas: dict[str, dict[str, QuotaLimits]] = {}
-        #: (namespace, vendor word) -> [MiB, percent]; entries of zeros are dropped.
+        #: (namespace, vendor word) -> (MiB, percent); entries of zeros are dropped.
         self._used: dict[tuple[str, str], tuple[int, int]] = {}
 
     def get(self, namespace: str, name: str) -> QuotaLimits | None:

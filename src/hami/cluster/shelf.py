@@ -43,17 +43,39 @@ def width_for(cards: int) -> int:
 
 
 class _Words:
-    """Numbers for the few distinct texts of a column; 0, where there is no card, is empty."""
+    """Numbers for the few distinct texts of a column; 0, where there is no card, is empty.
+
+    Texts that no card has any more are forgotten, because every decision looks at all of them.
+    """
 
     def __init__(self) -> None:
+        #: By number; "" where a number is free.
         self.texts: list[str] = [""]
         self._numbers: dict[str, int] = {"": 0}
+        self._cards: dict[str, int] = {}
+        self._free: list[int] = []
 
     def number(self, text: str) -> int:
-        number = self._numbers.setdefault(text, len(self.texts))
-        if number == len(self.texts):
-            self.texts.append(text)
-        return number
+        """Return the number of a text that one more card has."""
+        self._cards[text] = self._cards.get(text, 0) + 1
+        if text not in self._numbers:
+            if self._free:
+                self._numbers[text] = self._free.pop()
+                self.texts[self._numbers[text]] = text
+            else:
+                self._numbers[text] = len(self.texts)
+                self.texts.append(text)
+        return self._numbers[text]
+
+    def drop(self, text: str) -> None:
+        """Count one card less with this text."""
+        self._cards[text] -= 1
+        if not self._cards[text]:
+            del self._cards[text]
+            if text:
+                number = self._numbers.pop(text)
+                self.texts[number] = ""
+                self._free.append(number)
 
 
 class _Arrays:
@@ -122,6 +144,8 @@ class Cards(_Arrays):
         self.modes = _Words()
         #: Card id -> its (row, card position); more than one only if two nodes claim the same card.
         self.cells: dict[str, tuple[tuple[int, int], ...]] = {}
+        #: (card position, row) -> how many pods hold the card with an amount that cannot be read.
+        self.closed: dict[tuple[int, int], int] = {}
         #: Rows of nodes whose cards have different memory.
         self.mixed: set[int] = set()
         #: Rows of nodes with a card without slots, memory or cores, which has no score.
@@ -150,7 +174,10 @@ class Cards(_Arrays):
             self.cells[device.id] = (*self.cells.get(device.id, ()), (row, column))
 
     def remove(self, row: int, devices: Sequence[Device]) -> None:
-        for device in devices:
+        self.closed = {cell: pods for cell, pods in self.closed.items() if cell[1] != row}
+        for device in reversed(devices):  # so that putting them back finds the same numbers
+            self.types.drop(device.type)
+            self.modes.drop(device.mode)
             left = tuple(cell for cell in self.cells[device.id] if cell[0] != row)
             if left:
                 self.cells[device.id] = left
@@ -249,7 +276,7 @@ class Shelf:
         for word, devices in facts.cards.items():
             if word not in self.cards:
                 self.cards[word] = Cards(self.width, self.capacity)
-            self.cards[word].put(row, devices, facts.cordoned)
+            self.cards[word].put(row, devices, facts.cordoned.get(word, frozenset()))
             self.ids[word].cards[row] = len(devices)
             self.totals.count[row] += sum(device.count for device in devices)
             self.totals.memory[row] += sum(device.devmem for device in devices)
@@ -277,9 +304,36 @@ class Shelf:
         self.totals.cores_used[row] += cores
         return True
 
+    def close(self, row: int, word: str, card: str, pods: int) -> None:
+        """Count one pod more (or with a negative number less) that closes a card."""
+        cards = self.cards.get(word)
+        column = cards.column(row, card) if cards else None
+        if cards is not None and column is not None:
+            cell = column, row
+            cards.closed[cell] = cards.closed.get(cell, 0) + pods
+            if not cards.closed[cell]:
+                del cards.closed[cell]
+
     def hold_ids(self, row: int, word: str, ids: int) -> None:
         """Add (or with a negative number return) device ids."""
         self.ids[word].held[row] += ids
+
+    def numbers(self, row: int, facts: NodeFacts) -> Iterator[tuple[str, object]]:
+        """Yield all that the tables hold of one node, by name, for comparison with other tables."""
+        groups = {"totals": self.totals, **{f"ids {word}": ids for word, ids in self.ids.items()}}
+        groups.update({f"cards {word}": self.cards[word] for word in facts.cards})
+        for group, arrays in groups.items():
+            for name in arrays.names:
+                yield f"{group} {name}", getattr(arrays, name)[..., row].tolist()
+        for word, devices in facts.cards.items():
+            cards = self.cards[word]
+            # The numbers of texts are each table's own; what they stand for is not.
+            types, modes = cards.type_number[:, row].tolist(), cards.mode_number[:, row].tolist()
+            yield f"cards {word} type_number", [cards.types.texts[number] for number in types]
+            yield f"cards {word} mode_number", [cards.modes.texts[number] for number in modes]
+            yield f"cards {word} cells", [cards.column(row, device.id) for device in devices]
+            closed = {cell[0]: pods for cell, pods in cards.closed.items() if cell[1] == row}
+            yield f"cards {word} other", (closed, row in cards.mixed, row in cards.unscored)
 
     def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
         """Copy every array up to the last node, for comparison."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hami.cluster import ledger, node_facts, operations, quota, scratch
-from hami.cluster.ledger import LedgerRow, Standing
+from hami.cluster.ledger import Hold, LedgerRow
 from hami.cluster.node_facts import NodeFacts
 from hami.cluster.operations import Operation
 from hami.cluster.shelf import Shelf, width_for
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """The aggregate. `apply` is the only method that changes it."""
+    """The aggregate. `apply` is the only way to change what nodes, rows and quotas count."""
 
     def __init__(self, vendors: Iterable[Vendor]) -> None:
         scratch.keep_freed_memory()
@@ -61,10 +61,14 @@ class Cluster:
         self._places: dict[str, int] = {}
         #: Counts the changes of places.
         self._layout = 0
-        #: Names of nodes that have no place because their annotation does not decode.
+        #: Names of nodes of which something does not decode.
         self._broken: dict[str, None] = {}
-        #: "pod <uid>" -> what could not be read of it; nodes and quotas keep their own.
+        #: Pod UID -> what could not be read of it; nodes and quotas keep their own.
         self._pod_problems: dict[str, tuple[str, ...]] = {}
+        #: UIDs of the rows that are reservations.
+        self._reserved: dict[str, None] = {}
+        #: Pod UID -> the row its annotations ask for, while it is not bound.
+        self._annotated: dict[str, LedgerRow] = {}
 
     # Events of the API server.
 
@@ -80,7 +84,13 @@ class Cluster:
 
     def observe_pod(self, pod: objects.Pod) -> Operation | None:
         """Take over a pod as the API server has it; returns the reverse, None for no change."""
+        if not pod.uid:
+            return None  # no API server shows such a pod; without a UID it could not be told apart
         reading = ledger.read_pod(pod, tuple(self.vendors.values()))
+        if reading.row is not None and reading.row.hold is Hold.ANNOTATED:
+            self._annotated[pod.uid] = reading.row
+        else:
+            self._annotated.pop(pod.uid, None)
         if reading.problems:
             self._pod_problems[pod.uid] = reading.problems
         else:
@@ -93,7 +103,17 @@ class Cluster:
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
+        self._annotated.pop(uid, None)
         return self.apply(operations.DropRow(uid)) if uid in self._rows else None
+
+    def lapse(self, uid: str) -> Operation | None:
+        """Give up a reservation; what the pod's own annotations ask for counts again."""
+        if uid not in self._reserved:
+            return None
+        annotated = self._annotated.get(uid)
+        if annotated is None:
+            return self.apply(operations.DropRow(uid))
+        return self.apply(operations.PutRow(annotated))
 
     def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
         limits = quota.read_quota(observed, self.vendors.values())
@@ -121,23 +141,22 @@ class Cluster:
 
     def lapsed(self, now: float) -> list[str]:
         """Return the UIDs of reservations whose deadline has passed."""
-        return [
-            uid
-            for uid, row in self._rows.items()
-            if row.standing is Standing.RESERVED and row.deadline <= now
-        ]
+        return [uid for uid in self._reserved if self._rows[uid].deadline <= now]
 
     def problems(self) -> dict[str, tuple[str, ...]]:
-        """Return what could not be read, by `node <name>` and `pod <uid>`."""
+        """Return what could not be read, by `node <name>`, `pod <uid>`, `quota <ns>/<name>`."""
         found = {f"pod {uid}": told for uid, told in self._pod_problems.items()}
         found.update({f"node {n}": f.problems for n, f in self._nodes.items() if f.problems})
+        for limits in self.quotas.all_limits().values():
+            if limits.problems:
+                found[f"quota {limits.namespace}/{limits.name}"] = limits.problems
         return found
 
-    def broken(self, among: Iterable[str]) -> dict[str, str]:
-        """Return why nodes have no cards that should have some, for those of `among`."""
+    def broken(self, among: Sequence[str] | None) -> dict[str, str]:
+        """Return what does not decode of the named nodes; None is all nodes."""
         if not self._broken:
             return {}
-        names = set(among)
+        names = self._broken if among is None else set(among)
         return {name: self._nodes[name].problems[0] for name in self._broken if name in names}
 
     def place(self, node: str) -> tuple[Shelf, int] | None:
@@ -161,7 +180,8 @@ class Cluster:
         if isinstance(names, Asked):
             return names if names.layout == self._layout else self.ask(names.names)
         if names is None:
-            return Asked(None, self._layout, None, tuple(self._broken))
+            unplaced = tuple(name for name in self._broken if name not in self._places)
+            return Asked(None, self._layout, None, unplaced)
         codes = np.fromiter(
             map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
         )
@@ -194,8 +214,11 @@ class Cluster:
 
     def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
         before = self._nodes.pop(name, None)
+        self._broken.pop(name, None)
         if facts is not None:
             self._nodes[name] = facts
+            if facts.problems:
+                self._broken[name] = None
         self._set_place(name, before, facts)
         for row_on_it in self.rows_on(name):
             self._count(row_on_it, +1)
@@ -213,16 +236,14 @@ class Cluster:
             shelf.remove(row, before)
             del self._places[name]
         self._layout += 1
-        self._broken.pop(name, None)
         if facts is not None and width:
             if width not in self.shelves:
                 self.shelves[width] = Shelf(width, tuple(self.vendors))
             self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
-        elif facts is not None and facts.problems:
-            self._broken[name] = None
 
     def _set_row(self, uid: str, row: LedgerRow | None) -> Operation:
         before = self._rows.pop(uid, None)
+        self._reserved.pop(uid, None)
         if before is not None:
             self._count(before, -1)
             self._charge(before, -1)
@@ -232,6 +253,8 @@ class Cluster:
                 del self._by_node[before.node]
         if row is not None:
             self._rows[uid] = row
+            if row.hold is Hold.RESERVED:
+                self._reserved[uid] = None
             self._by_node.setdefault(row.node, {})[uid] = None
             self._count(row, +1)
             self._charge(row, +1)
@@ -255,6 +278,8 @@ class Cluster:
         shelf, at = place
         for word, card, slots, memory, cores in row.holdings():
             shelf.use(at, word, card, slots=sign * slots, memory=sign * memory, cores=sign * cores)
+        for word, card in row.closed:
+            shelf.close(at, word, card, sign)
         for word, ids in row.ids:
             shelf.hold_ids(at, word, sign * ids)
 

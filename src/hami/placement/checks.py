@@ -61,6 +61,8 @@ def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
 def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
     """Collect what refuses a card however empty it is: tables and the user's wishes."""
     refused: Flags = cards.refused[:, :rows].copy()  # explanations outlive the tables
+    for column, row in cards.closed:
+        refused[column, row] |= Standing.CORDONED
     if wishes.use_types or wishes.nouse_types:
         wrong = [0 if _type_accepted(t, wishes) else Standing.TYPE for t in cards.types.texts]
         refused |= np.array(wrong, dtype=np.uint8)[cards.type_number[:, :rows]]

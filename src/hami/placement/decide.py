@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from hami.cluster import operations
-from hami.cluster.ledger import LedgerRow, Standing
+from hami.cluster.ledger import Hold, LedgerRow
 from hami.cluster.shelf import Shelf
 from hami.cluster.state import Asked, Cluster
 from hami.placement import near_miss, policy, question, score
@@ -68,9 +68,9 @@ def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> Ledge
         name=pod.name,
         node=winner.node,
         kinds=pod.kinds,
-        slots=tuple(winner.slots.items()),
+        slots=tuple(sorted(winner.slots.items())),
         ids=tuple((word, total.count) for word, total in pod.totals().items()),
-        standing=Standing.RESERVED,
+        hold=Hold.RESERVED,
         deadline=deadline,
     )
 
@@ -104,7 +104,7 @@ def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
             near_misses=()
             if winner
             else near_miss.find(first, [(j.shelf, j.finding) for j in judged]),
-            problems=cluster.broken(asked.unknown),
+            problems={} if winner else cluster.broken(asked.names),
             notes=(_LINKS_NOTE,) if pod.gpu_policy.wants_links else (),
         ),
     )

@@ -45,7 +45,10 @@ class NearMiss(msgspec.Struct, frozen=True):
     node: str
     #: As in FailedNodes.
     text: str
-    #: How many more cards would have had to be eligible.
+    #: The container and the vendor of the cards it was about.
+    container: str
+    vendor: str
+    #: How many more cards would have had to be eligible, at least one.
     cards_missing: int
     #: The smallest amounts that a card refused for nothing else was short of, where one was.
     memory_short: int | None = None
@@ -68,6 +71,9 @@ class Group(msgspec.Struct, frozen=True):
     reasons: Counter[str]
     #: What the reason of a whole node means here.
     detail: str = ""
+    #: Whose cards were too few: a container and a vendor's word; empty for whole nodes.
+    container: str = ""
+    vendor: str = ""
 
     @property
     def text(self) -> str:
@@ -109,7 +115,7 @@ class Explanation(msgspec.Struct, frozen=True):
     winner: str | None
     score: float | None
     near_misses: tuple[NearMiss, ...]
-    #: Nodes asked about whose annotations do not decode, and why.
+    #: Nodes asked about whose annotations do not decode, and why; only if no node fits.
     problems: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
@@ -145,6 +151,13 @@ class Explanation(msgspec.Struct, frozen=True):
     def to_data(self, *, most_nodes: int = 10) -> dict[str, object]:
         """Return plain data for JSON; at most so many nodes are named per reason."""
         pod = self.question.pod
+        details: Counter[str] = Counter()
+        requests: Counter[str] = Counter()
+        for group in self.groups():
+            if group.detail:
+                details[group.detail] += len(group.names)
+            else:
+                requests[f"{group.vendor} of container {group.container}"] += len(group.names)
         return {
             "pod": f"{pod.namespace}/{pod.name}",
             "uid": pod.uid,
@@ -159,7 +172,8 @@ class Explanation(msgspec.Struct, frozen=True):
                 }
                 for reason, found in self.by_reason().items()
             },
-            "details": {group.detail: len(group.names) for group in self.groups() if group.detail},
+            "details": dict(details),
+            "failedRequests": dict(requests),
             "problems": dict(self.problems),
             "nearMisses": [msgspec.to_builtins(miss) for miss in self.near_misses],
             "notes": list(self.notes),
@@ -190,9 +204,10 @@ def _groups(question: Question, finding: Finding) -> Iterator[Group]:
         if reason is not None and rows.size:
             yield Group(finding.names_of(rows), Counter({str(reason): 0}), NODE_DETAILS[number])
     by_cards = finding.refused & (survey.node_refusal == 0)
-    for step in np.unique(survey.failed_step[by_cards]):
+    for step in np.flatnonzero(np.bincount(survey.failed_step[by_cards])).tolist():
+        position, request = question.steps[step]
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))
-        numbers = card_reasons(question, int(step), *finding.cards_of(rows))
+        numbers = card_reasons(question, step, *finding.cards_of(rows))
         met = np.flatnonzero(np.bincount(numbers.ravel(), minlength=_NO_CARD + 1)[:_NO_CARD])
         counts = np.stack([choice.count(numbers == number) for number in met])
         for members in _alike(counts):
@@ -200,6 +215,8 @@ def _groups(question: Question, finding: Finding) -> Iterator[Group]:
             yield Group(
                 finding.names_of(rows[members]),
                 Counter({str(_REASONS[number - 1]): cards for number, cards in reasons if cards}),
+                container=question.pod.containers[position].name,
+                vendor=request.word,
             )
 
 

@@ -39,9 +39,10 @@ def _of_shelf(
     steps = survey.failed_step[rows]
     standing, usage = finding.cards_of(rows)
     eligible = choice.count((standing | usage) == 0)
-    missing = np.maximum(needed[steps] - eligible.astype(np.int64), 0)
+    # Enough cards that are not on one NUMA node are still one too few.
+    missing = np.maximum(needed[steps] - eligible.astype(np.int64), 1)
     # One number to rank by: steps left to fit, cards missing, name.
-    distance = (len(needed) - steps).astype(np.int64) << 48 | missing << 32 | shelf.name_ranks[rows]
+    distance = (len(needed) - steps) << 48 | missing << 32 | shelf.name_ranks[rows]
     nearest = np.argpartition(distance, min(SHOWN, len(rows) - 1))[:SHOWN]
     return [
         (
@@ -56,7 +57,7 @@ def _miss(question: Question, shelf: Shelf, finding: Finding, row: int, missing:
     survey = finding.survey
     step = int(survey.failed_step[row])
     standing, usage = survey.standing[:, row], survey.usage[:, row]
-    _, request = question.steps[step]
+    position, request = question.steps[step]
     cards = shelf.cards[request.word]
     memory_short: list[int] = []
     cores_short: list[int] = []
@@ -71,6 +72,8 @@ def _miss(question: Question, shelf: Shelf, finding: Finding, row: int, missing:
     return NearMiss(
         node=finding.names[row],
         text=explanation.cards_text(question, step, standing, usage),
+        container=question.pod.containers[position].name,
+        vendor=request.word,
         cards_missing=missing,
         memory_short=min(memory_short, default=None),
         cores_short=min(cores_short, default=None),

@@ -1,8 +1,8 @@
 """Scheduling policies as users write them, turned into an order of cards.
 
 `hami.io/gpu-scheduler-policy` is one word or a comma chain; together with numa-bind it decides by
-which keys cards are sorted. The result is data (`CardOrder`), so that the vector code only follows
-it. The rules stand in docs/placement.md, section 5. No numpy here.
+which keys cards are sorted. The result is data, a series of `Key`, so that the vector code only
+follows it. The rules stand in docs/placement.md, section 5. No numpy here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Weights(msgspec.Struct, frozen=True):
 class GpuPolicy(msgspec.Struct, frozen=True):
     """A GPU policy as asked for."""
 
+    #: Without duplicates.
     words: tuple[str, ...]
+    #: Whether it was written as a chain, which may be of one word twice.
+    chain: bool = False
 
     @property
     def idle_only(self) -> bool:
@@ -59,9 +62,9 @@ class GpuPolicy(msgspec.Struct, frozen=True):
 
     def order(self, *, numa_bind: bool) -> tuple[Key, ...]:
         """Return the keys of the order of cards, the most important first."""
-        if len(self.words) > 1 or self.words == (NUMA,):
+        word = self.words[0]
+        if self.chain or word == NUMA:
             return self._chain(numa_bind=numa_bind)
-        (word,) = self.words
         if numa_bind:
             binpack = word == BINPACK
             return (Key.NUMA_LOW, Key.SCORE_HIGH) if binpack else (Key.NUMA_HIGH, Key.SCORE_LOW)
@@ -95,7 +98,9 @@ def parse_gpu_policy(value: str, default: str) -> GpuPolicy:
     for word in words:
         if word not in GPU_POLICIES:
             raise _unknown(annotation_keys.GPU_POLICY, word, GPU_POLICIES)
-    return GpuPolicy(words)
+    if not words:
+        raise _unknown(annotation_keys.GPU_POLICY, default, GPU_POLICIES)
+    return GpuPolicy(tuple(dict.fromkeys(words)), chain=len(words) > 1)
 
 
 def _unknown(key: str, word: str, known: tuple[str, ...]) -> errors.WireError:

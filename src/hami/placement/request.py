@@ -22,6 +22,9 @@ WHOLE_CARD = 100
 """Percent of a card's memory or compute that is all of it."""
 
 
+MAX_CONTAINERS = 100
+"""With cards, in one pod: each costs time on every node, and more are a mistake or an attack."""
+
 MAX_TYPES = 1000
 """Of product names in one wish: more than any vendor sells."""
 
@@ -31,6 +34,10 @@ class Defaults(msgspec.Struct, frozen=True):
 
     node_policy: str = policy.BINPACK
     gpu_policy: str = policy.SPREAD
+
+    def __post_init__(self) -> None:
+        policy.parse_node_policy(self.node_policy, "")
+        policy.parse_gpu_policy(self.gpu_policy, "")
 
 
 class CardRequest(msgspec.Struct, frozen=True):
@@ -128,6 +135,14 @@ def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> Po
     asked = {cards.word for container in containers for cards in container.cards}
     if not asked:
         return None
+    asking = sum(bool(container.cards) for container in containers)
+    if asking > MAX_CONTAINERS:
+        raise errors.WireError(
+            f"pod {pod.namespace}/{pod.name}",
+            f"{asking} containers with cards",
+            f"is more than the {MAX_CONTAINERS} a pod may have",
+            "split the pod",
+        )
     return PodRequest(
         uid=pod.uid,
         namespace=pod.namespace,

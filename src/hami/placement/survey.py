@@ -35,7 +35,7 @@ class Survey(msgspec.Struct, frozen=True):
     #: Number into checks.NODE_REASONS.
     node_refusal: Flags
     #: Number of the step that did not fit, where one did not.
-    failed_step: npt.NDArray[np.int16]
+    failed_step: npt.NDArray[np.int64]
     #: (card, row): why each card was refused in that step, bits of Standing and of Usage.
     standing: Flags
     usage: Flags
@@ -51,7 +51,7 @@ def _nothing_fits(width: int, node_refusal: Flags) -> Survey:
         fits=np.zeros(rows, dtype=np.bool_),
         score=np.zeros(rows),
         node_refusal=node_refusal,
-        failed_step=np.zeros(rows, dtype=np.int16),
+        failed_step=np.zeros(rows, dtype=np.int64),
         standing=cards,
         usage=cards,
         taken=(),
@@ -77,7 +77,7 @@ class Surveyor:
         alive = asked & (node_refusal == 0)
         if not alive.any():  # nor need the shelf have tables of all vendors asked for
             return _nothing_fits(self._shelf.width, node_refusal)
-        failed_step = np.zeros(alive.shape, dtype=np.int16)
+        failed_step = np.zeros(alive.shape, dtype=np.int64)
         standing = usage = np.zeros((self._shelf.width, *alive.shape), dtype=np.uint8)
         tally = Tally(self.question, self._shelf, rows)
         taken: list[Mask] = []

@@ -9,7 +9,6 @@ a `ConfigError`, because a half-understood configuration hands out the wrong GPU
 
 from __future__ import annotations
 
-import collections
 import os
 import pathlib
 import re
@@ -45,6 +44,15 @@ KNOWN_SECTIONS = (
 #: No character has more than four.
 _MAX_BYTES = 4 * yaml_text.MAX_CHARACTERS
 _START = "write at least\nnvidia:\n  resourceCountName: nvidia.com/gpu"
+
+#: Key in the file by field of the vendor's row.
+_RESOURCE_KEYS = {
+    "count": "resourceCountName",
+    "memory": "resourceMemoryName",
+    "memory_percentage": "resourceMemoryPercentageName",
+    "cores": "resourceCoreName",
+    "priority": "resourcePriorityName",
+}
 
 _MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.\S+")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -202,25 +210,19 @@ def _object_name(nvidia: section.Section, key: str) -> str:
 
 
 def _overridden(vendor: row.Vendor, given: section.Section) -> row.Vendor:
-    names = vendor.resources
-    count = _resource(given, "resourceCountName", names.count)
-    if not count:
+    names = {
+        field: _resource(given, key, getattr(vendor.resources, field))
+        for field, key in _RESOURCE_KEYS.items()
+    }
+    if not names["count"]:
         raise given.error(
-            "resourceCountName",
+            _RESOURCE_KEYS["count"],
             "must not be empty: no pod could ask for a card",
-            f"write {names.count}, or remove the key",
+            f"write {vendor.resources.count}, or remove the key",
         )
     return msgspec.structs.replace(
         vendor,
-        resources=row.ResourceNames(
-            count=count,
-            memory=_resource(given, "resourceMemoryName", names.memory),
-            memory_percentage=_resource(
-                given, "resourceMemoryPercentageName", names.memory_percentage
-            ),
-            cores=_resource(given, "resourceCoreName", names.cores),
-            priority=_resource(given, "resourcePriorityName", names.priority),
-        ),
+        resources=row.ResourceNames(**names),
         # 0 counts as 1, as in HAMi.
         memory_factor=given.whole("memoryFactor", vendor.memory_factor) or 1,
         default_memory=given.whole("defaultMemory", vendor.default_memory),
@@ -242,17 +244,21 @@ def _resource(given: section.Section, key: str, default: str) -> str:
 
 
 def _refuse_doubles(vendors: tuple[row.Vendor, ...], source: str) -> None:
-    names = collections.Counter(name for vendor in vendors for name in vendor.resources.named())
+    places: dict[str, list[str]] = {}
     for vendor in vendors:
-        for name in vendor.resources.named():
-            if names[name] > 1:
-                raise ConfigError(
-                    source=source,
-                    place=vendor.section,
-                    value=name,
-                    rule="names two resources at once",
-                    remedy="give each resource a name of its own",
-                )
+        for field, key in _RESOURCE_KEYS.items():
+            places.setdefault(getattr(vendor.resources, field), []).append(
+                f"{vendor.section}.{key}"
+            )
+    for name, keys in places.items():
+        if name and len(keys) > 1:
+            raise ConfigError(
+                source=source,
+                place=" and ".join(keys),
+                value=name,
+                rule="names more than one resource",
+                remedy="give each resource a name of its own; a key that is absent has its default",
+            )
 
 
 def _unknown_sections(data: dict[object, object], source: str) -> list[str]:

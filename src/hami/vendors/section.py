@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from hami.vendors import errors, yaml_text
 from hami.wire import go_values
 
+_LEAST_FACTOR, _MOST_FACTOR = 0.01, 100
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -76,14 +77,16 @@ class Section:
         return int(number)
 
     def factor(self, key: str, default: float) -> float:
-        """Return a finite number above 0."""
+        """Return a scaling factor; the bounds keep a slip of the pen from being believed."""
         value = self._value(key)
         if value is None:
             return default
         number = _number(value)
-        if number is None or number <= 0:
+        if number is None or not _LEAST_FACTOR <= number <= _MOST_FACTOR:
             raise self.error(
-                key, "must be a finite number above 0", "write 1 for no scaling, 1.5 for half more"
+                key,
+                f"must be a number from {_LEAST_FACTOR} to {_MOST_FACTOR}",
+                "write 1 for no scaling, 1.5 for half more",
             )
         return float(number)
 

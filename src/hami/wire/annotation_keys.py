@@ -1,4 +1,7 @@
-"""Annotation and label keys that no vendor owns. Vendors' keys stand in `hami.vendors` rows."""
+"""Annotation and label keys that no vendor owns: keys only, what they hold is read elsewhere.
+
+Vendors' keys stand in `hami.vendors` rows.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,12 @@ ASSIGNED_TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 GRANT_MAC = "hami.io/grant-mac"
+MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 
 # Pod, written by its user.
 NODE_POLICY = "hami.io/node-scheduler-policy"
 GPU_POLICY = "hami.io/gpu-scheduler-policy"
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+
+# Pod, a label of the cluster's gang scheduler.
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"

@@ -20,7 +20,6 @@ T = TypeVar("T")
 #: One decoder per type: building one costs more than decoding an annotation.
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = functools.cache(msgspec.json.Decoder)
 
-_SHOWN_BYTES = 100
 _GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
@@ -29,12 +28,15 @@ class Object(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="
 
 
 def decode(data: bytes | str, into: type[T], *, what: str) -> T:
-    """Decode JSON into a declared type; `what` names the thing in the error."""
+    """Decode JSON into a declared type; `what` names the thing in the error.
+
+    The error quotes a text (an annotation's value), but of bytes (whole objects, with env and
+    annotations of any kind) it tells only the length.
+    """
     try:
         decoded: T = _decoder(into).decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        shown = data if isinstance(data, str) else bytes(data[:_SHOWN_BYTES])
-        raise errors.WireError(what, shown, f"does not decode: {error}") from error
+        raise errors.WireError(what, data, f"does not decode: {error}") from error
     return decoded
 
 
@@ -44,7 +46,10 @@ def encode(value: Any) -> bytes:
 
 
 def encode_text(value: Any) -> str:
-    """Encode as JSON text for annotation values, byte for byte as Go does."""
+    """Encode as JSON text for annotation values.
+
+    Texts, integers and booleans are written byte for byte as Go writes them; floats may differ.
+    """
     # The escaped characters stand in strings only, so the text can be translated as a whole.
     return _encode(value, "deterministic").decode().translate(_GO_ESCAPES)
 

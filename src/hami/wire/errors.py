@@ -3,6 +3,7 @@
 Whatever arrives, decoders raise `WireError` and nothing else, so that a caller can treat one bad
 pod or node as that pod's or node's problem. The message names what was read, the value, the rule
 it breaks and what to do about it; values are cut, because an annotation may be a megabyte long.
+Bytes are whole documents: only their length is told, because they may hold secrets.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ _SHOWN_BITS = 256  # beyond some thousand digits Python refuses to write a numbe
 
 def shorten(value: object) -> str:
     """Quote `value` for a message, cut to a readable length."""
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
         return f"a number of {value.bit_length()} bits"
     text = value if isinstance(value, str) else repr(value)

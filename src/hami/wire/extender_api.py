@@ -3,7 +3,8 @@
 Today's schedulers write Go's capitalised names (`NodeNames`), old ones lower-case ones; both are
 read, the capitalised ones written, which every version reads. Requests carry node names only, if
 the extender is configured as cache capable; simulators send whole nodes and want the very same
-objects back, so their raw JSON is kept.
+objects back, so their raw JSON is kept. A null among names or nodes is skipped, and a node that
+cannot be read is named beside the others instead of failing the request.
 """
 
 from __future__ import annotations
@@ -17,6 +18,16 @@ from hami.wire import codec, errors, objects
 
 class _NodeList(codec.Object, frozen=True):
     items: list[msgspec.Raw] | None = None
+
+
+class _NameOnly(codec.Object, frozen=True):
+    name: str | None = None
+
+
+class _NodeName(codec.Object, frozen=True):
+    """What is still read of a node that does not decode."""
+
+    metadata: _NameOnly | None = None
 
 
 class _Args(
@@ -34,21 +45,23 @@ class _Args(
 ):
     pod: objects.Pod | None = None
     nodes: _NodeList | None = None
-    node_names: list[str] | None = None
+    node_names: list[str | None] | None = None
     old_pod: objects.Pod | None = None
     old_nodes: _NodeList | None = None
-    old_node_names: list[str] | None = None
-    camel_node_names: list[str] | None = None
+    old_node_names: list[str | None] | None = None
+    camel_node_names: list[str | None] | None = None
 
 
 class Args(codec.Object, frozen=True):
     """A filter request: a pod and the nodes that may take it."""
 
     pod: objects.Pod | None
-    #: Whole nodes, only from simulators, and the same as raw JSON.
+    #: Whole nodes, only from simulators, and the same as raw JSON, at the same positions.
     nodes: tuple[objects.Node, ...] | None
     raw_nodes: tuple[msgspec.Raw, ...] | None
     node_names: list[str] | None
+    #: Nodes that cannot be read, and why: by name, or as `nodes[<position>]` where that is lost.
+    bad_nodes: dict[str, str]
 
 
 class BindingArgs(codec.Object, frozen=True):
@@ -100,13 +113,25 @@ def decode_args(data: bytes) -> Args:
     """Read a filter request."""
     args = codec.decode(data, _Args, what="filter request")
     listed = args.nodes or args.old_nodes
-    raw = None if listed is None else tuple(listed.items or ())
+    nodes: list[objects.Node] = []
+    raw_nodes: list[msgspec.Raw] = []
+    bad: dict[str, str] = {}
+    for place, raw in enumerate((listed and listed.items) or ()):
+        if bytes(raw) == b"null":
+            continue
+        try:
+            nodes.append(codec.decode(bytes(raw), objects.Node, what="filter request, node"))
+        except errors.WireError as error:
+            bad[_name_of(raw) or f"nodes[{place}]"] = str(error)
+        else:
+            raw_nodes.append(raw)
     names = (args.node_names, args.old_node_names, args.camel_node_names)
     return Args(
         pod=args.pod or args.old_pod,
-        nodes=None if raw is None else tuple(map(_node, raw)),
-        raw_nodes=raw,
-        node_names=next((found for found in names if found is not None), None),
+        nodes=None if listed is None else tuple(nodes),
+        raw_nodes=None if listed is None else tuple(raw_nodes),
+        node_names=next((_present(found) for found in names if found is not None), None),
+        bad_nodes=bad,
     )
 
 
@@ -149,8 +174,17 @@ def encode_binding_result(error: str = "") -> bytes:
     return codec.encode(_BindingResult(error=error))
 
 
-def _node(raw: msgspec.Raw) -> objects.Node:
-    return codec.decode(bytes(raw), objects.Node, what="filter request, node")
+def _present(names: list[str | None]) -> list[str]:
+    return [name for name in names if name is not None]
+
+
+def _name_of(raw: msgspec.Raw) -> str:
+    """Return the name of a node that does not decode; empty where it cannot be read either."""
+    try:
+        node = codec.decode(bytes(raw), _NodeName, what="filter request, node")
+    except errors.WireError:
+        return ""
+    return (node.metadata and node.metadata.name) or ""
 
 
 def _needed(value: str | None, key: str) -> str:

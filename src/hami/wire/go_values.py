@@ -49,6 +49,15 @@ def parse_int32(text: str, *, what: str) -> int:
     return value
 
 
+def amount(value: int, *, what: str) -> int:
+    """Return `value` if it is an amount on the wire: not negative, at most 32 bits with sign."""
+    if value < 0:
+        raise errors.WireError(what, value, "is negative")
+    if value > INT32_MAX:
+        raise errors.WireError(what, value, f"is outside 32 bits, at most {INT32_MAX}")
+    return value
+
+
 def parse_duration(text: str, *, what: str) -> float:
     """Read a duration such as `5m`, `28s` or `1h30m`, in seconds."""
     if len(text) > _LONGEST_DURATION:

@@ -2,8 +2,9 @@
 
 Two formats are in use: a JSON array (NVIDIA and most vendors) and the older colon format (Hygon,
 Iluvatar). The JSON is written with the field order, omissions and escapes of Go, so that HAMi's and
-our agent write the same bytes for the same cards. Any error rejects the whole annotation: half a
-node is worse than none, because the missing half may be in use.
+our agent write the same bytes for the same cards; only floats within custominfo may look different.
+Any error rejects the whole annotation: half a node is worse than none, because the missing half may
+be in use. What would be rejected is not written either.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from hami.wire import codec, errors, go_values
 
 _INT16_MAX = 2**15 - 1
 _OLD_FIELDS, _NEW_FIELDS = 7, 9
+_LONGEST_TEXT = 256
 
-
+_WHAT = "node register annotation"
 _SEPARATORS = frozenset(",:;")
 _AMOUNTS = ("index", "count", "devmem", "devcore")
+_TEXTS = ("id", "type", "mode")
 
 
 class MigPlacement(codec.Object, frozen=True, omit_defaults=False):
@@ -97,18 +100,18 @@ class _Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"})
     custominfo: dict[str, Any] | None = None
 
 
-def decode_json(value: str, *, what: str = "node register annotation") -> tuple[Device, ...]:
+def decode_json(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
     """Read the JSON format. A field that is null counts as absent, as in Go."""
     read = codec.decode(value, list[_Device | None], what=what)
-    return _checked((_device(raw or _Device(), what) for raw in read), what)
+    return _checked((_device(raw or _Device()) for raw in read), what)
 
 
 def encode_json(devices: Iterable[Device]) -> str:
-    """Write the JSON format, byte for byte as Go does."""
-    return codec.encode_text(list(devices))
+    """Write the JSON format; what could not be read back is an error."""
+    return codec.encode_text(_checked(devices, _WHAT))
 
 
-def decode_colon(value: str, *, what: str = "node register annotation") -> tuple[Device, ...]:
+def decode_colon(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
     """Read the colon format, with seven or nine fields a card."""
     if ":" not in value:
         raise errors.WireError(what, value, "has no colon, which ends each card")
@@ -117,11 +120,15 @@ def decode_colon(value: str, *, what: str = "node register annotation") -> tuple
 
 
 def encode_colon(devices: Iterable[Device]) -> str:
-    """Write the colon format, nine fields a card; it has no place for MIG and custominfo."""
-    return "".join(map(_colon_record, devices))
+    """Write the colon format, nine fields a card; what could not be read back is an error.
+
+    It has no place for MIG and custominfo. A lone colon is a node without cards: readers refuse
+    an empty text.
+    """
+    return "".join(map(_colon_record, _checked(devices, _WHAT))) or ":"
 
 
-def _device(raw: _Device, what: str) -> Device:
+def _device(raw: _Device) -> Device:
     return Device(
         id=raw.id or "",
         index=raw.index or 0,
@@ -132,8 +139,7 @@ def _device(raw: _Device, what: str) -> Device:
         numa=raw.numa or 0,
         mode=raw.mode or "",
         mig_profiles=tuple(
-            _mig_profile(profile or _MigProfile(), f"{what}, card {errors.shorten(raw.id or '')}")
-            for profile in raw.mig_profiles or ()
+            _mig_profile(profile or _MigProfile()) for profile in raw.mig_profiles or ()
         ),
         health=raw.health or False,
         devicevendor=raw.devicevendor or "",
@@ -141,20 +147,15 @@ def _device(raw: _Device, what: str) -> Device:
     )
 
 
-def _mig_profile(raw: _MigProfile, what: str) -> MigProfile:
-    what = f"{what}, MIG profile {errors.shorten(raw.name or '')}"
+def _mig_profile(raw: _MigProfile) -> MigProfile:
     places = [place or _MigPlacement() for place in raw.placements or ()]
     return MigProfile(
         name=raw.name or "",
-        memory=_in_range(raw.memory or 0, f"{what}, memoryMB"),
-        core=_in_range(raw.core or 0, f"{what}, core"),
-        slice_count=_in_range(raw.slice_count or 0, f"{what}, sliceCount"),
+        memory=raw.memory or 0,
+        core=raw.core or 0,
+        slice_count=raw.slice_count or 0,
         placements=tuple(
-            MigPlacement(
-                start=_in_range(place.start or 0, f"{what}, start"),
-                size=_in_range(place.size or 0, f"{what}, size"),
-            )
-            for place in places
+            MigPlacement(start=place.start or 0, size=place.size or 0) for place in places
         ),
     )
 
@@ -182,7 +183,7 @@ def _colon_device(record: str, what: str) -> Device:
 
 
 def _colon_record(device: Device) -> str:
-    for text in (device.id, device.type, device.mode):
+    for text in (device.type, device.mode):
         if not _SEPARATORS.isdisjoint(text):
             raise errors.WireError(
                 f"card {errors.shorten(device.id)}",
@@ -197,7 +198,7 @@ def _colon_record(device: Device) -> str:
 
 
 def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
-    """Hold every card to the rules that both formats share."""
+    """Hold every card to the rules that both formats share, in reading and in writing."""
     seen: dict[str, Device] = {}
     for device in devices:
         if not device.id:
@@ -207,19 +208,35 @@ def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
         if device.id in seen:
             raise errors.WireError(what, device.id, "stands there twice")
         seen[device.id] = device
-        for field in _AMOUNTS:
-            amount = getattr(device, field)
-            if not 0 <= amount <= go_values.INT32_MAX:
-                _in_range(amount, f"{what}, card {errors.shorten(device.id)}, {field}")
-        if not -_INT16_MAX - 1 <= device.numa <= _INT16_MAX:
-            card = f"{what}, card {errors.shorten(device.id)}"
-            raise errors.WireError(f"{card}, numa", device.numa, "is outside 16 bits")
+        _check_card(device, what)
     return tuple(seen.values())
 
 
-def _in_range(value: int, what: str) -> int:
-    if value < 0:
-        raise errors.WireError(what, value, "is negative")
-    if value > go_values.INT32_MAX:
-        raise errors.WireError(what, value, f"is outside 32 bits, at most {go_values.INT32_MAX}")
-    return value
+def _check_card(device: Device, what: str) -> None:
+    for field in _TEXTS:
+        text = getattr(device, field)
+        if len(text) > _LONGEST_TEXT:
+            raise errors.WireError(
+                f"{what}, card {errors.shorten(device.id)}, {field}",
+                text,
+                f"has {len(text)} characters, at most {_LONGEST_TEXT} are allowed",
+            )
+    for field in _AMOUNTS:
+        amount = getattr(device, field)
+        if not 0 <= amount <= go_values.INT32_MAX:  # named only where it is needed
+            go_values.amount(amount, what=f"{what}, card {errors.shorten(device.id)}, {field}")
+    if not -_INT16_MAX - 1 <= device.numa <= _INT16_MAX:
+        card = f"{what}, card {errors.shorten(device.id)}"
+        raise errors.WireError(f"{card}, numa", device.numa, "is outside 16 bits")
+    for profile in device.mig_profiles:
+        _check_profile(profile, f"{what}, card {errors.shorten(device.id)}")
+
+
+def _check_profile(profile: MigProfile, what: str) -> None:
+    what = f"{what}, MIG profile {errors.shorten(profile.name)}"
+    go_values.amount(profile.memory, what=f"{what}, memoryMB")
+    go_values.amount(profile.core, what=f"{what}, core")
+    go_values.amount(profile.slice_count, what=f"{what}, sliceCount")
+    for place in profile.placements:
+        go_values.amount(place.start, what=f"{what}, start")
+        go_values.amount(place.size, what=f"{what}, size")

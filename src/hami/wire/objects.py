@@ -1,9 +1,9 @@
 """The few fields of Kubernetes objects that we read.
 
 Unknown fields are skipped by the decoder; every known one may be missing or null, because clients
-in many languages write these objects. Code reads through the properties (`pod.annotations`,
-`pod.containers`), which turn null into empty. Quantities stay as they came; `hami.wire.quantity`
-reads them. The only object we create is a Binding.
+in many languages write these objects. Code reads through properties and methods
+(`pod.annotations`, `pod.containers()`), which turn null into empty. Quantities stay as they came;
+`hami.wire.quantity` reads them. The only object we create is a Binding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 
-from hami.wire import codec
+from hami.wire import annotation_keys, codec
 
 Amount = str | int | float
 """A Kubernetes quantity as JSON carries it: mostly a string, sometimes a bare number."""
@@ -178,7 +178,8 @@ class Pod(_Named, frozen=True):
     def pod_group(self) -> str:
         """Name of the gang it belongs to, or empty."""
         group = self.spec and self.spec.scheduling_group
-        return (group and group.pod_group_name) or self.labels.get(POD_GROUP_LABEL) or ""
+        label = self.labels.get(annotation_keys.POD_GROUP_LABEL)
+        return (group and group.pod_group_name) or label or ""
 
     def containers(self) -> Iterator[tuple[ContainerKind, Container]]:
         """Yield every container with its kind: init containers first, then app containers."""
@@ -206,9 +207,6 @@ class Pod(_Named, frozen=True):
             if status.state.terminated.exit_code == 0
         }
         return bool(running_once) and running_once <= ended
-
-
-POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 class NodeSpec(codec.Object, frozen=True):

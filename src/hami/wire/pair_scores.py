@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from hami.wire import codec, errors, go_values
 
+_WHAT = "pair score annotation"
+
 
 class PairScores(codec.Object, frozen=True, omit_defaults=False):
     """The scores of one card."""
@@ -27,28 +29,32 @@ class _PairScores(codec.Object, frozen=True):
     score: dict[str, int | None] | None = None
 
 
-def decode(value: str, *, what: str = "pair score annotation") -> tuple[PairScores, ...]:
+def decode(value: str, *, what: str = _WHAT) -> tuple[PairScores, ...]:
     """Read the scores of all cards of a node."""
-    cards: dict[str, PairScores] = {}
-    for raw in codec.decode(value, list[_PairScores | None], what=what):
-        card = _card(raw or _PairScores(), what)
-        if card.uuid in cards:
-            raise errors.WireError(what, card.uuid, "stands there twice")
-        cards[card.uuid] = card
-    return tuple(cards.values())
+    read = codec.decode(value, list[_PairScores | None], what=what)
+    return _checked((_card(raw or _PairScores()) for raw in read), what)
 
 
 def encode(cards: Iterable[PairScores]) -> str:
-    """Write the scores of all cards of a node."""
-    return codec.encode_text(list(cards))
+    """Write the scores of all cards of a node; what could not be read back is an error."""
+    return codec.encode_text(_checked(cards, _WHAT))
 
 
-def _card(raw: _PairScores, what: str) -> PairScores:
-    if not raw.uuid:
-        raise errors.WireError(what, raw.uuid, "is no card id: an entry must name its card")
+def _card(raw: _PairScores) -> PairScores:
     score = {other: number or 0 for other, number in (raw.score or {}).items()}
-    for other, number in score.items():
-        if abs(number) > go_values.INT32_MAX:
-            pair = f"{errors.shorten(raw.uuid)} and {errors.shorten(other)}"
-            raise errors.WireError(f"{what}, score of {pair}", number, "is outside 32 bits")
-    return PairScores(uuid=raw.uuid, score=score)
+    return PairScores(uuid=raw.uuid or "", score=score)
+
+
+def _checked(cards: Iterable[PairScores], what: str) -> tuple[PairScores, ...]:
+    seen: dict[str, PairScores] = {}
+    for card in cards:
+        if not card.uuid:
+            raise errors.WireError(what, card.uuid, "is no card id: an entry must name its card")
+        if card.uuid in seen:
+            raise errors.WireError(what, card.uuid, "stands there twice")
+        seen[card.uuid] = card
+        for other, number in card.score.items():
+            if abs(number) > go_values.INT32_MAX:
+                pair = f"{errors.shorten(card.uuid)} and {errors.shorten(other)}"
+                raise errors.WireError(f"{what}, score of {pair}", number, "is outside 32 bits")
+    return tuple(seen.values())

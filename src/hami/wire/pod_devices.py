@@ -8,7 +8,7 @@ nodes (its issue 2899); the reader of the ledger copes with that, this codec onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from hami.wire import codec, errors, go_values
 
@@ -33,7 +33,7 @@ Slots = tuple[tuple[Grant, ...], ...]
 
 
 def encode(slots: Iterable[Iterable[Grant]]) -> str:
-    """Write all slots of a pod."""
+    """Write all slots of a pod; what could not be read back is an error."""
     return "".join("".join(map(_encode_grant, slot)) + ";" for slot in slots)
 
 
@@ -43,25 +43,57 @@ def decode(value: str, *, what: str = "device list") -> Slots:
     Records without a comma are skipped and fields after the fourth ignored, as HAMi does. A
     record with an empty UUID (old writers put `,,0,0:` into empty slots) grants nothing.
     """
+    return tuple(_decode_slot(part, what) for part in _parts(value))
+
+
+def salvage(value: str) -> tuple[Slots, tuple[str, ...]]:
+    """Read what can be read of a list that `decode` refuses: grants, and ids of damaged records.
+
+    A bound pod runs on its cards whatever happened to its annotation since. If one damaged record
+    took all of them out of the ledger, they would be handed out a second time. So the readable
+    grants count, and the cards of unreadable ones are named: how much of them is in use is unknown.
+    Never raises; a list that `decode` reads comes back the same, with no id.
+    """
+    slots: list[tuple[Grant, ...]] = []
+    damaged: list[str] = []
+    for part in _parts(value):
+        grants: list[Grant] = []
+        for record in _records(part):
+            try:
+                grants.append(_decode_grant(record, "device list"))
+            except errors.WireError:
+                damaged.append(record.partition(",")[0])
+        slots.append(tuple(grant for grant in grants if grant.uuid))
+    return tuple(slots), tuple(uuid for uuid in damaged if uuid)
+
+
+def _parts(value: str) -> list[str]:
     parts = value.split(";")
     if not parts[-1]:
         parts.pop()
-    return tuple(_decode_slot(part, what) for part in parts)
+    return parts
+
+
+def _records(part: str) -> Iterator[str]:
+    return (record for record in part.split(":") if "," in record)
 
 
 def _encode_grant(grant: Grant) -> str:
+    what = f"grant of card {errors.shorten(grant.uuid)}"
+    if not grant.uuid:
+        raise errors.WireError(what, grant.uuid, "is no card id: a reader would skip the grant")
     for text in (grant.uuid, grant.type):
         if not _SEPARATORS.isdisjoint(text):
             raise errors.WireError(
-                f"grant of card {errors.shorten(grant.uuid)}",
-                text,
-                "holds one of , : ; which the device list cannot carry",
+                what, text, "holds one of , : ; which the device list cannot carry"
             )
-    return f"{grant.uuid},{grant.type},{grant.memory},{grant.cores}:"
+    memory = go_values.amount(grant.memory, what=f"{what}, memory")
+    cores = go_values.amount(grant.cores, what=f"{what}, cores")
+    return f"{grant.uuid},{grant.type},{memory},{cores}:"
 
 
 def _decode_slot(text: str, what: str) -> tuple[Grant, ...]:
-    grants = (_decode_grant(record, what) for record in text.split(":") if "," in record)
+    grants = (_decode_grant(record, what) for record in _records(text))
     return tuple(grant for grant in grants if grant.uuid)
 
 
@@ -82,7 +114,4 @@ def _decode_grant(record: str, what: str) -> Grant:
 
 
 def _amount(text: str) -> int:
-    value = go_values.parse_int32(text, what="amount")
-    if value < 0:
-        raise errors.WireError("amount", text, "is negative")
-    return value
+    return go_values.amount(go_values.parse_int32(text, what="amount"), what="amount")

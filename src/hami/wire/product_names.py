@@ -12,10 +12,15 @@ _DIGITS = frozenset("0123456789")
 
 
 def matches(token: str, product: str) -> bool:
-    """Return whether `token` occurs in `product`, ignoring case, without cutting a number."""
-    if not token:
+    """Return whether `token` occurs in `product`, ignoring case, without cutting a number.
+
+    A product has at most 256 characters (`hami.wire.node_register`), and a longer token, of which
+    lower-casing never makes a shorter one, is not searched for: so the work is bounded.
+    """
+    product = product.lower()
+    if not token or len(token) > len(product):
         return False
-    token, product = token.lower(), product.lower()
+    token = token.lower()
     digit_first, digit_last = token[0] in _DIGITS, token[-1] in _DIGITS
     start = product.find(token)
     while start >= 0:

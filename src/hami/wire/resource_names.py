@@ -28,8 +28,9 @@ def check(name: str, *, what: str) -> str:
         rule = f"has a domain of more than {_LONGEST_PREFIX} characters"
     elif not _PREFIX.fullmatch(prefix):
         rule = "has a domain that is not lower-case letters, digits, - and . in DNS form"
-    elif prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io"):
-        rule = "lies in kubernetes.io, which is kept for Kubernetes itself"
+    elif prefix.endswith("kubernetes.io"):
+        # As Kubernetes does: mykubernetes.io counts as its own, too.
+        rule = "has a domain that ends in kubernetes.io, which is kept for Kubernetes itself"
     elif prefix.startswith("requests."):
         rule = "begins with requests., which is kept for quotas"
     elif len(local) > _LONGEST_NAME:

@@ -114,16 +114,21 @@ def test_a_pod_shrinks_to_its_app_containers_when_its_init_containers_have_ended
     init = [builders.container("prepare", gpu=1)]
     pod_of = {
         code: builders.granted(
-            "p", "n", [("a", 20000, 10)], [("a", 10000, 5)], init=init, init_exit_codes=code
+            "p",
+            "n",
+            [("a", 20000, 10)],
+            [("a", 10000, 5)],
+            init=init,
+            init_exit_codes={} if code is None else {"prepare": code},
         )
-        for code in ((), (1,), (0,))
+        for code in (None, 1, 0)
     }
     cluster = builders.cluster(builders.node("n", [builders.card("a", devmem=80000)]))
-    cluster.observe_pod(pod_of[()])
+    cluster.observe_pod(pod_of[None])
     assert builders.use(cluster, "n", "a") == (1, 20000, 10)
-    cluster.observe_pod(pod_of[(1,)])
+    cluster.observe_pod(pod_of[1])
     assert builders.use(cluster, "n", "a") == (1, 20000, 10)
-    cluster.observe_pod(pod_of[(0,)])
+    cluster.observe_pod(pod_of[0])
     assert builders.use(cluster, "n", "a") == (1, 10000, 5)
     assert cluster.quotas.used("default", "NVIDIA") == (10000, 5)
 
@@ -135,7 +140,7 @@ def test_a_sidecar_never_ends_so_only_plain_init_containers_decide_when_a_pod_sh
     running = builders.granted("p", "n", *slots, init=init)
     cluster.observe_pod(running)
     assert builders.use(cluster, "n", "a") == (2, 600, 2)
-    document = builders.granted("p", "n", *slots, init=[init[1], init[0]], init_exit_codes=[0])
+    document = builders.granted("p", "n", *slots, init=init, init_exit_codes={"prepare": 0})
     assert document.init_done
     cluster.observe_pod(document)
     assert builders.use(cluster, "n", "a") == (2, 300, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.cluster import ledger, operations
-from hami.cluster.ledger import Standing
+from hami.cluster.ledger import Hold
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.wire.pod_devices import Grant
@@ -83,7 +83,7 @@ def test_a_pod_annotated_by_hamis_scheduler_counts_before_it_is_bound() -> None:
     )
     kept = cluster(node("n", [card("a")]), unbound)
     assert use(kept, "n", "a") == (1, 3000, 30)
-    assert kept.rows["p"].standing is Standing.ANNOTATED
+    assert kept.rows["p"].hold is Hold.ANNOTATED
     kept.observe_pod(pod("p", container(gpu=1)))
     assert use(kept, "n", "a") == (0, 0, 0)
 
@@ -122,7 +122,7 @@ class TestReservations:
         kept, _ = self.reserved()
         kept.observe_pod(granted("p", "n", [("a", 3000, 30)]))
         assert use(kept, "n", "a") == (1, 3000, 30)
-        assert kept.rows["p"].standing is Standing.BOUND
+        assert kept.rows["p"].hold is Hold.BOUND
         assert kept.lapsed(1e9) == []
 
     def test_a_reservation_lapses_at_its_deadline_and_not_before(self) -> None:
@@ -172,7 +172,7 @@ def test_a_grant_of_hami_with_a_missing_slot_is_not_given_back_when_init_ends() 
         [("a", 3000, 30)],
         init=[container("prepare")],
         containers=[container("main", gpu=1)],
-        init_exit_codes=[0],
+        init_exit_codes={"prepare": 0},
     )
     assert shifted.init_done
     kept = cluster(node("n", [card("a")]), shifted)

@@ -129,7 +129,7 @@ class TestDeviceIds:
             [("g-0", 10, 0), ("g-1", 10, 0)],
             [("g-0", 10, 0)],
             init=[container("prepare", gpu=2)],
-            init_exit_codes=[0],
+            init_exit_codes={"prepare": 0},
         )
         kept = cluster(node("n", cards("g", 2), allocatable=2), done)
         assert use(kept, "n", "g-1") == (0, 0, 0)

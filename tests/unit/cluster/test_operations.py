@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hami.cluster import drift, operations
-from hami.cluster.ledger import LedgerRow, Standing
+from hami.cluster.ledger import Hold, LedgerRow
 from hami.cluster.operations import Operation
 from hami.placement import decide, request
 from hami.wire import codec, objects, pod_devices
@@ -138,7 +138,7 @@ class History:
         pod = self._one(pick, bound=False)
         row = self.cluster.rows.get(pod.uid) if pod else None
         if pod is not None and row is not None:
-            assert row.standing is Standing.RESERVED
+            assert row.hold is Hold.RESERVED
             happened["bound"] += 1
             self._write(pod, row, {})
 
@@ -244,6 +244,11 @@ def test_drift_names_what_differs() -> None:
     kept = builders.cluster(node)
     lines = drift.drift(kept, nodes=[node], pods=[pod], quotas=[builders.quota("q", memory=1)])
     text = "\n".join(lines)
-    for part in ("row of pod p", "use of ('n', 'NVIDIA', 'a')", "quota use of", "quota ('default'"):
+    for part in (
+        "row of pod p",
+        "table ('n', 'cards NVIDIA memory_left')",
+        "quota use of",
+        "quota ('default'",
+    ):
         assert part in text
     assert drift.drift(kept, nodes=[node], pods=[], quotas=[]) == []

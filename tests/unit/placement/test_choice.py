@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hami.cluster.state import Cluster
-from hami.placement import score
-from hami.placement.policy import GpuPolicy, Key, Weights
+from hami.placement import policy, score
+from hami.placement.policy import Key, Weights
 from hami.wire import objects
 from hami.wire.node_register import Device
 from tests.builders import ask, card, cards, cluster, container, granted, node, pod, winner
@@ -116,9 +116,9 @@ class TestTies:
     def test_equal_nodes_go_by_name_whatever_the_order_of_their_arrival(self) -> None:
         names = ["n3", "n1", "n2"]
         for order in (names, sorted(names), sorted(names, reverse=True)):
-            for policy in ("binpack", "spread"):
+            for node_policy in ("binpack", "spread"):
                 kept = cluster(*(node(name, cards(name, 2)) for name in order))
-                found = ask(kept, pod("p", container(gpu=1)), order, node_policy=policy)
+                found = ask(kept, pod("p", container(gpu=1)), order, node_policy=node_policy)
                 assert winner(found) == ("n1", [["n1-1"]])
 
     def test_a_name_is_used_again_after_its_node_has_gone(self) -> None:
@@ -130,8 +130,8 @@ class TestTies:
 
     def test_equal_cards_go_by_the_highest_position(self) -> None:
         kept = cluster(node("n", cards("g", 4)))
-        for policy in ("binpack", "spread", "mutex", "numa", "numa,spread"):
-            found = winner(ask(kept, pod("p", container(gpu=1)), gpu_policy=policy))
+        for words in ("binpack", "spread", "mutex", "numa", "numa,spread"):
+            found = winner(ask(kept, pod("p", container(gpu=1)), gpu_policy=words))
             assert found == ("n", [["g-3"]])
 
     def test_a_changed_node_keeps_its_place_among_equals(self) -> None:
@@ -188,11 +188,11 @@ def test_the_request_itself_counts_in_the_score_of_unequal_cards() -> None:
 def test_a_policy_is_an_order_of_keys(
     words: tuple[str, ...], *, numa_bind: bool, want: tuple[Key, ...]
 ) -> None:
-    assert GpuPolicy(words).order(numa_bind=numa_bind) == want
+    assert policy.parse_gpu_policy(",".join(words), "").order(numa_bind=numa_bind) == want
 
 
 @pytest.mark.parametrize(
-    ("policy", "bound", "want"),
+    ("words", "bound", "want"),
     [
         ("binpack", "false", "g-2"),
         ("spread", "false", "g-3"),
@@ -205,7 +205,7 @@ def test_a_policy_is_an_order_of_keys(
         ("numa,binpack", "true", "g-2"),
     ],
 )
-def test_policies_order_cards_of_two_numa_nodes(policy: str, bound: str, want: str) -> None:
+def test_policies_order_cards_of_two_numa_nodes(words: str, bound: str, want: str) -> None:
     devices = [card(f"g-{at}", index=at, numa=at // 2) for at in range(4)]
     kept = cluster(
         node("n", devices),
@@ -214,7 +214,7 @@ def test_policies_order_cards_of_two_numa_nodes(policy: str, bound: str, want: s
     )
     wish = {"nvidia.com/numa-bind": bound}
     asking = pod("p", container(gpu=1, memory=10), annotations=wish)
-    assert winner(ask(kept, asking, gpu_policy=policy)) == ("n", [[want]])
+    assert winner(ask(kept, asking, gpu_policy=words)) == ("n", [[want]])
 
 
 def test_weights_decide_what_full_means() -> None:

@@ -80,6 +80,8 @@ def test_the_nearest_misses_say_how_little_was_missing() -> None:
     assert nearest == NearMiss(
         node="near",
         text="1/2 AllocatedCardsInsufficientRequest, 1/2 CardInsufficientMemory",
+        container="main",
+        vendor="NVIDIA",
         cards_missing=1,
         memory_short=2,
     )
@@ -121,6 +123,28 @@ def test_reasons_that_hami_does_not_tell_apart_have_details() -> None:
         "NodeInsufficientDevice",
         "node unregistered",
     }
+
+
+def test_details_of_nodes_of_different_width_add_up() -> None:
+    kept = cluster(
+        node("narrow", cards("a", 2), allocatable=1), node("wide", cards("b", 9), allocatable=1)
+    )
+    data = ask(kept, pod("p", container(gpu=2))).explanation.to_data()
+    assert data["details"] == {"kubelet has fewer free device ids than the pod needs": 2}
+
+
+def test_a_refusal_says_whose_cards_were_too_few() -> None:
+    asking = pod("p", container("small", gpu=1, memory=1), container("large", gpu=1, memory=9000))
+    explanation = ask(cluster(node("n", [card("a")])), asking).explanation
+    assert explanation.to_data()["failedRequests"] == {"NVIDIA of container large": 1}
+    assert explanation.near_misses[0].container == "large"
+
+
+def test_a_numa_miss_is_not_nearer_than_it_is() -> None:
+    bound = {"nvidia.com/numa-bind": "true"}
+    kept = cluster(node("n", [card("a", numa=0), card("b", numa=1)]))
+    (miss,) = ask(kept, pod("p", container(gpu=2), annotations=bound)).explanation.near_misses
+    assert (miss.text, miss.cards_missing) == ("2/2 NumaNotFit", 1)
 
 
 def test_a_node_whose_annotation_does_not_decode_is_explained_with_the_error() -> None:

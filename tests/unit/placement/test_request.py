@@ -155,6 +155,30 @@ def test_a_list_of_wanted_cards_that_names_none_is_refused(key: str) -> None:
         request.parse(asking, VENDORS, Defaults())
 
 
+def test_a_hundred_containers_with_cards_are_a_pod_and_one_more_is_refused() -> None:
+    for number in (100, 101):
+        asking = pod("p", *(container(f"c{at}", gpu=1) for at in range(number)), container("web"))
+        if number == 100:
+            assert request.parse(asking, VENDORS, Defaults()) is not None
+        else:
+            with pytest.raises(WireError, match=r"pod default/p: '101 containers with cards' is"):
+                request.parse(asking, VENDORS, Defaults())
+
+
+@pytest.mark.parametrize("bad", [{"gpu_policy": " "}, {"gpu_policy": "x"}, {"node_policy": "numa"}])
+def test_configured_policies_are_checked_when_they_are_set(bad: dict[str, str]) -> None:
+    with pytest.raises(WireError, match=r"-scheduler-policy"):
+        Defaults(**bad)
+
+
+def test_a_word_of_a_chain_may_stand_a_thousand_times() -> None:
+    wish = {"hami.io/gpu-scheduler-policy": "binpack," * 50_000}
+    found = request.parse(pod("p", container(gpu=1), annotations=wish), VENDORS, Defaults())
+    assert found is not None
+    assert found.gpu_policy.words == ("binpack",)
+    assert found.gpu_policy.chain
+
+
 def test_a_thousand_types_are_a_wish_and_one_more_is_refused() -> None:
     for number in (1000, 1001):
         wish = {"nvidia.com/nouse-gputype": ",".join(f"T{at}" for at in range(number))}

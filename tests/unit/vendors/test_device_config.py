@@ -232,6 +232,10 @@ nvidia:
     def test_a_scaling_may_be_quoted(self, written: str) -> None:
         assert parse(nvidia(f"deviceMemoryScaling: {written}")).nvidia.device_memory_scaling == 1.8
 
+    @pytest.mark.parametrize("bound", [0.01, 100])
+    def test_a_scaling_reaches_its_bounds(self, bound: float) -> None:
+        assert parse(nvidia(f"deviceCoreScaling: {bound}")).nvidia.device_core_scaling == bound
+
     def test_a_file_without_nvidia_is_enough_where_another_vendor_is_named(self) -> None:
         config = parse("hygon: {resourceCountName: hygon.com/dcunum}")
 
@@ -300,12 +304,14 @@ class TestAValueThatBreaksItsRule:
             ("memoryFactor: -1", "from 0 to 2147483647"),
             ("preConfiguredDeviceMemory: 1.5", "from 0 to 2147483647"),
             ("libCudaLogLevel: 5", "from 0 to 4"),
-            ("deviceMemoryScaling: 0", "above 0"),
-            ("deviceMemoryScaling: -1.5", "above 0"),
-            ("deviceCoreScaling: .inf", "finite"),
-            ("deviceCoreScaling: 1e999", "finite"),
-            ("deviceCoreScaling: .nan", "finite"),
-            ("deviceCoreScaling: true", "finite"),
+            ("deviceMemoryScaling: 0", "from 0.01 to 100"),
+            ("deviceMemoryScaling: 0.0099", "from 0.01 to 100"),
+            ("deviceMemoryScaling: 100.1", "from 0.01 to 100"),
+            ("deviceMemoryScaling: -1.5", "from 0.01 to 100"),
+            ("deviceCoreScaling: .inf", "from 0.01 to 100"),
+            ("deviceCoreScaling: 1e999", "from 0.01 to 100"),
+            ("deviceCoreScaling: .nan", "from 0.01 to 100"),
+            ("deviceCoreScaling: true", "from 0.01 to 100"),
             ("overwriteEnv: 1", "true or false"),
             ('enableNumaTopology: "maybe"', "true or false"),
             ("disableCoreLimit: []", "true or false"),
@@ -334,7 +340,8 @@ class TestAValueThatBreaksItsRule:
     def test_one_name_for_two_resources_is_refused(self) -> None:
         message = error_of(nvidia("resourceMemoryName: nvidia.com/gpu"))
 
-        assert "nvidia: 'nvidia.com/gpu' names two resources at once" in message
+        keys = "nvidia.resourceCountName and nvidia.resourceMemoryName"
+        assert f"{keys}: 'nvidia.com/gpu' names more than one resource" in message
 
     @pytest.mark.parametrize(
         ("value", "place", "rule"),

@@ -54,6 +54,24 @@ class TestFilter:
         args = extender_api.decode_args(b'{"NodeNames":[],"Nodes":{"items":null}}')
         assert (args.node_names, args.nodes) == ([], ())
 
+    def test_nulls_among_names_and_nodes_are_skipped(self) -> None:
+        args = extender_api.decode_args(b'{"NodeNames":["a",null,"b"],"Nodes":{"items":[null]}}')
+        assert args.node_names == ["a", "b"]
+        assert (args.nodes, args.raw_nodes, args.bad_nodes) == ((), (), {})
+
+    def test_a_node_that_cannot_be_read_does_not_fail_the_others(self) -> None:
+        named = '{"metadata":{"name":"n2","annotations":{"secret":5}}}'
+        items = f'{named}, {NODE} ,null,{{"metadata":5}},{{"spec":5}}'
+        args = extender_api.decode_args(f'{{"Nodes":{{"items":[{items}]}}}}'.encode())
+        assert args.nodes is not None
+        assert args.raw_nodes is not None
+        assert [node.name for node in args.nodes] == ["n1"]
+        assert [bytes(raw).decode() for raw in args.raw_nodes] == [NODE]
+        assert list(args.bad_nodes) == ["n2", "nodes[3]", "nodes[4]"]
+        assert args.bad_nodes["n2"].startswith(
+            f"filter request, node: {len(named)} bytes does not decode: "
+        )
+
     @pytest.mark.parametrize(
         "data",
         [
@@ -62,9 +80,7 @@ class TestFilter:
             b"[]",
             b'{"Pod":5}',
             b'{"NodeNames":"n1"}',
-            b'{"NodeNames":[null]}',
-            b'{"Nodes":{"items":[null]}}',
-            b'{"Nodes":{"items":[{"metadata":5}]}}',
+            b'{"NodeNames":[5]}',
             b'{"Nodes":[]}',
             b'{"Pod":{}',
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ GOOD_RESOURCES = [
     "metax-tech.com/sgpu",
     "cambricon.com/mlu.smlu.vmemory",
     "a/b",
+    "kubernetes.io.example/gpu",
     "x.y/under_score.dot",
     f"{'a' * 61}.{'b' * 61}.{'c' * 61}.{'d' * 58}/{'n' * 63}",
 ]
@@ -36,6 +39,7 @@ BAD_RESOURCES = {
     "long domain": (f"{'a' * 245}/gpu", "more than 244"),
     "long name": (f"nvidia.com/{'g' * 64}", "more than 63"),
     "kubernetes' own": ("kubernetes.io/gpu", "kubernetes.io"),
+    "looks like kubernetes' own": ("mykubernetes.io/gpu", "kubernetes.io"),
     "below kubernetes' own": ("batch.kubernetes.io/gpu", "kubernetes.io"),
     "quota word": ("requests.nvidia.com/gpu", "requests."),
 }
@@ -185,6 +189,29 @@ UUID_LISTS = {
 @pytest.mark.parametrize(("value", "want"), UUID_LISTS.values(), ids=UUID_LISTS)
 def test_a_uuid_list_holds_whole_ids(value: str, *, want: bool) -> None:
     assert ("GPU-1" in comma_list.tokens(value)) is want
+
+
+class CountedSearches(str):
+    """A product name that counts how often it is searched."""
+
+    __slots__ = ("searches",)
+    searches: int
+
+    def lower(self) -> CountedSearches:
+        self.searches = 0
+        return self
+
+    def find(self, *arguments: Any) -> int:
+        self.searches += 1
+        return super().find(*arguments)
+
+
+def test_a_word_longer_than_the_product_is_not_even_searched_for() -> None:
+    product = CountedSearches("1" * 256)
+    assert product_names.matches("1" * 257, product) is False
+    assert product.searches == 0
+    assert product_names.matches("1" * 255, product) is False
+    assert product.searches == 3  # two cut occurrences, and no third
 
 
 @settings(deadline=None)

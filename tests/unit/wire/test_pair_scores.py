@@ -52,6 +52,21 @@ def test_malformed_scores_are_an_error(text: str, rule: str) -> None:
         pair_scores.decode(text)
 
 
+UNWRITABLE: dict[str, tuple[list[pair_scores.PairScores], str]] = {
+    "no uuid": ([pair_scores.PairScores("", {})], "must name its card"),
+    "twice": ([pair_scores.PairScores("a", {}), pair_scores.PairScores("a", {})], "twice"),
+    "33 bits": ([pair_scores.PairScores("a", {"b": 2**31})], "score of 'a' and 'b'"),
+}
+
+
+@pytest.mark.parametrize(("cards", "rule"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_what_could_not_be_read_back_is_not_written(
+    cards: list[pair_scores.PairScores], rule: str
+) -> None:
+    with pytest.raises(errors.WireError, match=rule):
+        pair_scores.encode(cards)
+
+
 _WORD = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 _SCORES = st.dictionaries(_WORD, st.integers(-(2**31) + 1, 2**31 - 1), max_size=3)
 

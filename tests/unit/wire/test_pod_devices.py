@@ -89,6 +89,52 @@ def test_a_separator_inside_a_grant_cannot_be_written(character: str) -> None:
             pod_devices.encode([[grant]])
 
 
+UNWRITABLE = {
+    "empty id": (pod_devices.Grant("", "NVIDIA", 1, 1), "is no card id"),
+    "negative memory": (pod_devices.Grant("GPU-a", "NVIDIA", -1, 1), "memory: -1 is negative"),
+    "negative cores": (pod_devices.Grant("GPU-a", "NVIDIA", 1, -1), "cores: -1 is negative"),
+    "33 bits": (pod_devices.Grant("GPU-a", "NVIDIA", 2**31, 1), "card 'GPU-a', memory: .* 32 bits"),
+}
+
+
+@pytest.mark.parametrize(("grant", "rule"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_what_could_not_be_read_back_is_not_written(grant: pod_devices.Grant, rule: str) -> None:
+    with pytest.raises(errors.WireError, match=rule):
+        pod_devices.encode([[grant]])
+
+
+_GOOD = "GPU-a,NVIDIA,3000,30:"
+SALVAGED: dict[str, tuple[str, pod_devices.Slots, tuple[str, ...]]] = {
+    "too few fields": (f"{_GOOD};GPU-b,NVIDIA:;", ((A,), ()), ("GPU-b",)),
+    "bad amount in the same slot": (f"GPU-b,NVIDIA,x,0:{_GOOD};", ((A,),), ("GPU-b",)),
+    "two damaged": (f"b,N,1,-1:;{_GOOD};c,:", ((), (A,), ()), ("b", "c")),
+    "an id is taken as it stands": (" b ,N,1:;", ((),), (" b ",)),
+    "no id to tell": (f",,x,0:{_GOOD};", ((A,),), ()),
+    "no record": ("junk;", ((),), ()),
+}
+
+
+@pytest.mark.parametrize(("text", "slots", "damaged"), SALVAGED.values(), ids=SALVAGED)
+def test_a_damaged_record_costs_only_itself(
+    text: str, slots: pod_devices.Slots, damaged: tuple[str, ...]
+) -> None:
+    assert pod_devices.salvage(text) == (slots, damaged)
+
+
+@settings(deadline=None)
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["GPU-a", ",", ":", ";", "1", "-", "x", _GOOD])).map("".join)
+)
+def test_salvage_never_raises_and_agrees_with_decode(text: str) -> None:
+    found = pod_devices.salvage(text)
+    try:
+        slots = pod_devices.decode(text)
+    except errors.WireError:
+        return
+    assert found == (slots, ())
+
+
 _WORD = st.text(st.characters(exclude_characters=",:;"), min_size=1, max_size=8)
 _INT32 = st.integers(0, 2**31 - 1)
 _SLOTS = st.lists(
