@@ -1,4 +1,4 @@
-# Every target sets itself up. `make help` lists them.
+# Every target that is built sets itself up. `make` lists them.
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help

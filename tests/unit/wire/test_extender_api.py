@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -116,16 +115,13 @@ class TestFilter:
             "Error": "no pod",
         }
 
-    def test_five_thousand_names_cost_little(self) -> None:
+    def test_five_thousand_names_are_read_and_answered(self) -> None:
         names = [f"node-{i:05}.cluster.example" for i in range(5000)]
         data = json.dumps({"Pod": json.loads(POD), "Nodes": None, "NodeNames": names}).encode()
-        extender_api.decode_args(data)
-        started = time.process_time()
-        for _ in range(10):
-            args = extender_api.decode_args(data)
-            extender_api.encode_filter_result(failed=dict.fromkeys(names, "reason"))
-        assert args.node_names == names
-        assert (time.process_time() - started) / 10 < 0.02  # takes 1 ms
+        assert extender_api.decode_args(data).node_names == names
+        failed = dict.fromkeys(names, "1/8 CardNotHealth")
+        answer = json.loads(extender_api.encode_filter_result(failed=failed))
+        assert answer["FailedNodes"] == failed
 
 
 class TestBind:
