@@ -212,7 +212,7 @@ def _print_growth(found: dict[tuple[int, int], dict[str, dict[str, dict[str, flo
     small, large, empty, loaded = sizes[0], sizes[-1], loads[0], loads[-1]
     print(f"\ngrowth (p50), and the aims at {large} nodes")
     header = f"  {'decision':40} {'us per node':>12} {f'{loaded} / {empty} placed':>20}"
-    print(f"{header} {f'<= {AIM_MS:g} ms':>10}")
+    print(f"{header} {f'p50, best <= {AIM_MS:g} ms':>20}")
     for name in CASES:
 
         def p50(nodes: int, placed: int, name: str = name) -> float:
@@ -222,8 +222,9 @@ def _print_growth(found: dict[tuple[int, int], dict[str, dict[str, dict[str, flo
         if large > small:
             slope = f"{(p50(large, loaded) - p50(small, loaded)) / (large - small) * 1e6:.2f}"
         effect = p50(large, loaded) / p50(large, empty)
-        met = "yes" if p50(large, loaded) * 1e3 <= AIM_MS else "no"
-        print(f"  {name:40} {slope:>12} {effect:19.2f}x {met:>10}")
+        times = (found[large, loaded]["cases"][name][key] for key in ("p50", "best"))
+        met = ", ".join("yes" if seconds * 1e3 <= AIM_MS else "no" for seconds in times)
+        print(f"  {name:40} {slope:>12} {effect:19.2f}x {met:>20}")
     print(f"  (aim: at most {AIM_SLOPE_US:g} us per node, and no growth with placed pods)")
 
 
