@@ -61,6 +61,7 @@ class Cluster:
         self._places: dict[str, int] = {}
         #: Counts the changes of places.
         self._layout = 0
+        self._last_asked: Asked | None = None
         #: Names of nodes of which something does not decode.
         self._broken: dict[str, None] = {}
         #: Pod UID -> what could not be read of it; nodes and quotas keep their own.
@@ -182,6 +183,11 @@ class Cluster:
         if names is None:
             unplaced = tuple(name for name in self._broken if name not in self._places)
             return Asked(None, self._layout, None, unplaced)
+        # Comparing with the last question is cheap, and over at the first other name.
+        last = self._last_asked
+        if last is not None and last.layout == self._layout and last.names == names:
+            return last
+        names = list(names)  # the caller's may change
         codes = np.fromiter(
             map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
         )
@@ -192,7 +198,8 @@ class Cluster:
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
-        return Asked(names, self._layout, masks, unknown)
+        self._last_asked = Asked(names, self._layout, masks, unknown)
+        return self._last_asked
 
     # Changes.
 

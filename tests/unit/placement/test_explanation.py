@@ -49,6 +49,16 @@ def test_a_kept_question_stays_right_when_nodes_come_and_go() -> None:
     assert set(decision.explanation.failed_nodes()) == {"a", "b"}
 
 
+def test_a_question_is_recognised_by_its_names_and_not_by_its_list() -> None:
+    kept = cluster(node("a", [card("1")]), node("b", [card("2")]))
+    names = ["a"]
+    asking = pod("p", container(gpu=1))
+    assert ask(kept, asking, names).explanation.winner == "a"
+    names[0] = "b"
+    assert ask(kept, asking, names).explanation.winner == "b"
+    assert kept.ask(["b"]) is kept.ask(["b"])
+
+
 def test_reasons_name_their_nodes_and_count_their_cards() -> None:
     kept = cluster(
         node("n2", cards("b", 8, devmem=10)),
