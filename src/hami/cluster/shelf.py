@@ -12,7 +12,7 @@ bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -290,29 +290,33 @@ class Shelf:
         for arrays in (self.totals, *self.ids.values()):
             arrays.clear(row)
 
-    def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> bool:
-        """Add (or with negative numbers return) use of a card; False: no such card."""
-        cards = self.cards.get(word)
-        column = cards.column(row, card) if cards else None
-        if cards is None or column is None:
-            return False
-        cards.used[column, row] += slots
-        cards.memory_left[column, row] -= memory
-        cards.cores_left[column, row] -= cores
+    def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> None:
+        """Add (or with negative numbers return) use of a card, if the node has it."""
+        found = self._find(row, word, card)
+        if found is None:
+            return
+        cards, cell = found
+        cards.used[cell] += slots
+        cards.memory_left[cell] -= memory
+        cards.cores_left[cell] -= cores
         self.totals.used[row] += slots
         self.totals.memory_used[row] += memory
         self.totals.cores_used[row] += cores
-        return True
 
     def close(self, row: int, word: str, card: str, pods: int) -> None:
-        """Count one pod more (or with a negative number less) that closes a card."""
+        """Count one pod more (or with a negative number less) that closes a card of the node."""
+        found = self._find(row, word, card)
+        if found is None:
+            return
+        cards, cell = found
+        cards.closed[cell] = cards.closed.get(cell, 0) + pods
+        if not cards.closed[cell]:
+            del cards.closed[cell]
+
+    def _find(self, row: int, word: str, card: str) -> tuple[Cards, tuple[int, int]] | None:
         cards = self.cards.get(word)
-        column = cards.column(row, card) if cards else None
-        if cards is not None and column is not None:
-            cell = column, row
-            cards.closed[cell] = cards.closed.get(cell, 0) + pods
-            if not cards.closed[cell]:
-                del cards.closed[cell]
+        column = cards.column(row, card) if cards is not None else None
+        return None if cards is None or column is None else (cards, (column, row))
 
     def hold_ids(self, row: int, word: str, ids: int) -> None:
         """Add (or with a negative number return) device ids."""
@@ -320,17 +324,19 @@ class Shelf:
 
     def numbers(self, row: int, facts: NodeFacts) -> Iterator[tuple[str, object]]:
         """Yield all that the tables hold of one node, by name, for comparison with other tables."""
-        groups = {"totals": self.totals, **{f"ids {word}": ids for word, ids in self.ids.items()}}
-        groups.update({f"cards {word}": self.cards[word] for word in facts.cards})
-        for group, arrays in groups.items():
+        texts = (
+            "type_number",
+            "mode_number",
+        )  # each table's own numbers; below what they stand for
+        for group, arrays in self._groups(facts.cards):
             for name in arrays.names:
-                yield f"{group} {name}", getattr(arrays, name)[..., row].tolist()
+                if name not in texts:
+                    yield f"{group} {name}", getattr(arrays, name)[..., row].tolist()
         for word, devices in facts.cards.items():
             cards = self.cards[word]
-            # The numbers of texts are each table's own; what they stand for is not.
-            types, modes = cards.type_number[:, row].tolist(), cards.mode_number[:, row].tolist()
-            yield f"cards {word} type_number", [cards.types.texts[number] for number in types]
-            yield f"cards {word} mode_number", [cards.modes.texts[number] for number in modes]
+            for name, words in zip(texts, (cards.types, cards.modes), strict=True):
+                numbers = getattr(cards, name)[:, row].tolist()
+                yield f"cards {word} {name}", [words.texts[number] for number in numbers]
             yield f"cards {word} cells", [cards.column(row, device.id) for device in devices]
             closed = {cell[0]: pods for cell, pods in cards.closed.items() if cell[1] == row}
             yield f"cards {word} other", (closed, row in cards.mixed, row in cards.unscored)
@@ -338,13 +344,20 @@ class Shelf:
     def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
         """Copy every array up to the last node, for comparison."""
         rows = max((row + 1 for row, name in enumerate(self.names) if name), default=0)
-        groups = {"totals": self.totals, **{f"ids {word}": ids for word, ids in self.ids.items()}}
-        groups.update({f"cards {word}": cards for word, cards in self.cards.items() if cards.cells})
+        with_cards = [word for word, cards in self.cards.items() if cards.cells]
         return {
             f"{group} {name}": array
-            for group, arrays in groups.items()
+            for group, arrays in self._groups(with_cards)
             for name, array in arrays.snapshot(rows)
         }
+
+    def _groups(self, words: Iterable[str]) -> Iterator[tuple[str, _Arrays]]:
+        """Yield all arrays by name, of cards those of the named vendors."""
+        yield "totals", self.totals
+        for word, ids in self.ids.items():
+            yield f"ids {word}", ids
+        for word in words:
+            yield f"cards {word}", self.cards[word]
 
     def _grow(self) -> None:
         self.capacity *= 2

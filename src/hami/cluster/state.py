@@ -31,12 +31,12 @@ class Asked(msgspec.Struct, frozen=True):
 
     Looking up thousands of names costs as much as judging their nodes, and kube-scheduler asks
     about the same ones again and again: an answer may be kept and used again. It stays right,
-    because it is looked up anew once nodes have come, gone or changed.
+    because it is looked up anew once nodes have come or gone.
     """
 
     #: None is all nodes.
     names: Sequence[str] | None
-    #: The state of `Cluster.layout` for which it was looked up.
+    #: How often places of nodes had changed when it was looked up.
     layout: int
     #: One mask of rows per shelf; None is all rows that hold a node.
     masks: Mapping[int, npt.NDArray[np.bool_]] | None
@@ -59,7 +59,7 @@ class Cluster:
         self._by_node: dict[str, dict[str, None]] = {}
         #: Node name -> width << 32 | row; nodes without a card have no place.
         self._places: dict[str, int] = {}
-        #: Counts the changes of places.
+        #: How often places of nodes have changed.
         self._layout = 0
         self._last_asked: Asked | None = None
         #: Names of nodes of which something does not decode.

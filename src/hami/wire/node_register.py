@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from hami.wire import codec, errors, go_values
+from hami.wire import codec, errors, go_values, pod_devices
 
 _INT16_MAX = 2**15 - 1
 _OLD_FIELDS, _NEW_FIELDS = 7, 9
 _LONGEST_TEXT = 256
 
 _WHAT = "node register annotation"
-_SEPARATORS = frozenset(",:;")
 _AMOUNTS = ("index", "count", "devmem", "devcore")
 _TEXTS = ("id", "type", "mode")
 
@@ -184,7 +183,7 @@ def _colon_device(record: str, what: str) -> Device:
 
 def _colon_record(device: Device) -> str:
     for text in (device.type, device.mode):
-        if not _SEPARATORS.isdisjoint(text):
+        if not pod_devices.SEPARATORS.isdisjoint(text):
             raise errors.WireError(
                 f"card {errors.shorten(device.id)}",
                 text,
@@ -203,7 +202,7 @@ def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
     for device in devices:
         if not device.id:
             raise errors.WireError(what, device.id, "is no card id: a card must have one")
-        if not _SEPARATORS.isdisjoint(device.id):
+        if not pod_devices.SEPARATORS.isdisjoint(device.id):
             raise errors.WireError(what, device.id, "holds one of , : ; so no pod can be given it")
         if device.id in seen:
             raise errors.WireError(what, device.id, "stands there twice")

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from hami.wire import codec, errors, go_values
 
 _FIELDS = 4
-_SEPARATORS = frozenset(",:;")
+#: What ends fields, records and slots, so that no field can hold it.
+SEPARATORS = frozenset(",:;")
 
 
 class Grant(codec.Object, frozen=True):
@@ -83,7 +84,7 @@ def _encode_grant(grant: Grant) -> str:
     if not grant.uuid:
         raise errors.WireError(what, grant.uuid, "is no card id: a reader would skip the grant")
     for text in (grant.uuid, grant.type):
-        if not _SEPARATORS.isdisjoint(text):
+        if not SEPARATORS.isdisjoint(text):
             raise errors.WireError(
                 what, text, "holds one of , : ; which the device list cannot carry"
             )

@@ -168,7 +168,7 @@ class History:
     def reservations_lapse(self, _pick: random.Random) -> None:
         for uid in self.cluster.lapsed(self.made - 1):
             happened["lapsed"] += 1
-            self.cluster.forget_pod(uid)
+            self.cluster.lapse(uid)
 
     def pod_is_deleted(self, pick: random.Random) -> None:
         pod = self._one(pick, bound=pick.random() < 0.7)
