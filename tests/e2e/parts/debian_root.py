@@ -1,0 +1,54 @@
+"""What a node's root file system is made of: Debian's packages, unpacked, not installed here.
+
+containerd 1.6 is here because it is the runtime without CDI; runc and the CNI plugins serve both
+runtimes; the rest is what kubelet and kube-proxy call.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+from hami.image import debian
+from hami.image.errors import ImageError
+from tests.e2e.parts.cache import Part, PartError, Say
+
+PACKAGES = (
+    "containerd=1.6.*",
+    "runc",
+    "containernetworking-plugins",
+    "busybox-static",
+    "iptables",
+    "iproute2",
+    "conntrack",
+    "mount",
+    "util-linux",
+    "bash",
+    "coreutils",
+    "procps",
+    "ca-certificates",
+)
+
+
+def debian_root() -> Part:
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        system = {}
+    return Part(
+        name="debian-root",
+        version=f"{system.get('ID', 'unknown')}{system.get('VERSION_ID', '')}",
+        made_from={"packages": repr(PACKAGES), "machine": platform.machine()},
+        make=_make,
+        takes="1 min",
+    )
+
+
+def _make(into: Path, say: Say) -> None:
+    packages = into.parent / "debian-packages"
+    try:
+        unpacked = debian.unpack(PACKAGES, into, cache=packages, say=say)
+    except ImageError as error:
+        raise PartError(str(error)) from error
+    versions = {package.name: package.version for package in unpacked}
+    say(f"  containerd {versions['containerd']}, runc {versions['runc']}")

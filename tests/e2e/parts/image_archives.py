@@ -1,0 +1,93 @@
+"""Images as archives: what every node starts with, a kube-scheduler, and hami itself."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from pathlib import Path
+
+import hami.image
+from hami.image import recipes
+from hami.image.errors import ImageError
+from tests.e2e.parts import cache, catalogue
+from tests.e2e.parts.cache import Part, PartError, Say
+
+ROOT = Path(__file__).parents[3]
+BUSYBOX = "hami.test/busybox:1"
+PAUSE = "hami.test/pause:1"
+HAMI = "hami.test/hami:dev"
+
+
+def base_images() -> Part:
+    def make(into: Path, say: Say) -> None:
+        try:
+            recipes.pause(into / "pause.tar", names=[PAUSE], cache=_layers(), say=say)
+            recipes.busybox(into / "busybox.tar", names=[BUSYBOX], cache=_layers(), say=say)
+        except ImageError as error:
+            raise PartError(str(error)) from error
+
+    return Part(
+        name="base-images",
+        version="1",
+        made_from={"builder": _builder(), "machine": platform.machine(), "names": BUSYBOX + PAUSE},
+        make=make,
+        takes="10 s",
+    )
+
+
+def kube_scheduler_image() -> Part:
+    programs = catalogue.kubernetes()
+
+    def make(into: Path, say: Say) -> None:
+        folder = catalogue.provide(programs)
+        recipes.kube_scheduler(
+            into / "kube-scheduler.tar",
+            names=[f"hami.test/kube-scheduler:v{programs.version}"],
+            binary=folder / "kube-scheduler",
+            version=programs.version,
+            cache=_layers(),
+            say=say,
+        )
+
+    return Part(
+        name="kube-scheduler-image",
+        version=programs.version,
+        made_from={"builder": _builder(), "programs": programs.folder_name},
+        make=make,
+        takes="10 s",
+    )
+
+
+def build_hami_image(out: Path, say: Say = cache.say) -> Path:
+    """Build our own image from this checkout; layers that did not change come from the cache."""
+    wheels = out.parent / "wheel"
+    subprocess.run(
+        [ROOT / ".venv/bin/python", "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    uv = subprocess.run(["scripts/find-uv"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
+    [wheel] = wheels.glob("*.whl")
+    recipes.hami(
+        out,
+        names=[HAMI],
+        wheel=wheel,
+        requirements=ROOT / "requirements/runtime.txt",
+        uv=Path(uv.stdout.strip()),
+        cache=_layers(),
+        say=say,
+    )
+    return out
+
+
+def _layers() -> Path:
+    return cache.default_folder() / "image-layers"
+
+
+def _builder() -> str:
+    """Fingerprint the builder: a changed one may write other bytes."""
+    assert hami.image.__file__ is not None
+    sources = sorted(Path(hami.image.__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
