@@ -138,12 +138,34 @@ def up(wanted: Layout, *, lifeline: int | None = None, say: Say = say) -> Cluste
     return cluster
 
 
+@contextlib.contextmanager
+def temporary(wanted: Layout) -> Iterator[Cluster]:
+    """Give a cluster that ends with this block, and with this process however that dies."""
+    with _lifeline() as pipe:
+        cluster = up(wanted, lifeline=pipe)
+        try:
+            yield cluster
+        finally:
+            cluster.down()
+
+
 def down(wanted: Layout) -> None:
     """End everything of this cluster. What it never started it cannot even see."""
     cgroups.kill(wanted.group)
     cgroups.remove(wanted.group)
     if wanted.folder.exists():
+        _keep_logs(wanted)
         shutil.rmtree(wanted.folder)
+
+
+def _keep_logs(wanted: Layout) -> None:
+    """Keep what the programs said until the next cluster of that name goes down."""
+    shutil.rmtree(wanted.kept_logs, ignore_errors=True)
+    for log in [*wanted.folder.glob("*/logs/*.log"), wanted.audit_log]:
+        if log.exists():
+            place = wanted.kept_logs / log.relative_to(wanted.folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(log, place)
 
 
 def running(wanted: Layout) -> bool:
@@ -174,7 +196,7 @@ def find(name: str) -> Cluster:
 
 
 @contextlib.contextmanager
-def lifeline() -> Iterator[int]:
+def _lifeline() -> Iterator[int]:
     """Give a pipe for the machines to watch: it closes when this process ends, however it ends."""
     ours, theirs = os.pipe()
     # The machines read `ours`; nobody writes. `theirs` is open in this process alone.

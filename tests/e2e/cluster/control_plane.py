@@ -159,4 +159,5 @@ def scheduler_program(version: Scheduler) -> str:
 
 def etc(cluster: Layout) -> dict[str, Path]:
     """Files of the machine's /etc/kubernetes."""
-    return {path.name: path for path in cluster.secrets.iterdir()}
+    files = {path.name: path for path in cluster.secrets.iterdir()}
+    return files | {"admin.conf": cluster.kubeconfig}

@@ -31,8 +31,8 @@ POD_STATUS = """
 {{ $now := Now }}
 phase: Running
 startTime: {{ $now | Quote }}
-{{ $m := .metadata }}
-podIP: {{ PodIPWith .spec.nodeName .spec.hostNetwork $m.uid $m.name $m.namespace | Quote }}
+{{ $m := .metadata }}{{ $host := or .spec.hostNetwork false }}
+podIP: {{ PodIPWith .spec.nodeName $host $m.uid $m.name $m.namespace | Quote }}
 conditions:
 {{ range (list "Initialized" "ContainersReady" "Ready" "PodScheduled") }}
 - type: {{ . | Quote }}

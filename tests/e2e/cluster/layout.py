@@ -83,6 +83,10 @@ class Layout:
         """The control group; the checkout is part of it, so that two never touch each other."""
         return f"hami-e2e-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:10]}"
 
+    @property
+    def kept_logs(self) -> Path:
+        return self.folder.with_name(f"{self.name}-logs")
+
     def machine_folder(self, machine: str) -> Path:
         return self.folder / machine
 

@@ -1,0 +1,36 @@
+"""Waiting with a bound, and with a message that says what was awaited and what was there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(
+    what: str,
+    check: Callable[[], T | None],
+    timeout: float,
+    interval: float = 0.1,
+) -> T:
+    """Ask until the answer is neither None nor False; TimeoutError says what was last seen.
+
+    An exception of `check` counts as "not yet" only if it is a LookupError or an OSError (a server
+    that does not answer yet); anything else is a mistake and is raised at once.
+    """
+    deadline = time.monotonic() + timeout
+    seen: object = "nothing"
+    while True:
+        try:
+            answer = check()
+        except (LookupError, OSError) as error:
+            seen = f"{type(error).__name__}: {error}"
+        else:
+            if answer is not None and answer is not False:
+                return answer
+            seen = answer
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"waited {timeout:g} s for {what}; last seen: {seen}")
+        time.sleep(interval)
