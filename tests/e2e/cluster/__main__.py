@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.e2e.cluster import cluster, fleet, layout
+from tests.e2e.cluster import cluster, fleet, kernel, layout
 from tests.e2e.cluster.cluster import say
 from tests.e2e.cluster.machines import MachineError
 from tests.e2e.parts import catalogue
@@ -116,7 +116,13 @@ def run_inside(found: cluster.Cluster, command: list[str]) -> int:
         "PATH": ":".join([*folders, os.environ.get("PATH", "/usr/bin")]),
     }
     with found.joined_network():
-        return subprocess.run(command, env=environment, check=False).returncode
+        return subprocess.run(
+            command,
+            env=environment,
+            check=False,
+            # It would keep the network of a cluster that ended with us.
+            preexec_fn=lambda: kernel.die_with_parent(signal.SIGKILL),
+        ).returncode
 
 
 def run_logs(arguments: argparse.Namespace) -> None:

@@ -8,15 +8,16 @@ inherited and cannot be lost, so whatever is in our groups is ours, and nothing 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from pathlib import Path
 
+from tests.e2e.cluster.processes import Process
+
 MOUNT = Path("/sys/fs/cgroup")
 DAEMONS = "daemons"
 V2_CONTROLLERS = ("cpu", "memory", "pids", "cpuset", "io")
-KILL_ROUNDS = 100
+KILL_ROUNDS = 600
 
 
 def is_v2(mount: Path = MOUNT) -> bool:
@@ -73,16 +74,23 @@ def processes(cluster: str) -> set[int]:
 
 
 def kill(cluster: str) -> None:
-    """End whatever is in our groups; new children of the dying are met in the next round."""
+    """End whatever is in our groups; new children of the dying are met in the next round.
+
+    A process leaves its group before it is gone: the first one of a namespace waits for all the
+    others. So those that were seen are awaited as well.
+    """
+    seen: set[Process] = set()
     for _ in range(KILL_ROUNDS):
-        pids = processes(cluster)
-        if not pids:
+        for pid in processes(cluster):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                seen.add(Process.of(pid))
+        seen = {process for process in seen if process.alive()}
+        if not seen:
             return
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in seen:
+            process.signal(signal.SIGKILL)
         time.sleep(0.05)
-    raise RuntimeError(f"processes {sorted(processes(cluster))} of {cluster} do not die")
+    raise RuntimeError(f"{sorted(p.pid for p in seen)} of {cluster} do not die")
 
 
 def remove(cluster: str) -> None:

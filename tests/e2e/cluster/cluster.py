@@ -245,6 +245,7 @@ def _start(wanted: Layout, archives: tuple[Path, ...], lifeline: int | None, say
         node.start_runtime(machine, each)
     cluster = Cluster(wanted, machines)
     for each in wanted.nodes:
+        node.await_runtime(machines[each.name], each)
         for archive in archives:
             images.load(machines[each.name], each, archive)
     cluster.await_api_server()

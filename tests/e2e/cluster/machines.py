@@ -7,9 +7,7 @@ their first instruction, so ending the cluster needs no list of what was started
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tests.e2e.cluster import cgroups, layout, programs
+from tests.e2e.cluster import cgroups, layout, processes, programs
+from tests.e2e.cluster.processes import Process
 
 STOP_S = 15
 # A shell joins the control group and becomes nsenter, so there is no moment outside of the group.
@@ -28,30 +27,6 @@ JOIN = 'echo 0 > "$1" && shift && exec "$@"'
 
 class MachineError(Exception):
     """A machine or a program in it did not do what it was started for; the log is named."""
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process that cannot be confused with a later one of the same number."""
-
-    pid: int
-    started: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        return cls(pid, _stat(pid)[19])
-
-    def alive(self) -> bool:
-        try:
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return _stat(self.pid)[19] == self.started and state != "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if self.alive():
-                os.kill(self.pid, number)
 
 
 @dataclass(frozen=True)
@@ -223,12 +198,6 @@ def find_machine(cluster: layout.Layout, name: str) -> Machine | None:
 _entered: list[subprocess.Popen[bytes]] = []
 
 
-def _stat(pid: int) -> list[int]:
-    """Numbers of /proc/PID/stat after the state; the name may hold blanks and brackets."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return [0, *(int(value) for value in fields[1:])]
-
-
 def _only_child(parent: subprocess.Popen[bytes], log: Path) -> int:
     """Find the program behind nsenter, which waits for it outside of the machine."""
     while True:
@@ -237,9 +206,6 @@ def _only_child(parent: subprocess.Popen[bytes], log: Path) -> int:
                 f"a program ended at once with exit {parent.returncode}; {log.name} says:\n  "
                 + "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
             )
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    if _stat(int(entry.name))[1] == parent.pid:
-                        return int(entry.name)
+        if children := processes.children_of(parent.pid):
+            return children[0]
         time.sleep(0.01)

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tests.e2e.cluster import certificates, programs, proxy
 from tests.e2e.cluster.layout import API_SERVER, NAME_SERVICE_ADDRESS, Layout, Node, Runtime
-from tests.e2e.cluster.machines import Machine
+from tests.e2e.cluster.machines import Machine, MachineError
 from tests.e2e.parts import catalogue
+from tests.kubeapi.waiting import wait_for
 
 PAUSE_IMAGE = "hami.test/pause:1"
 RUNTIME_SOCKET = "/run/containerd/containerd.sock"
 CNI_CONFIGURATION = "/etc/cni/net.d/10-pods.conflist"
 MOST_PODS = 250
+RUNTIME_S = 60
 
 CONTAINERD_2 = f"""
 version = 3
@@ -70,6 +72,24 @@ def start_runtime(machine: Machine, node: Node) -> None:
         # Its shims must be found beside it: both versions lie in every machine.
         env={"PATH": f"{folder}:/usr/sbin:/usr/bin"},
     )
+
+
+def await_runtime(machine: Machine, node: Node) -> None:
+    """Wait until the runtime answers; the socket alone appears before it does."""
+
+    def answers() -> bool:
+        try:
+            machine.run(*ctr(node), "images", "list", "--quiet")
+        except MachineError:
+            daemon = machine.daemon("containerd")
+            if not daemon.alive():
+                raise MachineError(
+                    f"containerd on {machine.name} died:\n  {daemon.last_lines()}"
+                ) from None
+            return False
+        return True
+
+    wait_for(f"containerd on {machine.name} to answer", answers, RUNTIME_S)
 
 
 def ctr(node: Node) -> list[str]:
