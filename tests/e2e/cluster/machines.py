@@ -95,7 +95,36 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        daemon = Daemon(self, program, Process.of(_only_child(entering, self.log(program))))
+        return self._started(
+            program, command, env, _only_child(entering, self.log(program)), entering
+        )
+
+    def start_beside(self, program: str, command: Sequence[str]) -> Daemon:
+        """Start a program of ours in the machine's network only: it sees this machine's files."""
+        self.log(program).parent.mkdir(parents=True, exist_ok=True)
+        with self.log(program).open("ab") as log:
+            entering = subprocess.Popen(
+                [
+                    *("/bin/sh", "-c", JOIN, "sh", cgroups.joining(self.cluster.group, self.name)),
+                    *("nsenter", "--target", str(self.init.pid), "--net", "--", *command),
+                ],
+                cwd=layout.CHECKOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self._started(program, command, None, entering.pid, entering)
+
+    def _started(
+        self,
+        program: str,
+        command: Sequence[str],
+        env: Mapping[str, str] | None,
+        pid: int,
+        entering: subprocess.Popen[bytes],
+    ) -> Daemon:
+        daemon = Daemon(self, program, Process.of(pid))
         note = {"pid": daemon.process.pid, "started": daemon.process.started}
         self._note(program).write_text(
             json.dumps(note | {"command": list(command), "env": dict(env or {})})

@@ -1,0 +1,65 @@
+"""Many pods at once on one node, and how long until all of them run."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.e2e import pods
+from tests.kubeapi.client import Client, Object
+from tests.kubeapi.paths import pods as pods_path
+
+WRITERS = 4
+# A quarter has an init container that uses a device too: kubelet then gives both the same one.
+WITH_INIT = 4
+SHOW = "env; cat /run/bare/policy/* 2>/dev/null; echo"
+LOOK_S = 0.25
+
+
+@dataclass(frozen=True)
+class Burst:
+    seconds: float
+    pods: tuple[Object, ...]
+
+
+def run(
+    client: Client, namespace: str, count: int, *, node: str, limits: Mapping[str, str], wait: float
+) -> Burst:
+    """Create the pods and wait until all are Running; the time is from the first creation on."""
+    bodies = [_pod(number, node, limits) for number in range(count)]
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(lambda body: client.create(pods_path(namespace), body), bodies))
+    deadline = started + wait
+    while True:
+        found = client.get(pods_path(namespace))["items"]
+        running = [pod for pod in found if pod["status"].get("phase") == "Running"]
+        if len(running) == count:
+            return Burst(time.monotonic() - started, tuple(running))
+        if time.monotonic() > deadline:
+            late = next(p["metadata"]["name"] for p in found if p not in running)
+            raise AssertionError(
+                f"after {wait:g} s {len(running)} of {count} pods run; "
+                f"{late}: {pods.why(client, namespace, late)}"
+            )
+        time.sleep(LOOK_S)
+
+
+def _pod(number: int, node: str, limits: Mapping[str, str]) -> Object:
+    """Describe a pod whose containers say what they were given, and stay."""
+    resources: dict[str, Any] = {"resources": {"limits": dict(limits)}} if limits else {}
+    first: dict[str, Any] = {}
+    if number % WITH_INIT == 0:
+        init = pods.pod("init", ("sh", "-c", SHOW))["spec"]["containers"][0]
+        first = {"initContainers": [init | {"name": "first"} | resources]}
+    command = ("sh", "-c", f"{SHOW}; exec sleep 100000")
+    return pods.pod(
+        f"pod-{number}",
+        command,
+        nodeSelector={"kubernetes.io/hostname": node},
+        container=resources,
+        **first,
+    )
