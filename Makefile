@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oracle mutants e2e gpu bench lint native
+.PHONY: help setup demo test oracle mutants parts e2e gpu bench lint native
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,13 @@ bench: setup ## the benchmarks; each prints ratios against a baseline of the sam
 demo: ## (not built yet) the main job on the embedded cluster
 	@echo "make demo: nothing here yet. The embedded cluster (src/hami/sandbox) is still to be built." >&2; exit 1
 
-e2e: ## (not built yet) the product on real Kubernetes
-	@echo "make e2e: nothing here yet. The real-Kubernetes harness (tests/e2e) is still to be built." >&2; exit 1
+parts: setup ## build the real Kubernetes of the tests, once (needs Go; kept in ~/.cache/hami/parts)
+	$(PY) -m tests.e2e.parts
+
+e2e: parts ## the product on real Kubernetes (needs root)
+	$(PY) -m tests.e2e.cluster run --nodes 1 --name conformance \
+	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG exec $(PY) -m pytest tests/conformance'
+	$(PY) -m pytest --timeout=600 tests/e2e
 
 gpu: ## (not built yet) the product on a real GPU
 	@echo "make gpu: nothing here yet. libvgpu (native/) and tests/gpu are still to be built." >&2; exit 1

@@ -21,7 +21,7 @@ SWEPT_S = 60
 def running(cluster: Cluster, node: str) -> Iterator[str]:
     """Run it, wait until the node has its devices, and give the resource's name."""
     machine = cluster.machine(node)
-    daemon = machine.start_beside(
+    machine.start_beside(
         "bare-plugin",
         [
             *(sys.executable, "-m", "tests.e2e.bare_plugin", "--node", node),
@@ -35,7 +35,7 @@ def running(cluster: Cluster, node: str) -> Iterator[str]:
         tokens = machine.root / str(TOKENS).lstrip("/")
         wait_for("the tokens to be swept", lambda: not list(tokens.iterdir()), SWEPT_S)
     finally:
-        daemon.stop()
+        machine.end("bare-plugin")
 
 
 def await_devices(cluster: Cluster, node: str) -> None:

@@ -17,6 +17,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machines import Machine
 from tests.e2e.parts import catalogue
 from tests.kubeapi.client import ApiError, Client, wait_for
+from tests.kubeapi.paths import nodes
 
 MARK = "hami.test/simulated"
 TAINT = {"key": MARK, "value": "true", "effect": "NoSchedule"}
@@ -77,6 +78,16 @@ def add(
     return names
 
 
+def remove(cluster: Cluster) -> None:
+    """Take all of them away again, with the program that keeps them."""
+    with cluster.joined_network(), cluster.client as client:
+        found = client.get(nodes(), labelSelector=f"{MARK}=true")["items"]
+        names = [node["metadata"]["name"] for node in found]
+        with concurrent.futures.ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(lambda name: client.delete(nodes(name)), names))
+    cluster.control_plane.end("kwok")
+
+
 def start_kwok(machine: Machine) -> None:
     if any(daemon.program == "kwok" and daemon.alive() for daemon in machine.daemons()):
         return
@@ -97,7 +108,7 @@ def start_kwok(machine: Machine) -> None:
 
 def _create(client: Client, body: dict[str, Any]) -> None:
     try:
-        client.create("/api/v1/nodes", body)
+        client.create(nodes(), body)
     except ApiError as error:
         if error.reason != "AlreadyExists":
             raise

@@ -142,6 +142,11 @@ class Machine:
             raise MachineError(f"{self.name} runs no {program}; it runs: {known}") from None
         return Daemon(self, program, Process(note["pid"], note["started"]))
 
+    def end(self, program: str) -> None:
+        """Stop a program for good: nobody expects it to be alive any more."""
+        self.daemon(program).stop()
+        self._note(program).unlink()
+
     def daemons(self) -> list[Daemon]:
         return [self.daemon(p.stem) for p in sorted((self.folder / "programs").glob("*.json"))]
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from tests.e2e.parts import cache, catalogue
+from tests.e2e.parts import cache, catalogue, image_archives
 
 
 def main() -> None:
@@ -18,7 +18,11 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.monotonic()
     try:
-        parts = catalogue.every_part()
+        parts = (
+            *catalogue.every_part(),
+            image_archives.base_images(),
+            image_archives.kube_scheduler_image(),
+        )
         for part in parts:
             catalogue.provide(part)
     except cache.PartError as error:
