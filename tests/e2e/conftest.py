@@ -1,4 +1,6 @@
-"""What every end-to-end test gets: one real cluster for the session, and a namespace of its own.
+"""What every end-to-end test gets: one real cluster, a namespace of its own, and an audit.
+
+After every test the auditor looks at the whole cluster and at all that happened during the test.
 
 `HAMI_E2E_CLUSTER=dev` uses a cluster that is up already, for working on a test without waiting.
 """
@@ -9,16 +11,24 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.e2e import pods
+from tests.e2e.auditor.gathering import Sources
+from tests.e2e.auditor.recording import Recorder
 from tests.e2e.cluster import cluster as clusters
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import Layout
-from tests.kubeapi.client import Client, wait_for
-from tests.kubeapi.paths import core, namespaces
+from tests.kubeapi.client import Client
+from tests.kubeapi.paths import namespaces
 
-ACCOUNT_S = 30
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "not_audited: the test plants faults itself and says what the auditor must find"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +49,21 @@ def _in_the_clusters_network(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _audited(
+    request: pytest.FixtureRequest, _in_the_clusters_network: None, tmp_path: Path
+) -> Iterator[None]:
+    if "cluster" not in request.fixturenames or request.node.get_closest_marker("not_audited"):
+        yield
+        return
+    running: Cluster = request.getfixturevalue("cluster")
+    with running.client as client, Recorder(client, tmp_path / "timeline.jsonl") as recorder:
+        yield
+        roots = {each.name: running.machine(each).root for each in running.layout.nodes}
+        findings = Sources(client=client, roots=roots, recorder=recorder).settle()
+    assert not findings, "\n".join(map(str, findings))
+
+
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[Client]:
     with cluster.client as client:
@@ -49,9 +74,6 @@ def client(cluster: Cluster) -> Iterator[Client]:
 def namespace(client: Client) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     client.create(namespaces(), {"metadata": {"name": name}})
-    accounts = core("serviceaccounts", name)
-    wait_for(
-        f"a service account in {name}", lambda: client.get(accounts)["items"] or None, ACCOUNT_S
-    )
+    pods.await_account(client, name)
     yield name
     client.delete(namespaces(name))

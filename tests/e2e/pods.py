@@ -12,6 +12,7 @@ from tests.kubeapi.paths import core, pods
 STAY = ("sleep", "100000")
 RUNNING_S = 120
 GONE_S = 90
+ACCOUNT_S = 30
 
 
 def pod(name: str, command: Iterable[str] = STAY, **spec: Any) -> Object:
@@ -44,6 +45,12 @@ def await_phase(client: Client, namespace: str, name: str, phase: str = "Running
         return wait_for(f"pod {name} to be {phase}", look, RUNNING_S)
     except TimeoutError as error:
         raise AssertionError(f"{error}; {why(client, namespace, name)}") from None
+
+
+def await_account(client: Client, namespace: str) -> None:
+    """Wait for the account that a new namespace gets; pods need it."""
+    account = core("serviceaccounts", namespace, "default")
+    wait_for(f"the account of {namespace}", lambda: client.find(account), ACCOUNT_S)
 
 
 def await_gone(client: Client, namespace: str) -> None:

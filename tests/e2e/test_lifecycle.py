@@ -19,7 +19,6 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import CHECKOUT, Layout, Scheduler, nodes
 from tests.e2e.cluster.machines import MachineError
 from tests.kubeapi.client import wait_for
-from tests.kubeapi.paths import core
 
 NAME = "lifecycle"
 UP_S = 240
@@ -67,8 +66,7 @@ def _started(running: subprocess.Popen[bytes], mark: Path) -> bool:
 def run_a_pod(cluster: Cluster) -> None:
     """Let the scheduler place a pod, so that there are shims, sandboxes and overlay mounts."""
     with cluster.joined_network(), cluster.client as client:
-        account = core("serviceaccounts", "default", "default")
-        wait_for("the default account", lambda: client.find(account), 30)
+        pods.await_account(client, "default")
         pods.create(client, "default", pods.pod("one"))
         pods.await_phase(client, "default", "one")
 

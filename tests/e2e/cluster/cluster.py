@@ -257,7 +257,7 @@ def _start(wanted: Layout, archives: tuple[Path, ...], lifeline: int | None, say
 
 
 def _boot(wanted: Layout, machine: str, etc: dict[str, Path], lifeline: int | None) -> Machine:
-    """Lay out a machine's root and start it. /usr is shared by all and read-only."""
+    """Lay out a machine's root and start it. /usr is shared and read-only, /usr/local its own."""
     debian = catalogue.provide(catalogue.debian_root())
     root = wanted.machine_folder(machine) / "root"
     for folder in FOLDERS:
@@ -270,7 +270,13 @@ def _boot(wanted: Layout, machine: str, etc: dict[str, Path], lifeline: int | No
     (root / "etc/kubernetes").mkdir()
     for name, source in etc.items():
         shutil.copy(source, root / "etc/kubernetes" / name)
-    binds = [f"{debian}/usr:/usr:ro", f"{cache.default_folder()}:{programs.FOLDER}:ro"]
+    own = wanted.machine_folder(machine) / "usr-local"
+    own.mkdir()
+    binds = [
+        f"{debian}/usr:/usr:ro",
+        f"{own}:/usr/local:rw",
+        f"{cache.default_folder()}:{programs.FOLDER}:ro",
+    ]
     return start_machine(wanted, machine, binds, lifeline=lifeline)
 
 

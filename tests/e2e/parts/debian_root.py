@@ -29,6 +29,9 @@ PACKAGES = (
     "ca-certificates",
 )
 
+# Each machine has its own: node agents install into it, and the rest of /usr is shared.
+OWN_FOLDER = "usr/local"
+
 
 def debian_root() -> Part:
     try:
@@ -38,7 +41,11 @@ def debian_root() -> Part:
     return Part(
         name="debian-root",
         version=f"{system.get('ID', 'unknown')}{system.get('VERSION_ID', '')}",
-        made_from={"packages": repr(PACKAGES), "machine": platform.machine()},
+        made_from={
+            "packages": repr(PACKAGES),
+            "own": OWN_FOLDER,
+            "machine": platform.machine(),
+        },
         make=_make,
         takes="1 min",
     )
@@ -50,5 +57,6 @@ def _make(into: Path, say: Say) -> None:
         unpacked = debian.unpack(PACKAGES, into, cache=packages, say=say)
     except ImageError as error:
         raise PartError(str(error)) from error
+    (into / OWN_FOLDER).mkdir(exist_ok=True)
     versions = {package.name: package.version for package in unpacked}
     say(f"  containerd {versions['containerd']}, runc {versions['runc']}")
