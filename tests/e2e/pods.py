@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.e2e.cluster.images import BUSYBOX
 from tests.kubeapi.client import Client, Object, wait_for
-from tests.kubeapi.paths import core, pods
+from tests.kubeapi.paths import core, namespaces, pods
 
 STAY = ("sleep", "100000")
 RUNNING_S = 120
@@ -58,6 +58,15 @@ def await_gone(client: Client, namespace: str) -> None:
     wait_for(
         f"the pods of {namespace} to be gone",
         lambda: not client.get(pods(namespace))["items"],
+        GONE_S,
+    )
+
+
+def await_no_namespace(client: Client, namespace: str) -> None:
+    """Wait until the namespace itself is gone and its name is free again."""
+    wait_for(
+        f"namespace {namespace} to be gone",
+        lambda: client.find(namespaces(namespace)) is None,
         GONE_S,
     )
 

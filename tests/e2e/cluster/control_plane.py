@@ -1,7 +1,7 @@
 """The first machine: etcd, API server, controllers, kube-scheduler and kube-proxy.
 
 Started as in any cluster: RBAC and the node authorizer decide, service accounts have signed tokens,
-every write to pods and nodes is in the audit log with its contents (the auditor replays it), and
+every write to pods and nodes is in the audit log with its contents, and
 metrics are open to whoever may read them.
 """
 

@@ -1,0 +1,74 @@
+"""How long late binding delays a burst of pods on a real kubelet.
+
+    python -m benchmarks.late_binding [--pods 100] [--rounds 3]
+
+Baseline: the same pods without a device, on the same node in the same run, in turn. It needs root
+and the parts of the test cluster (`make parts`). `HAMI_E2E_CLUSTER=dev` uses one that is up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+from collections.abc import Mapping
+
+from tests.e2e import burst, pods
+from tests.e2e.bare_plugin import on_node
+from tests.e2e.cluster import cluster as clusters
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.layout import Layout, nodes
+from tests.kubeapi.paths import namespaces
+from tests.kubeapi.paths import pods as pods_path
+
+NODE = "node-1"
+NAMESPACE = "burst"
+WAIT_S = 600
+AIM = 1.15
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.late_binding")
+    parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        if name := os.environ.get("HAMI_E2E_CLUSTER"):
+            cluster = clusters.find(name)
+        else:
+            cluster = stack.enter_context(clusters.temporary(Layout("bench", nodes(1))))
+        stack.enter_context(cluster.joined_network())
+        compare(cluster, arguments.pods, arguments.rounds)
+
+
+def compare(cluster: Cluster, count: int, rounds: int) -> None:
+    seconds: dict[str, list[float]] = {"without a device": [], "bare plugin": []}
+    with on_node.running(cluster, NODE) as resource:
+        limits = {"without a device": {}, "bare plugin": {resource: "1"}}
+        once(cluster, count, {})  # the first burst also warms the runtime; it is not counted
+        for turn in range(rounds):
+            for kind, limit in limits.items():
+                seconds[kind].append(once(cluster, count, limit))
+                print(f"round {turn + 1}, {count} pods, {kind}: {seconds[kind][-1]:.1f} s")
+    plain, bare = (statistics.median(times) for times in seconds.values())
+    print(
+        f"{count} pods on one node, all Running (median of {rounds}): bare plugin {bare:.1f} s, "
+        f"without a device {plain:.1f} s, ratio {bare / plain:.2f} (aim {AIM})"
+    )
+
+
+def once(cluster: Cluster, count: int, limits: Mapping[str, str]) -> float:
+    with cluster.client as client:
+        client.create(namespaces(), {"metadata": {"name": NAMESPACE}})
+        pods.await_account(client, NAMESPACE)
+        done = burst.run(client, NAMESPACE, count, node=NODE, limits=limits, wait=WAIT_S)
+        client.delete(pods_path(NAMESPACE))
+        pods.await_gone(client, NAMESPACE)
+        client.delete(namespaces(NAMESPACE))
+        pods.await_no_namespace(client, NAMESPACE)
+        return done.seconds
+
+
+if __name__ == "__main__":
+    main()

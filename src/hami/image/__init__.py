@@ -1,0 +1,1 @@
+"""OCI images without a daemon: Debian packages and files in, one archive out."""
