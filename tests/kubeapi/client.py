@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import pathlib
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -22,6 +23,7 @@ __all__ = ["ApiError", "Client", "Event", "Object", "Response", "Watch", "wait_f
 Object = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
+RETRIES = 10
 
 
 class Response(NamedTuple):
@@ -129,8 +131,17 @@ class Client:
         return response
 
     def call(self, method: str, path: str, **options: Any) -> Object:
-        """Like `request`, but return the parsed answer and raise ApiError for 400 and above."""
+        """Like `request`, but return the parsed answer and raise ApiError for 400 and above.
+
+        A server that is busy for the moment and says so is asked again, as client-go does it.
+        """
         response = self.request(method, path, **options)
+        for _ in range(RETRIES):
+            wait = response.headers.get("Retry-After", "")
+            if response.status != http.client.TOO_MANY_REQUESTS or not wait.isdecimal():
+                break
+            time.sleep(int(wait))
+            response = self.request(method, path, **options)
         if response.status >= http.client.BAD_REQUEST:
             raise ApiError.of(response)
         return response.json()

@@ -6,7 +6,7 @@ import http.server
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -42,6 +42,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "/refuse" in self.path:
             status = {"kind": "Status", "reason": "Conflict", "message": "no", "code": 409}
             self.send(409, json.dumps(status).encode())
+        elif "/busy" in self.path and len(self.server.seen) < 3:
+            self.send(429, b"busy", {"Retry-After": "0"})
         elif "/html" in self.path:
             self.send(502, b"<html>bad gateway</html>")
         elif "watch=1" in self.path:
@@ -51,8 +53,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - the names are http.server's
 
-    def send(self, status: int, body: bytes) -> None:
+    def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -155,6 +159,12 @@ def test_a_refusal_is_an_error_with_the_servers_words(client: Client) -> None:
     assert client.request("GET", "/refuse").status == 409
     with pytest.raises(ApiError, match="502 : <html>bad gateway"):
         client.get("/html")
+
+
+def test_a_busy_server_is_asked_again(client: Client, server: Server) -> None:
+    assert client.request("GET", "/busy").status == 429
+    assert client.get("/busy") == {"kind": "Thing"}
+    assert len(server.seen) == 3
 
 
 def event(name: str) -> bytes:

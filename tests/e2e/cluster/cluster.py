@@ -264,6 +264,7 @@ def _boot(wanted: Layout, machine: str, etc: dict[str, Path], lifeline: int | No
         (root / folder).mkdir(parents=True, exist_ok=True)
     for link in ("bin", "sbin", "lib", "lib64"):
         (root / link).symlink_to(f"usr/{link}")
+    (root / "var/run").symlink_to("/run")
     shutil.copytree(debian / "etc", root / "etc", symlinks=True, dirs_exist_ok=True)
     (root / "etc/passwd").write_text(ACCOUNTS)
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost {machine}\n")
