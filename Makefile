@@ -37,7 +37,9 @@ parts: setup ## build the real Kubernetes of the tests, once (needs Go; kept in 
 
 e2e: parts ## the product on real Kubernetes (needs root)
 	$(PY) -m tests.e2e.cluster run --nodes 1 --name conformance \
-	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG exec $(PY) -m pytest tests/conformance'
+	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG \
+	    HAMI_CONFORMANCE_COMPACT="$(PY) -m tests.e2e.cluster.compact {revision}" \
+	    exec $(PY) -m pytest tests/conformance'
 	$(PY) -m pytest --timeout=600 tests/e2e
 
 gpu: ## (not built yet) the product on a real GPU

@@ -169,7 +169,6 @@ def _pod_network(node: Node) -> dict[str, object]:
                     "dataDir": "/run/cni",
                 },
             },
-            {"type": "portmap", "capabilities": {"portMappings": True}},
         ],
     }
 
