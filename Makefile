@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test oracle mutants parts e2e gpu bench lint native
+.PHONY: help root setup demo test oracle mutants parts e2e gpu bench lint native
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ demo: ## (not built yet) the main job on the embedded cluster
 parts: setup ## build the real Kubernetes of the tests, once (needs Go; kept in ~/.cache/hami/parts)
 	$(PY) -m tests.e2e.parts
 
-e2e: parts ## the product on real Kubernetes (needs root)
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "the real Kubernetes of the tests needs root (namespaces, mounts, control groups): run make e2e as root" >&2; exit 1; }
+
+e2e: root parts ## the product on real Kubernetes (needs root)
 	$(PY) -m tests.e2e.cluster run --nodes 1 --name conformance \
 	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG \
 	    HAMI_CONFORMANCE_COMPACT="$(PY) -m tests.e2e.cluster.compact {revision}" \

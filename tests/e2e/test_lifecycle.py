@@ -143,6 +143,24 @@ def test_an_interrupted_runner_takes_its_cluster_down() -> None:
         assert_nothing_is_left(known)
 
 
+def test_up_clears_away_what_is_left_of_a_broken_cluster() -> None:
+    assert harness("up", "--nodes", "1").returncode == 0
+    broken = clusters.find(NAME)
+    run_a_pod(broken)
+    known = traces.traces_of(broken.layout)
+    broken.control_plane.init.signal(signal.SIGKILL)
+    wait_for("the control plane to end", lambda: not broken.control_plane.init.alive(), END_S)
+    assert broken.machine("node-1").init.alive()
+
+    told = harness("shell", "true")
+    assert "is broken: control-plane is gone; `down`, then `up` makes it anew" in told.stderr
+    again = harness("up", "--nodes", "1")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert not any(process.alive() for process in known.processes)
+    assert harness("down").returncode == 0
+    assert_nothing_is_left(known)
+
+
 def test_a_start_that_fails_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[traces.Traces] = []
 

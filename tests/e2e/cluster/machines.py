@@ -51,7 +51,7 @@ class Machine:
         """Give the command line that runs a command in this machine."""
         environment = {"PATH": programs.search_path(), "HOME": "/root", **(env or {})}
         return [
-            *("/bin/sh", "-c", JOIN, "sh", cgroups.joining(self.cluster.group, self.name)),
+            *self._joining(),
             *("nsenter", "--target", str(self.init.pid)),
             *("--mount", "--net", "--pid", "--uts", "--ipc", "--"),
             *("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())),
@@ -86,51 +86,37 @@ class Machine:
         self, program: str, command: Sequence[str], env: Mapping[str, str] | None = None
     ) -> Daemon:
         """Start a program that stays; its output goes to the machine's log of that name."""
-        self.log(program).parent.mkdir(parents=True, exist_ok=True)
-        with self.log(program).open("ab") as log:
-            entering = subprocess.Popen(
-                self.entering(command, env),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return self._started(
-            program, command, env, _only_child(entering, self.log(program)), entering
-        )
+        entering = self._spawn(program, self.entering(command, env))
+        daemon = self._noted(program, _only_child(entering, self.log(program)))
+        note = {"command": list(command), "env": dict(env or {})}
+        self._note(program).write_text(json.dumps(daemon.identity | note))
+        return daemon
 
     def start_beside(self, program: str, command: Sequence[str]) -> Daemon:
         """Start a program of ours in the machine's network only: it sees this machine's files."""
+        enter = ("nsenter", "--target", str(self.init.pid), "--net", "--")
+        return self._noted(program, self._spawn(program, [*self._joining(), *enter, *command]).pid)
+
+    def _joining(self) -> tuple[str, ...]:
+        return ("/bin/sh", "-c", JOIN, "sh", cgroups.joining(self.cluster.group, self.name))
+
+    def _spawn(self, program: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         self.log(program).parent.mkdir(parents=True, exist_ok=True)
         with self.log(program).open("ab") as log:
-            entering = subprocess.Popen(
-                [
-                    *("/bin/sh", "-c", JOIN, "sh", cgroups.joining(self.cluster.group, self.name)),
-                    *("nsenter", "--target", str(self.init.pid), "--net", "--", *command),
-                ],
+            spawned = subprocess.Popen(
+                command,
                 cwd=layout.CHECKOUT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return self._started(program, command, None, entering.pid, entering)
+        _spawned.append(spawned)
+        return spawned
 
-    def _started(
-        self,
-        program: str,
-        command: Sequence[str],
-        env: Mapping[str, str] | None,
-        pid: int,
-        entering: subprocess.Popen[bytes],
-    ) -> Daemon:
+    def _noted(self, program: str, pid: int) -> Daemon:
         daemon = Daemon(self, program, Process.of(pid))
-        note = {"pid": daemon.process.pid, "started": daemon.process.started}
-        self._note(program).write_text(
-            json.dumps(note | {"command": list(command), "env": dict(env or {})})
-        )
-        # A zombie's entry stays until somebody asks for its end; a thread of ours need not.
-        _entered.append(entering)
+        self._note(program).write_text(json.dumps(daemon.identity))
         return daemon
 
     def daemon(self, program: str) -> Daemon:
@@ -167,6 +153,10 @@ class Daemon:
     machine: Machine
     program: str
     process: Process
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {"pid": self.process.pid, "started": self.process.started}
 
     def alive(self) -> bool:
         return self.process.alive()
@@ -213,7 +203,7 @@ def start_machine(
         raise MachineError(
             f"machine {name} did not start: {(folder / 'logs/machine.log').read_text().strip()}"
         )
-    _entered.append(holder)
+    _spawned.append(holder)
     init = Process.of(json.loads(answer)["pid"])
     (folder / "init.json").write_text(json.dumps({"pid": init.pid, "started": init.started}))
     return Machine(cluster, name, init)
@@ -229,7 +219,8 @@ def find_machine(cluster: layout.Layout, name: str) -> Machine | None:
     return Machine(cluster, name, init) if init.alive() else None
 
 
-_entered: list[subprocess.Popen[bytes]] = []
+# What we started stays known until we end: an unknown child that ended would be a warning.
+_spawned: list[subprocess.Popen[bytes]] = []
 
 
 def _only_child(parent: subprocess.Popen[bytes], log: Path) -> int:
