@@ -51,6 +51,11 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hami" / "parts"
 
 
+def packages_folder() -> Path:
+    """Give the place of Debian packages and finished image layers, which keep themselves whole."""
+    return default_folder() / "debian-and-layers"
+
+
 def say(line: str) -> None:
     print(f"parts: {line}", flush=True)  # noqa: T201 (progress is for the person who waits)
 

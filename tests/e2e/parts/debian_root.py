@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hami.image import debian
 from hami.image.errors import ImageError
+from tests.e2e.parts import cache
 from tests.e2e.parts.cache import Part, PartError, Say
 
 PACKAGES = (
@@ -52,9 +53,8 @@ def debian_root() -> Part:
 
 
 def _make(into: Path, say: Say) -> None:
-    packages = into.parent / "debian-packages"
     try:
-        unpacked = debian.unpack(PACKAGES, into, cache=packages, say=say)
+        unpacked = debian.unpack(PACKAGES, into, cache=cache.packages_folder(), say=say)
     except ImageError as error:
         raise PartError(str(error)) from error
     (into / OWN_FOLDER).mkdir(exist_ok=True)

@@ -22,8 +22,10 @@ HAMI = "hami.test/hami:dev"
 def base_images() -> Part:
     def make(into: Path, say: Say) -> None:
         try:
-            recipes.pause(into / "pause.tar", names=[PAUSE], cache=_layers(), say=say)
-            recipes.busybox(into / "busybox.tar", names=[BUSYBOX], cache=_layers(), say=say)
+            recipes.pause(into / "pause.tar", names=[PAUSE], cache=cache.packages_folder(), say=say)
+            recipes.busybox(
+                into / "busybox.tar", names=[BUSYBOX], cache=cache.packages_folder(), say=say
+            )
         except ImageError as error:
             raise PartError(str(error)) from error
 
@@ -46,7 +48,7 @@ def kube_scheduler_image() -> Part:
             names=[f"hami.test/kube-scheduler:v{programs.version}"],
             binary=folder / "kube-scheduler",
             version=programs.version,
-            cache=_layers(),
+            cache=cache.packages_folder(),
             say=say,
         )
 
@@ -76,14 +78,10 @@ def build_hami_image(out: Path, say: Say = cache.say) -> Path:
         wheel=wheel,
         requirements=ROOT / "requirements/runtime.txt",
         uv=Path(uv.stdout.strip()),
-        cache=_layers(),
+        cache=cache.packages_folder(),
         say=say,
     )
     return out
-
-
-def _layers() -> Path:
-    return cache.default_folder() / "image-layers"
 
 
 def _builder() -> str:
