@@ -70,7 +70,7 @@ def test_a_webhook_that_is_too_slow_counts_as_failed(
         took = time.monotonic() - began
         released.set()
     assert names(hooks.requests("/slow")) == ["m"]
-    assert 0.9 < took < 20
+    assert 0.9 < took < 9  # without its own limit it would be ten seconds
     assert answer.status == (500 if policy == "Fail" else 201)
 
 

@@ -13,11 +13,13 @@ import pytest
 from tests.e2e import pods as pod_tools
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import CONTROL_PLANE_ADDRESS, Runtime
+from tests.e2e.cluster.machines import MachineError
 from tests.e2e.pods import await_phase, create, pod
 from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import core, nodes, pods
 
 ANSWER = "answered by a pod"
+REACHED_S = 30
 SERVE = ("sh", "-c", f"echo '{ANSWER}' > /tmp/index.html; exec httpd -f -p 8080 -h /tmp")
 
 
@@ -48,13 +50,21 @@ def service(client: Client, namespace: str, server: Object) -> str:
 
 
 def said_inside(cluster: Cluster, caller: Object, host: str, port: int) -> str:
-    """Read the page of a server, from inside of a pod."""
+    """Read the page of a server from inside of a pod, once it can be reached.
+
+    kube-proxy learns of a new service a moment after the API has it.
+    """
     request = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 10 {host} {port}"
     where = caller["metadata"]
-    answer = cluster.kubectl(
-        "exec", "-n", where["namespace"], where["name"], "--", "sh", "-c", request
-    )
-    return answer.splitlines()[-1]
+    command = ("exec", "-n", where["namespace"], where["name"], "--", "sh", "-c", request)
+
+    def answer() -> str | None:
+        try:
+            return cluster.kubectl(*command).splitlines()[-1]
+        except (MachineError, IndexError):
+            return None
+
+    return wait_for(f"{host}:{port} to answer a pod", answer, REACHED_S)
 
 
 def test_there_is_one_runtime_with_cdi_and_one_without(client: Client) -> None:
@@ -128,7 +138,7 @@ def test_a_pod_reaches_itself_through_its_service(
 
 def test_the_control_plane_reaches_pods_and_services(server: Object, service: str) -> None:
     assert ask(server["status"]["podIP"], 8080) == ANSWER
-    assert wait_for("the service to answer", lambda: ask(service, 80) or None, 30) == ANSWER
+    assert wait_for("the service to answer", lambda: ask(service, 80) or None, REACHED_S) == ANSWER
 
 
 @pytest.mark.parametrize("node", ["node-1", "node-2"])
