@@ -20,7 +20,6 @@ from tests.e2e.cluster import cluster as clusters
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import Layout, nodes
 from tests.kubeapi.paths import namespaces
-from tests.kubeapi.paths import pods as pods_path
 
 NODE = "node-1"
 NAMESPACE = "burst"
@@ -63,8 +62,7 @@ def once(cluster: Cluster, count: int, limits: Mapping[str, str]) -> float:
         client.create(namespaces(), {"metadata": {"name": NAMESPACE}})
         pods.await_account(client, NAMESPACE)
         done = burst.run(client, NAMESPACE, count, node=NODE, limits=limits, wait=WAIT_S)
-        client.delete(pods_path(NAMESPACE))
-        pods.await_gone(client, NAMESPACE)
+        burst.clear(client, NAMESPACE, cluster.machine(NODE))
         client.delete(namespaces(NAMESPACE))
         pods.await_no_namespace(client, NAMESPACE)
         return done.seconds

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.e2e import pods
-from tests.kubeapi.client import Client, Object
+from tests.e2e.cluster.machines import Machine
+from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import pods as pods_path
 
 WRITERS = 4
@@ -17,6 +18,8 @@ WRITERS = 4
 WITH_INIT = 4
 SHOW = "env; cat /run/bare/policy/* 2>/dev/null; echo"
 LOOK_S = 0.25
+CLEARED_S = 300
+TASKS = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,21 @@ def run(
             )
         time.sleep(LOOK_S)
     return Burst(time.monotonic() - started, tuple(client.get(pods_path(namespace))["items"]))
+
+
+def clear(client: Client, namespace: str, node: Machine) -> None:
+    """Delete the pods and wait until the node has finished with them, not only the API.
+
+    Taking a hundred pods down costs as much as starting them; the next burst must not pay for it.
+    """
+    client.delete(pods_path(namespace))
+    pods.await_gone(client, namespace)
+    tasks = node.root / TASKS
+
+    def idle() -> bool:
+        return not tasks.exists() or not any(tasks.iterdir())
+
+    wait_for(f"{node.name} to have no container left", idle, CLEARED_S)
 
 
 def _one_not_running(client: Client, namespace: str) -> str | None:

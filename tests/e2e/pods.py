@@ -9,6 +9,8 @@ from tests.e2e.cluster.images import BUSYBOX
 from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import core, namespaces, pods
 
+# With none at all the API forgets a pod at once, while kubelet is still taking it down.
+GRACE_S = 1
 STAY = ("sleep", "100000")
 RUNNING_S = 120
 GONE_S = 90
@@ -23,7 +25,7 @@ def pod(name: str, command: Iterable[str] = STAY, **spec: Any) -> Object:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, **spec.pop("metadata", {})},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container], **spec},
+        "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [container], **spec},
     }
 
 

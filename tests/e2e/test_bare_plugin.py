@@ -45,8 +45,7 @@ def test_a_hundred_pods_each_get_their_own_device_and_policy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = burst.run(client, namespace, COUNT, node=LATE, limits={}, wait=WAIT_S)
-    client.delete(pods_path(namespace))
-    pods.await_gone(client, namespace)
+    burst.clear(client, namespace, cluster.machine(LATE))
     devices = burst.run(client, namespace, COUNT, node=LATE, limits={resource: "1"}, wait=WAIT_S)
     with capsys.disabled():
         print(  # noqa: T201 (a figure for the reader; it decides nothing)
@@ -65,8 +64,7 @@ def test_a_hundred_pods_each_get_their_own_device_and_policy(
         seen.add(env["NVIDIA_VISIBLE_DEVICES"])
     assert len(seen) == COUNT
     assert sum("initContainers" in pod["spec"] for pod in devices.pods) == COUNT // 4
-    client.delete(pods_path(namespace))
-    pods.await_gone(client, namespace)
+    burst.clear(client, namespace, cluster.machine(LATE))
 
 
 def test_a_restarted_container_keeps_its_policy(
