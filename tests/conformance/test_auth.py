@@ -130,9 +130,7 @@ def test_a_role_allows_its_verbs_in_its_namespace_and_no_more(
 
 
 @pytest.mark.needs("rbac")
-def test_a_role_may_name_single_objects_and_subresources(
-    api: Client, namespace: str, account: Client
-) -> None:
+def test_a_role_may_name_single_objects(api: Client, namespace: str, account: Client) -> None:
     for name in ("mine", "other"):
         api.create(config_maps(namespace), config_map(name))
     allow(api, namespace, verbs=["patch"], resourceNames=["mine"])
