@@ -23,7 +23,7 @@ from tests.e2e.cluster import cluster, fleet, kernel, layout
 from tests.e2e.cluster.cluster import say
 from tests.e2e.cluster.machines import MachineError
 from tests.e2e.parts import catalogue
-from tests.e2e.parts.cache import PartError, default_folder
+from tests.e2e.parts.cache import PartError
 
 
 def main() -> None:
@@ -110,7 +110,7 @@ def run_shell(arguments: argparse.Namespace) -> None:
 def run_inside(found: cluster.Cluster, command: list[str]) -> int:
     """Run a command in the cluster's network, with its kubeconfig and the tools at hand."""
     tools = [catalogue.client_tools(), catalogue.helm3()]
-    folders = [str(default_folder() / tool.folder_name) for tool in tools]
+    folders = [str(catalogue.folder(tool)) for tool in tools]
     environment = os.environ | {
         "KUBECONFIG": str(found.layout.kubeconfig),
         "PATH": ":".join([*folders, os.environ.get("PATH", "/usr/bin")]),

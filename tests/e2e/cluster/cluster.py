@@ -131,8 +131,7 @@ def up(wanted: Layout, *, lifeline: int | None = None, say: Say = say) -> Cluste
         cluster = _start(wanted, archives, lifeline, say)
     except BaseException:
         # The folder stays for a look at the logs; everything alive ends.
-        cgroups.kill(wanted.group)
-        cgroups.remove(wanted.group)
+        _end(wanted)
         raise
     say(f"{len(wanted.nodes)} nodes Ready after {time.monotonic() - started:.1f} s")
     return cluster
@@ -151,11 +150,15 @@ def temporary(wanted: Layout) -> Iterator[Cluster]:
 
 def down(wanted: Layout) -> None:
     """End everything of this cluster. What it never started it cannot even see."""
-    cgroups.kill(wanted.group)
-    cgroups.remove(wanted.group)
+    _end(wanted)
     if wanted.folder.exists():
         _keep_logs(wanted)
         shutil.rmtree(wanted.folder)
+
+
+def _end(wanted: Layout) -> None:
+    cgroups.kill(wanted.group)
+    cgroups.remove(wanted.group)
 
 
 def _keep_logs(wanted: Layout) -> None:
@@ -258,7 +261,7 @@ def _start(wanted: Layout, archives: tuple[Path, ...], lifeline: int | None, say
 
 def _boot(wanted: Layout, machine: str, etc: dict[str, Path], lifeline: int | None) -> Machine:
     """Lay out a machine's root and start it. /usr is shared and read-only, /usr/local its own."""
-    debian = catalogue.provide(catalogue.debian_root())
+    debian = catalogue.folder(catalogue.debian_root())
     root = wanted.machine_folder(machine) / "root"
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ from tests.e2e.cluster.machines import Machine
 from tests.e2e.parts import catalogue, image_archives
 
 BUSYBOX = image_archives.BUSYBOX
-INSIDE = "/run/images"
 
 
 def base_images() -> tuple[Path, ...]:

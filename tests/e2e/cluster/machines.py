@@ -7,6 +7,7 @@ their first instruction, so ending the cluster needs no list of what was started
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -51,7 +52,7 @@ class Machine:
         """Give the command line that runs a command in this machine."""
         environment = {"PATH": programs.search_path(), "HOME": "/root", **(env or {})}
         return [
-            *self._joining(),
+            *_joining(self.cluster, self.name),
             *("nsenter", "--target", str(self.init.pid)),
             *("--mount", "--net", "--pid", "--uts", "--ipc", "--"),
             *("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())),
@@ -87,18 +88,16 @@ class Machine:
     ) -> Daemon:
         """Start a program that stays; its output goes to the machine's log of that name."""
         entering = self._spawn(program, self.entering(command, env))
-        daemon = self._noted(program, _only_child(entering, self.log(program)))
-        note = {"command": list(command), "env": dict(env or {})}
-        self._note(program).write_text(json.dumps(daemon.identity | note))
-        return daemon
+        pid = _only_child(entering, self.log(program))
+        return self._noted(program, pid, command=list(command), env=dict(env or {}))
 
     def start_beside(self, program: str, command: Sequence[str]) -> Daemon:
         """Start a program of ours in the machine's network only: it sees this machine's files."""
         enter = ("nsenter", "--target", str(self.init.pid), "--net", "--")
-        return self._noted(program, self._spawn(program, [*self._joining(), *enter, *command]).pid)
-
-    def _joining(self) -> tuple[str, ...]:
-        return ("/bin/sh", "-c", JOIN, "sh", cgroups.joining(self.cluster.group, self.name))
+        return self._noted(
+            program,
+            self._spawn(program, [*_joining(self.cluster, self.name), *enter, *command]).pid,
+        )
 
     def _spawn(self, program: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         self.log(program).parent.mkdir(parents=True, exist_ok=True)
@@ -114,10 +113,10 @@ class Machine:
         _spawned.append(spawned)
         return spawned
 
-    def _noted(self, program: str, pid: int) -> Daemon:
-        daemon = Daemon(self, program, Process.of(pid))
-        self._note(program).write_text(json.dumps(daemon.identity))
-        return daemon
+    def _noted(self, program: str, pid: int, **how: object) -> Daemon:
+        process = Process.of(pid)
+        self._note(program).write_text(json.dumps(dataclasses.asdict(process) | how))
+        return Daemon(self, program, process)
 
     def daemon(self, program: str) -> Daemon:
         """Find a program that an earlier process started here."""
@@ -154,10 +153,6 @@ class Daemon:
     program: str
     process: Process
 
-    @property
-    def identity(self) -> dict[str, object]:
-        return {"pid": self.process.pid, "started": self.process.started}
-
     def alive(self) -> bool:
         return self.process.alive()
 
@@ -183,7 +178,7 @@ def start_machine(
     folder = cluster.machine_folder(name)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     command = [
-        *("/bin/sh", "-c", JOIN, "sh", cgroups.joining(cluster.group, name)),
+        *_joining(cluster, name),
         *(sys.executable, "-m", "tests.e2e.cluster.holder", str(folder / "root"), name),
         *("none" if lifeline is None else "stdin", *binds),
     ]
@@ -205,7 +200,7 @@ def start_machine(
         )
     _spawned.append(holder)
     init = Process.of(json.loads(answer)["pid"])
-    (folder / "init.json").write_text(json.dumps({"pid": init.pid, "started": init.started}))
+    (folder / "init.json").write_text(json.dumps(dataclasses.asdict(init)))
     return Machine(cluster, name, init)
 
 
@@ -221,6 +216,10 @@ def find_machine(cluster: layout.Layout, name: str) -> Machine | None:
 
 # What we started stays known until we end: an unknown child that ended would be a warning.
 _spawned: list[subprocess.Popen[bytes]] = []
+
+
+def _joining(cluster: layout.Layout, machine: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", JOIN, "sh", cgroups.joining(cluster.group, machine))
 
 
 def _only_child(parent: subprocess.Popen[bytes], log: Path) -> int:

@@ -9,9 +9,9 @@ from tests.e2e.cluster import certificates, programs, proxy
 from tests.e2e.cluster.layout import API_SERVER, NAME_SERVICE_ADDRESS, Layout, Node, Runtime
 from tests.e2e.cluster.machines import Machine, MachineError
 from tests.e2e.parts import catalogue
+from tests.e2e.parts.image_archives import PAUSE
 from tests.kubeapi.waiting import wait_for
 
-PAUSE_IMAGE = "hami.test/pause:1"
 RUNTIME_SOCKET = "/run/containerd/containerd.sock"
 CNI_CONFIGURATION = "/etc/cni/net.d/10-pods.conflist"
 MOST_PODS = 250
@@ -20,7 +20,7 @@ RUNTIME_S = 60
 CONTAINERD_2 = f"""
 version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = '{PAUSE_IMAGE}'
+  sandbox = '{PAUSE}'
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   [plugins.'io.containerd.cri.v1.runtime'.cni]
@@ -30,7 +30,7 @@ version = 3
 CONTAINERD_1 = f"""
 version = 2
 [plugins.'io.containerd.grpc.v1.cri']
-  sandbox_image = '{PAUSE_IMAGE}'
+  sandbox_image = '{PAUSE}'
   restrict_oom_score_adj = true
   [plugins.'io.containerd.grpc.v1.cri'.cni]
     bin_dir = '/usr/lib/cni'

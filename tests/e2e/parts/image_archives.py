@@ -9,11 +9,9 @@ from pathlib import Path
 
 import hami.image
 from hami.image import recipes
-from hami.image.errors import ImageError
-from tests.e2e.parts import cache, catalogue
-from tests.e2e.parts.cache import Part, PartError, Say
+from tests.e2e.parts import cache, catalogue, project
+from tests.e2e.parts.cache import Part, Say
 
-ROOT = Path(__file__).parents[3]
 BUSYBOX = "hami.test/busybox:1"
 PAUSE = "hami.test/pause:1"
 HAMI = "hami.test/hami:dev"
@@ -21,13 +19,9 @@ HAMI = "hami.test/hami:dev"
 
 def base_images() -> Part:
     def make(into: Path, say: Say) -> None:
-        try:
-            recipes.pause(into / "pause.tar", names=[PAUSE], cache=cache.packages_folder(), say=say)
-            recipes.busybox(
-                into / "busybox.tar", names=[BUSYBOX], cache=cache.packages_folder(), say=say
-            )
-        except ImageError as error:
-            raise PartError(str(error)) from error
+        store = cache.packages_folder()
+        recipes.pause(into / "pause.tar", names=[PAUSE], cache=store, say=say)
+        recipes.busybox(into / "busybox.tar", names=[BUSYBOX], cache=store, say=say)
 
     return Part(
         name="base-images",
@@ -65,19 +59,27 @@ def build_hami_image(out: Path, say: Say = cache.say) -> Path:
     """Build our own image from this checkout; layers that did not change come from the cache."""
     wheels = out.parent / "wheel"
     subprocess.run(
-        [ROOT / ".venv/bin/python", "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)],
-        cwd=ROOT,
+        [
+            project.ROOT / ".venv/bin/python",
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "wheel",
+            "-d",
+            str(wheels),
+        ],
+        cwd=project.ROOT,
         check=True,
         capture_output=True,
     )
-    uv = subprocess.run(["scripts/find-uv"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
     [wheel] = wheels.glob("*.whl")
     recipes.hami(
         out,
         names=[HAMI],
         wheel=wheel,
-        requirements=ROOT / "requirements/runtime.txt",
-        uv=Path(uv.stdout.strip()),
+        requirements=project.ROOT / "requirements/runtime.txt",
+        uv=project.uv(),
         cache=cache.packages_folder(),
         say=say,
     )
