@@ -6,18 +6,19 @@ judge our components as they would in any cluster.
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tests.kubeapi import access
+from tests.kubeapi.access import Access
 
 VALID_DAYS = 30
 
@@ -78,42 +79,16 @@ def write_kubeconfig(
 ) -> Path:
     """Write one that depends on no other file, so that it works inside a machine's root as well."""
     certificate, key = identity
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "default",
-                "clusters": [
-                    {
-                        "name": "default",
-                        "cluster": {
-                            "server": server,
-                            "certificate-authority-data": _base64(authority.file),
-                        },
-                    }
-                ],
-                "users": [
-                    {
-                        "name": "default",
-                        "user": {
-                            "client-certificate-data": _base64(certificate),
-                            "client-key-data": _base64(key),
-                        },
-                    }
-                ],
-                "contexts": [
-                    {"name": "default", "context": {"cluster": "default", "user": "default"}}
-                ],
-            }
-        )
+    access.write(
+        Access(
+            server,
+            ca=authority.file.read_text(),
+            certificate=certificate.read_text(),
+            key=key.read_text(),
+        ),
+        path,
     )
-    path.chmod(0o600)
     return path
-
-
-def _base64(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
 
 
 def _certificate(

@@ -27,6 +27,7 @@ from tests.e2e.cluster.layout import CONTROL_PLANE, Layout, Node, Scheduler
 from tests.e2e.cluster.machines import Machine, MachineError, find_machine, start_machine
 from tests.e2e.parts import cache, catalogue
 from tests.kubeapi.client import Client
+from tests.kubeapi.paths import nodes
 from tests.kubeapi.waiting import wait_for
 
 Say = Callable[[str], None]
@@ -69,28 +70,28 @@ class Cluster:
             yield
 
     def await_api_server(self) -> None:
-        def ready() -> bool:
-            return self.client.request("GET", "/readyz").status == HTTPStatus.OK
+        def ready(client: Client) -> bool:
+            return client.request("GET", "/readyz").status == HTTPStatus.OK
 
         self._await("the API server to be ready", ready, API_SERVER_S)
 
     def await_nodes(self) -> None:
         names = {each.name for each in self.layout.nodes}
 
-        def ready() -> bool:
-            found = self.client.get("/api/v1/nodes")["items"]
+        def ready(client: Client) -> bool:
+            found = client.get(nodes())["items"]
             return names <= {n["metadata"]["name"] for n in found if _is_ready(n)}
 
         self._await(f"nodes {', '.join(sorted(names))} to be Ready", ready, NODES_S)
 
-    def _await(self, what: str, check: Callable[[], bool], seconds: float) -> None:
+    def _await(self, what: str, check: Callable[[Client], bool], seconds: float) -> None:
         """Wait; a program that died meanwhile is the answer, not the time that ran out."""
 
         def look() -> bool:
             self.require_alive()
-            return check()
+            return check(client)
 
-        with self.joined_network():
+        with self.joined_network(), self.client as client:
             wait_for(what, look, seconds)
 
     def require_alive(self) -> None:
