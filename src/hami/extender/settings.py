@@ -1,0 +1,93 @@
+"""What the scheduler process can be told.
+
+One struct, grouped by what it is about; each field says its unit and why its default is what it is.
+Flags, environment and file all end here (`hami.cli.flags`); the names are HAMi's where HAMi has
+the setting.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    # Serving.
+
+    #: Where /filter, /bind, /explain and health answer. Loopback: only the sibling needs them.
+    http_bind: str = "127.0.0.1:8080"
+    #: PEM files; both or none. Without them the server speaks plain HTTP.
+    cert_file: str = ""
+    key_file: str = ""
+    #: PEM file of the CA whose clients may call the scheduling verbs from elsewhere; empty: nobody.
+    client_ca_file: str = ""
+    #: Where /metrics answers; empty: nowhere.
+    metrics_bind_address: str = ":9395"
+    #: Whether HAMi's old metric names are written beside the new ones.
+    legacy_metrics: bool = False
+    #: Whether /debug answers (to those who may schedule).
+    profiling: bool = False
+    #: Seconds that requests under way may take to end after SIGTERM.
+    drain_timeout: float = 10.0
+
+    # Scheduling.
+
+    #: The profile in kube-scheduler whose pods are ours; also the source of our events.
+    scheduler_name: str = "hami-scheduler"
+    #: Policies of pods that name none.
+    node_scheduler_policy: str = "binpack"
+    gpu_scheduler_policy: str = "spread"
+    #: Only nodes with these labels are known; empty: all.
+    node_label_selector: str = ""
+    #: Empty: the built-in vendors as they are.
+    device_config_file: str = ""
+    #: Folder of the keys `current` and `previous` that sign grants; empty: grants are not signed.
+    grant_key_dir: str = "/etc/hami/grant"
+    #: Seconds a reservation lives that nobody binds or asks for again.
+    reservation_timeout: float = 900.0
+    #: Seconds /filter may wait for caches or a pending outcome before it answers an error.
+    filter_budget: float = 5.0
+    #: Take over pods that name default-scheduler; read by admission.
+    force_overwrite_default_scheduler: bool = True
+
+    # Nodes with a lock.
+
+    #: Seconds after which a lock is looked at: one without a living owner is removed.
+    node_lock_timeout: float = 300.0
+    #: Seconds a member of a pod group waits for a lock; 0: it fails at once. Others wait as long as
+    #: kube-scheduler does.
+    node_lock_retry_timeout: float = 600.0
+
+    # The API server.
+
+    #: Empty: $KUBECONFIG, then the pod's service account, then ~/.kube/config.
+    kubeconfig: str = ""
+    #: Requests per second and at once; 0: without limit, the API server's fairness decides.
+    kube_qps: float = 0.0
+    kube_burst: int = 0
+    #: Seconds for one request; 0: 30.
+    kube_timeout: float = 0.0
+    #: Seconds between two comparisons of the caches with the API server.
+    resync_interval: float = 900.0
+
+    # Leadership.
+
+    #: Whether several replicas run: scheduling needs the lease.
+    leader_elect: bool = False
+    #: The sibling kube-scheduler's lease.
+    leader_elect_resource_name: str = ""
+    leader_elect_resource_namespace: str = ""
+    #: Whether we hold the lease ourselves, because no kube-scheduler runs beside us.
+    leader_elect_own_lease: bool = False
+    #: Seconds; the same numbers that kube-scheduler is configured with.
+    leader_elect_lease_duration: float = 8.0
+    leader_elect_renew_deadline: float = 6.0
+    leader_elect_retry_period: float = 1.0
+    #: This pod, for its role label; empty: no label is written.
+    pod_name: str = ""
+    pod_namespace: str = ""
+
+    # Telling.
+
+    debug: bool = False
+    #: Address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces.
+    otlp_endpoint: str = ""
