@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -138,6 +138,10 @@ class Explanation(msgspec.Struct, frozen=True):
             failed.update(dict.fromkeys(group.names, group.text))
         return failed
 
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return, for every reason met, the number of nodes and of cards, sorted by reason."""
+        return count_reasons(self.groups())
+
     def by_reason(self) -> dict[str, ReasonCount]:
         """Return, for every reason met, the nodes (sorted) and the number of cards."""
         nodes: dict[str, list[str]] = {}
@@ -179,11 +183,12 @@ class Explanation(msgspec.Struct, frozen=True):
             "notes": list(self.notes),
         }
 
-    def summary(self) -> str:
-        """Say it in one line."""
+    def summary(self, counts: Mapping[str, tuple[int, int]] | None = None) -> str:
+        """Say it in one line; `counts` if they are known already."""
         if self.winner is not None:
             return f"placed on {self.winner} (score {self.score:.2f}), {self.fitting} nodes fit"
-        reasons = (f"{len(c.nodes)} nodes {r}" for r, c in self.by_reason().items())
+        met = self.counts() if counts is None else counts
+        reasons = (f"{nodes} nodes {reason}" for reason, (nodes, _) in met.items())
         line = "no node fits: " + (", ".join(reasons) or "no node was asked about")
         for miss in self.near_misses[:1]:
             short = [
@@ -195,6 +200,17 @@ class Explanation(msgspec.Struct, frozen=True):
         for node, problem in list(self.problems.items())[:1]:
             line += f"; {problem}" if node in problem else f"; {node}: {problem}"
         return line
+
+
+def count_reasons(groups: Iterable[Group]) -> dict[str, tuple[int, int]]:
+    """Add up how many nodes and cards met each reason, sorted by reason."""
+    nodes: Counter[str] = Counter()
+    cards: Counter[str] = Counter()
+    for group in groups:
+        for reason, number in group.reasons.items():
+            nodes[reason] += len(group.names)
+            cards[reason] += number * len(group.names)
+    return {reason: (nodes[reason], cards[reason]) for reason in sorted(nodes)}
 
 
 def _groups(question: Question, finding: Finding) -> Iterator[Group]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 # Node.
 NODE_LOCK = "hami.io/mutex.lock"
+# Changed by the scheduler so that kube-scheduler tries waiting pods again.
+WAKE_UP = "hami.io/scheduler-wake-up"
 
 # Pod, written by the scheduler.
 ASSIGNED_NODE = "hami.io/vgpu-node"
@@ -14,7 +16,10 @@ ASSIGNED_TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 GRANT_MAC = "hami.io/grant-mac"
+#: The device list that the code in GRANT_MAC is about.
+SIGNED_DEVICES = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+EXPLANATION = "hami.io/explanation"
 
 # Pod, written by its user.
 NODE_POLICY = "hami.io/node-scheduler-policy"
@@ -23,3 +28,8 @@ SCORING_WEIGHTS = "hami.io/device-scoring-weights"
 
 # Pod, a label of the cluster's gang scheduler.
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+
+# Pod of the scheduler itself.
+ROLE_LABEL = "hami.io/scheduler-role"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+LEADING_SINCE = "hami.io/leading-since"

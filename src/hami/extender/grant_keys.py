@@ -1,0 +1,76 @@
+"""The keys that sign grants, from a mounted Secret that may change under us.
+
+`current` signs; `previous` is there for readers during a change of keys. The folder is looked at
+again whenever a file in it has changed. A folder that is unreadable while it is being swapped
+leaves the known keys in use; at start-up it is an error, because agents start nothing without a
+signature.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+from hami.wire import errors, grant
+
+_log = logging.getLogger(__name__)
+
+CURRENT, PREVIOUS = "current", "previous"
+
+
+class GrantKeyError(Exception):
+    """The keys cannot be read; says which file, why, and what to do."""
+
+
+class KeyFolder:
+    def __init__(self, folder: str) -> None:
+        self._folder = pathlib.Path(folder)
+        self._stamp = self._look()
+        self._keys = self._read()
+
+    def keys(self) -> grant.GrantKeys:
+        """Return the keys as they are now."""
+        stamp = self._look()
+        if stamp != self._stamp:
+            try:
+                self._keys = self._read()
+            except GrantKeyError as error:
+                _log.warning("grant keys changed and cannot be read", extra={"error": str(error)})
+            else:
+                self._stamp = stamp
+        return self._keys
+
+    def _look(self) -> tuple[object, ...]:
+        return tuple(self._stamp_of(self._folder / name) for name in (CURRENT, PREVIOUS))
+
+    @staticmethod
+    def _stamp_of(path: pathlib.Path) -> object:
+        try:
+            stat = path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+    def _read(self) -> grant.GrantKeys:
+        current = self._read_file(CURRENT)
+        if current is None:
+            raise GrantKeyError(
+                f"grant keys: {self._folder / CURRENT} does not exist; mount the Secret with the "
+                "keys there (hami certs create makes it), name its folder with --grant-key-dir, or "
+                "turn signing off with --grant-key-dir= if your agents do not ask for it"
+            )
+        try:
+            return grant.GrantKeys(current, self._read_file(PREVIOUS) or None)
+        except errors.WireError as error:
+            raise GrantKeyError(f"{self._folder}: {error}") from error
+
+    def _read_file(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise GrantKeyError(
+                f"grant keys: {self._folder / name} cannot be read: {error.strerror}; "
+                "check the mount and its permissions"
+            ) from error
