@@ -23,7 +23,7 @@ from hami.extender.waiting import Waiting, note_of
 from hami.extender.world import World
 from hami.placement import decide, explanation, request
 from hami.placement.explanation import Explanation
-from hami.wire import extender_api, objects
+from hami.wire import errors, extender_api, objects
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -61,13 +61,15 @@ class Filter:
         self._budget = budget
         self._now = now
 
-    async def filter(self, body: bytes) -> Outcome:
-        """Answer a request; raises RefusedError, NotReadyError or WireError."""
-        args = extender_api.decode_args(body)
+    async def filter(self, args: extender_api.Args) -> Outcome:
+        """Answer a request; raises RefusedError or NotReadyError."""
         pod = args.pod
         if pod is None:
             raise RefusedError("extender args missing pod")
-        wanted = request.parse(pod, tuple(self._world.cluster.vendors.values()), self._defaults)
+        try:
+            wanted = request.parse(pod, tuple(self._world.cluster.vendors.values()), self._defaults)
+        except errors.WireError as error:
+            raise RefusedError(str(error), pod) from error
         if args.nodes is not None:
             answer = simulation.answer(self._world.cluster, args, wanted)
             return Outcome(answer, asked_nodes=len(args.nodes))

@@ -87,6 +87,8 @@ class NodeLocks:
             if not record.lock or node_lock_rules.owner(record.lock) == (namespace, name):
                 return record
             verdict = await self._judge(record)
+            if self._world.nodes.get(node) is not record:
+                continue  # it changed while its owner was looked at
             if verdict.held:
                 _log.debug(
                     "waiting for a node's lock",

@@ -1,0 +1,86 @@
+"""`hami explain POD` (and `kubectl hami explain POD`): why it waits, or which cards it got.
+
+One GET of the pod. What is told comes from `hami.cli.pod_story`; this file asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import sys
+from collections.abc import Sequence
+
+from hami.cli import errors, kube_context, parser, pod_story, pod_story_text, version
+from hami.extender import kube_scheduler_config
+from hami.extender.settings import Settings
+from hami.kube import access, client, paths
+from hami.kube import errors as kube_errors
+from hami.vendors import device_config, table
+from hami.wire import codec
+
+_TIMEOUT_S = 15.0
+
+
+def main(arguments: Sequence[str], *, prog: str) -> int:
+    asked = _parser(prog).parse_args(arguments)
+    given, _, name = asked.pod.rpartition("/")
+    if not name or "/" in given:
+        raise errors.usage("POD", asked.pod, "names no pod", "write NAME or NAMESPACE/NAME")
+    if given and asked.namespace and given != asked.namespace:
+        raise errors.usage("POD", asked.pod, f"is not in {asked.namespace}", "drop -n")
+    vendors = (
+        device_config.load(asked.device_config_file).vendors
+        if asked.device_config_file
+        else table.built_in()
+    )
+    try:
+        found, usual = kube_context.find(asked.kubeconfig, asked.context)
+        namespace = given or asked.namespace or usual
+        data = asyncio.run(_read(found, namespace, name))
+    except kube_errors.AccessError as error:
+        raise errors.UsageError(str(error)) from error
+    except kube_errors.NotFound as error:
+        raise errors.CommandError(
+            f"pod {namespace}/{name}: there is none; check its name, -n and --context"
+        ) from error
+    except kube_errors.KubeError as error:
+        raise errors.CommandError(f"{found.origin}: {error}") from error
+    story = pod_story.tell(data, vendors, scheduler_name=asked.scheduler_name)
+    if asked.output == "json":
+        sys.stdout.write(codec.encode(story).decode() + "\n")
+    else:
+        told = pod_story_text.text(
+            story,
+            managed=kube_scheduler_config.managed_resources(vendors),
+            scheduler_name=asked.scheduler_name,
+            now=dt.datetime.now(dt.UTC),
+        )
+        sys.stdout.write(told)
+    return 0
+
+
+async def _read(found: access.Access, namespace: str, name: str) -> bytes:
+    agent = f"hami/{version.number()} explain"
+    async with client.Client(found, user_agent=agent, timeout=_TIMEOUT_S) as api:
+        return await api.get(paths.pods(namespace, name))
+
+
+def _parser(prog: str) -> parser.Parser:
+    made = parser.Parser(
+        prog=prog,
+        description="Tell why a pod waits for its cards, or which it got.\n"
+        "Exit code 0: told; 1: no such pod, or no answer; 2: wrong usage.",
+    )
+    made.add_argument("pod", metavar="POD", help="NAME or NAMESPACE/NAME")
+    made.add_argument("-n", "--namespace", default="", help="default: that of the context")
+    made.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl's")
+    made.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig")
+    made.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    name = Settings().scheduler_name
+    made.add_argument(
+        "--scheduler-name", default=name, metavar="NAME", help=f"of hami (default {name})"
+    )
+    made.add_argument(
+        "--device-config-file", metavar="FILE", help="where resources have other names"
+    )
+    return made

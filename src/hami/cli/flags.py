@@ -1,0 +1,175 @@
+"""The scheduler's settings from flags, environment and file.
+
+A flag counts before the environment, that before the file, that before the default. Flags are
+written as Go programs take them: `--name=value` or `--name value`, switches as `--name` or
+`--name=false`, with `_` and `-` the same. argparse knows neither of the last two, so it only
+prints the help. The rows are in `hami.cli.flag_table`, the rules in `hami.cli.flag_checks`.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hami.cli import (
+    errors,
+    flag_checks,
+    flag_table,
+    flag_values,
+    ignored_flags,
+    parser,
+    settings_file,
+)
+from hami.cli.flag_table import Flag, Kind
+from hami.extender.settings import Settings
+from hami.vendors import section
+
+CONFIG = Flag(
+    field="config",
+    group="Where settings come from",
+    help="YAML file of settings; its keys are the names of the flags",
+    kind=Kind.TEXT,
+    default="",
+    spelling="config",
+    environment=("HAMI_CONFIG",),
+)
+_DESCRIPTION = (
+    "Place pods on shared GPUs: answers a kube-scheduler's questions on loopback.\n"
+    "`{prog} config` writes the configuration of that kube-scheduler.\n\n"
+    "Each setting can be a flag, an environment variable or a key of --config; the first that is\n"
+    "given counts. Durations are written as 5m, 28s or 1h30m. An empty variable is an empty text,\n"
+    "and leaves numbers and switches as they are."
+)
+_LEVEL = re.compile(r"-v([0-9]+)")
+_HELP = ("-h", "--help", "-help")
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """Checked settings, and what the user should be told about how they were given."""
+
+    settings: Settings
+    warnings: tuple[str, ...] = ()
+
+
+class _Given(msgspec.Struct):
+    """What the command line says, still as text."""
+
+    #: Text by key.
+    values: dict[str, str] = {}
+    warnings: list[str] = []
+
+
+def resolve(
+    argv: Sequence[str], environ: Mapping[str, str], *, prog: str = "hami scheduler"
+) -> Resolved:
+    """Read all sources; raises UsageError, and SystemExit(0) after printing the help."""
+    if any(word in _HELP for word in argv):
+        help_parser(prog).parse_args(["--help"])
+    given = _command_line(argv)
+    sources = [
+        _from_flags(given),
+        _from_environment(environ),
+        settings_file.entries(_file_name(given, environ)),
+    ]
+    values: dict[str, flag_values.Value] = {}
+    origins: dict[str, str] = {}
+    for flag, origin, value in (entry for source in sources for entry in source):
+        if flag.field not in values:
+            values[flag.field] = flag_values.read(flag, value, origin=origin)
+            origins[flag.field] = origin
+    settings = msgspec.structs.replace(Settings(), **values)
+    flag_checks.check(settings, origins)
+    return Resolved(settings, tuple(given.warnings))
+
+
+def help_parser(prog: str) -> parser.Parser:
+    """Make the parser that prints every flag with its default and its variable."""
+    made = parser.Parser(
+        prog=prog, usage=f"{prog} [FLAG ...]", description=_DESCRIPTION.format(prog=prog)
+    )
+    group, title = None, ""
+    for flag in (CONFIG, *flag_table.flags().values()):
+        if flag.group != title:
+            group, title = made.add_argument_group(flag.group), flag.group
+        assert group is not None
+        default = flag_values.show(flag)
+        named = f"default {default}; " if default else ""
+        text = f"{flag.help} ({named}{', '.join(flag.environment)})".replace("%", "%%")
+        group.add_argument(f"--{flag.spelling}", metavar=flag.kind.value, help=text)
+    return made
+
+
+def _command_line(argv: Sequence[str]) -> _Given:
+    given = _Given()
+    rest = collections.deque(argv)
+    while rest:
+        word = rest.popleft()
+        if not word.startswith("-") or word in ("-", "--"):
+            remedy = "flags are written --name=value, switches --name=true"
+            raise errors.usage("command line", word, "is no flag", remedy)
+        level = _LEVEL.fullmatch(word)
+        name, equals, text = ("-v", "=", level[1]) if level else word.partition("=")
+        key = name.lstrip("-").replace("_", "-")
+        flag, ignored = _known(key), ignored_flags.find(key)
+        if flag is None and ignored is None and key != ignored_flags.VERBOSITY:
+            raise _unknown(name, key)
+        is_switch = flag.kind is Kind.SWITCH if flag else bool(ignored and ignored.is_switch)
+        if not equals:
+            text = "true" if is_switch else _next(name, rest)
+        if flag:
+            given.values[key] = text
+        elif ignored is None:
+            _verbosity(given, name, text)
+        elif not (is_switch and text.lower() == "false"):
+            given.warnings.append(ignored.warning(name))
+    return given
+
+
+def _known(key: str) -> Flag | None:
+    return CONFIG if key == CONFIG.key else flag_table.flags().get(key)
+
+
+def _unknown(name: str, key: str) -> errors.UsageError:
+    spellings = [CONFIG.spelling, *(flag.spelling for flag in flag_table.flags().values())]
+    hint = section.nearest(key, spellings).replace("mean ", "mean --")
+    return errors.UsageError(f"no flag {name}{hint or '; `--help` lists them all'}")
+
+
+def _next(name: str, rest: collections.deque[str]) -> str:
+    if not rest:
+        raise errors.UsageError(f"{name}: no value follows; write {name}=VALUE")
+    return rest.popleft()
+
+
+def _verbosity(given: _Given, name: str, text: str) -> None:
+    if not (text.isascii() and text.isdigit()):
+        raise errors.usage(name, text, "is no level", "write 0 to 10; 4 and above is --debug")
+    if int(text) >= ignored_flags.DEBUG_LEVEL:
+        given.values.setdefault("debug", "true")
+
+
+def _from_flags(given: _Given) -> flag_table.Source:
+    for key, text in given.values.items():
+        if key != CONFIG.key:
+            flag = flag_table.flags()[key]
+            yield flag, f"--{flag.spelling}", text
+
+
+def _from_environment(environ: Mapping[str, str]) -> flag_table.Source:
+    for flag in flag_table.flags().values():
+        for name in flag.environment:
+            if name in environ and (environ[name].strip() or flag.kind is Kind.TEXT):
+                yield flag, name, _one_path(name, environ[name])
+
+
+def _one_path(name: str, value: str) -> str:
+    """Return what a variable says; $KUBECONFIG may list files, which hami.kube reads by itself."""
+    return "" if name == "KUBECONFIG" and os.pathsep in value else value
+
+
+def _file_name(given: _Given, environ: Mapping[str, str]) -> str:
+    return given.values.get(CONFIG.key) or environ.get(CONFIG.environment[0], "")

@@ -1,0 +1,105 @@
+"""The one command, `hami`, and how it finds its subcommands.
+
+A command's module is imported only when it is used: `hami --help` answers at once, and the webhook
+will not pay for the scheduler's tables. Each module has `main(arguments, *, prog) -> exit code`.
+kubectl finds the same program as `kubectl-hami` and runs it as `kubectl hami`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+
+from hami.cli import errors
+from hami.vendors import errors as vendor_errors
+from hami.wire import errors as wire_errors
+
+#: Words of the command: its module, and what it does.
+COMMANDS = {
+    ("scheduler",): ("hami.cli.scheduler", "place pods on shared GPUs, beside a kube-scheduler"),
+    ("scheduler", "config"): (
+        "hami.cli.scheduler_config",
+        "write the configuration of that kube-scheduler",
+    ),
+    ("explain",): ("hami.cli.explain", "tell why a pod waits, or which cards it got"),
+    ("version",): ("hami.cli.version", "print the version"),
+}
+#: HAMi's spelling; the list above has each command once.
+_ALSO = {("scheduler", "version"): ("version",), ("--version",): ("version",)}
+
+_LONGEST = 2
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    called = pathlib.PurePath(sys.argv[0]).name if sys.argv else ""
+    prog = "kubectl hami" if called.startswith("kubectl-hami") else "hami"
+    if arguments in (["-h"], ["--help"], ["help"]):
+        print(_help(prog))  # noqa: T201 - this is what was asked for
+        return 0
+    if not arguments:
+        return _fail(prog, errors.UsageError(f"which command?\n\n{_help(prog)}"))
+    words = _command(arguments)
+    if words is None:
+        return _fail(prog, _unknown(arguments[0]))
+    name = _ALSO.get(words, words)
+    return _run(COMMANDS[name][0], arguments[len(words) :], prog=" ".join((prog, *name)))
+
+
+def _command(arguments: Sequence[str]) -> tuple[str, ...] | None:
+    for length in range(_LONGEST, 0, -1):
+        words = tuple(arguments[:length])
+        if words in COMMANDS or words in _ALSO:
+            return words
+    return None
+
+
+def _run(module: str, arguments: list[str], *, prog: str) -> int:
+    command: Callable[..., int] = importlib.import_module(module).main
+    try:
+        return command(arguments, prog=prog)
+    except errors.CommandError as error:
+        return _fail(prog, error)
+    except (vendor_errors.ConfigError, wire_errors.WireError) as error:
+        return _fail(prog, errors.UsageError(str(error)))
+    except SystemExit as asked:  # argparse ends --help this way
+        return asked.code if isinstance(asked.code, int) else 0
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _fail(prog: str, error: errors.CommandError) -> int:
+    print(f"{prog}: {error}", file=sys.stderr)  # noqa: T201 - a person waits for it
+    return error.code
+
+
+def _unknown(word: str) -> errors.UsageError:
+    known = [" ".join(words) for words in COMMANDS]
+    near = difflib.get_close_matches(word[:100], known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    shown = wire_errors.shorten(word)
+    return errors.UsageError(f"no command {shown}{hint}; there are: {', '.join(known)}")
+
+
+def _help(prog: str) -> str:
+    width = max(len(" ".join(words)) for words in COMMANDS)
+    lines = [
+        f"usage: {prog} COMMAND [FLAG ...]",
+        "",
+        "GPU sharing for Kubernetes.",
+        "",
+        "commands:",
+    ]
+    lines += [f"  {' '.join(words):{width}}  {what}" for words, (_, what) in COMMANDS.items()]
+    lines += ["", f"`{prog} COMMAND --help` tells the flags of a command."]
+    return "\n".join(lines)

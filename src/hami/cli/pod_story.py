@@ -1,0 +1,166 @@
+"""What can be said of one pod: what it asks for, where it went, or why it waits.
+
+Made from the pod alone, so that whoever may read a pod can ask. `tell` gathers the facts as data;
+`hami.cli.pod_story_text` puts them into words.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from hami.cluster import ledger
+from hami.placement import request
+from hami.vendors.row import Vendor
+from hami.wire import annotation_keys, codec, errors, explanation_note, objects, pod_devices
+
+
+class State(enum.Enum):
+    """What the pod's story is about."""
+
+    #: It asks for nothing that we manage.
+    NOT_OURS = "not ours"
+    #: Its request breaks a rule.
+    REFUSED = "refused"
+    #: It names another scheduler, so we are never asked.
+    OTHER_SCHEDULER = "other scheduler"
+    WAITING = "waiting"
+    PLACED = "placed"
+    FINISHED = "finished"
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """One card of one container."""
+
+    container: str
+    vendor: str
+    uuid: str
+    #: MiB.
+    memory: int
+    #: Percent of its compute; 0: without limit.
+    cores: int
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    namespace: str
+    name: str
+    uid: str
+    state: State
+    phase: str = ""
+    node: str = ""
+    scheduler: str = ""
+    #: RFC 3339: since when it waits.
+    since: str = ""
+    #: By container; those that ask for no card are left out.
+    asks: Mapping[str, tuple[request.CardRequest, ...]] = {}
+    granted: tuple[Granted, ...] = ()
+    bind_phase: str = ""
+    explanation: explanation_note.Note | None = None
+    #: What kube-scheduler says of it.
+    verdict: str = ""
+    #: What of its annotations or request cannot be read.
+    problems: tuple[str, ...] = ()
+
+
+class _Condition(codec.Object, frozen=True):
+    type: str | None = None
+    status: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+class _Status(codec.Object, frozen=True):
+    conditions: list[_Condition | None] | None = None
+
+
+class _Conditions(codec.Object, frozen=True):
+    """The part of a pod that nobody else here reads."""
+
+    status: _Status | None = None
+
+    def waiting(self) -> _Condition:
+        """Return what kube-scheduler wrote when it found no place."""
+        for condition in (self.status and self.status.conditions) or ():
+            if condition and condition.type == "PodScheduled" and condition.status == "False":
+                return condition
+        return _Condition()
+
+
+def tell(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> Story:
+    """Gather what a pod (as the API server gives it) says; raises WireError for what is no pod."""
+    pod = codec.decode(data, objects.Pod, what="pod")
+    problems: list[str] = []
+    asked: request.PodRequest | None = None
+    try:
+        asked = request.parse(pod, vendors, request.Defaults())
+    except errors.WireError as error:
+        problems.append(str(error))
+    asks = {c.name: c.cards for c in (asked.containers if asked else ()) if c.cards}
+    waiting = codec.decode(data, _Conditions, what="pod").waiting()
+    created = (pod.metadata and pod.metadata.creation_timestamp) or ""
+    scheduler = (pod.spec and pod.spec.scheduler_name) or ""
+    return Story(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        state=_state(pod, asks=bool(asks), refused=bool(problems), ours=scheduler_name),
+        phase=pod.phase,
+        node=pod.node_name,
+        scheduler=scheduler,
+        since="" if pod.node_name else waiting.last_transition_time or created,
+        asks=asks,
+        granted=tuple(_granted(pod, vendors, problems)),
+        bind_phase=pod.annotation(annotation_keys.BIND_PHASE),
+        explanation=None if pod.node_name else _explanation(pod, problems),
+        verdict="" if pod.node_name else waiting.message or "",
+        problems=tuple(problems),
+    )
+
+
+def _state(pod: objects.Pod, *, asks: bool, refused: bool, ours: str) -> State:
+    if not asks and not refused:
+        return State.NOT_OURS
+    if pod.finished:
+        return State.FINISHED
+    if pod.node_name:
+        return State.PLACED
+    if refused:
+        return State.REFUSED
+    named = (pod.spec and pod.spec.scheduler_name) or ""
+    return State.WAITING if named == ours else State.OTHER_SCHEDULER
+
+
+def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -> Iterator[Granted]:
+    containers = [container for _, container in pod.containers()]
+    for vendor in vendors:
+        key = vendor.annotations.allocated
+        slots, damaged = pod_devices.salvage(pod.annotation(key))
+        problems += [f"{key}: what was granted of card {card} cannot be read" for card in damaged]
+        counts = [_count(container, vendor) for container in containers]
+        for container, slot in zip(containers, ledger.align(slots, counts), strict=True):
+            for grant in slot:
+                yield Granted(
+                    container=container.name or "",
+                    vendor=vendor.word,
+                    uuid=grant.uuid,
+                    memory=grant.memory,
+                    cores=grant.cores,
+                )
+
+
+def _count(container: objects.Container, vendor: Vendor) -> int:
+    amount = str(container.amount(vendor.resources.count) or 0)
+    return int(amount) if amount.isascii() and amount.isdigit() else 0
+
+
+def _explanation(pod: objects.Pod, problems: list[str]) -> explanation_note.Note | None:
+    text = pod.annotation(annotation_keys.EXPLANATION)
+    if not text:
+        return None
+    try:
+        return explanation_note.decode(text)
+    except errors.WireError as error:
+        problems.append(str(error))
+        return None

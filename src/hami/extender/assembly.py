@@ -1,0 +1,290 @@
+"""The scheduler process put together: every part made once, and what it needs handed to it.
+
+Nothing here decides anything. `hami.extender.process` starts and stops what is assembled here;
+tests assemble the same with another clock or another API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from hami.extender import cluster_metrics, decoding, explaining, roles, telling
+from hami.extender.binding import Binder
+from hami.extender.bookings import Bookings
+from hami.extender.fates import Fates
+from hami.extender.filtering import Filter
+from hami.extender.grant_keys import KeyFolder
+from hami.extender.handshakes import Handshakes
+from hami.extender.instruments import Instruments
+from hami.extender.leadership import AlwaysLeading, Leadership, is_sibling
+from hami.extender.node_locks import NodeLocks
+from hami.extender.notes import FIRST_AFTER_S, Notes
+from hami.extender.readiness import Readiness
+from hami.extender.settings import Settings
+from hami.extender.upkeep import Upkeep
+from hami.extender.verbs import Verbs
+from hami.extender.waiting import Waiting
+from hami.extender.wake_ups import WakeUps
+from hami.extender.world import World
+from hami.kube import events, paths
+from hami.kube.client import Client
+from hami.kube.lease import LeaseElector
+from hami.kube.reflector import Reflector
+from hami.placement import request
+from hami.serving import health, metrics, profiling, tracing
+from hami.serving.http_server import Route
+from hami.vendors import device_config, table
+from hami.vendors.row import Vendor
+from hami.wire import objects
+
+
+class Scheduler:
+    """All parts of one replica."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        *,
+        vendors: tuple[Vendor, ...],
+        keys: KeyFolder | None,
+        tracer: tracing.Tracer,
+        hostname: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        hostname = hostname or socket.gethostname()
+        self.settings = settings
+        self.client = client
+        self.tracer = tracer
+        self.instruments = Instruments()
+        defaults = request.Defaults(settings.node_scheduler_policy, settings.gpu_scheduler_policy)
+        self.world = world = World(vendors, now=now)
+        self.bookings = Bookings(world, clock=clock, timeout=settings.reservation_timeout)
+        self.waiting = Waiting(world, clock=clock, first_note_after=FIRST_AFTER_S)
+        self.elector: LeaseElector | None = None
+        self.leadership = self._leadership(hostname, clock, now)
+        self.caches = self._caches(vendors)
+        self.roles = roles.Roles(
+            client,
+            self.pods,
+            namespace=settings.pod_namespace,
+            name=settings.pod_name,
+            now=now,
+        )
+        self.readiness = Readiness(self.leadership, self.caches, self.roles.catch_up)
+        self.fates = Fates(client, world, self.bookings, clock=clock)
+        self.recorder = events.EventRecorder(
+            client, component=settings.scheduler_name, host=hostname
+        )
+        self.binder = Binder(
+            client=client,
+            world=world,
+            bookings=self.bookings,
+            leadership=self.leadership,
+            locks=NodeLocks(
+                client, world, timeout=settings.node_lock_timeout, clock=clock, now=now
+            ),
+            fates=self.fates,
+            keys=keys,
+            defaults=defaults,
+            group_patience=settings.node_lock_retry_timeout,
+            clock=clock,
+            now=now,
+        )
+        self.wake_ups = WakeUps(client, world, self.waiting, self.readiness, clock=clock, now=now)
+        self.notes = Notes(client, self.waiting, self.leadership, clock=clock)
+        self.handshakes = Handshakes(client, world, self.readiness, now=now)
+        self.upkeep = Upkeep(
+            world=world,
+            bookings=self.bookings,
+            waiting=self.waiting,
+            wake_ups=self.wake_ups,
+            fates=self.fates,
+            leadership=self.leadership,
+            readiness=self.readiness,
+            caches=self.caches,
+            instruments=self.instruments,
+            interval=settings.resync_interval,
+        )
+        self.verbs = Verbs(
+            filter_=Filter(
+                world=world,
+                bookings=self.bookings,
+                waiting=self.waiting,
+                binder=self.binder,
+                readiness=self.readiness,
+                defaults=defaults,
+                budget=settings.filter_budget,
+                now=now,
+            ),
+            binder=self.binder,
+            bookings=self.bookings,
+            readiness=self.readiness,
+            explainer=explaining.Explainer(
+                client=client,
+                world=world,
+                bookings=self.bookings,
+                waiting=self.waiting,
+                defaults=defaults,
+            ),
+            teller=telling.Teller(self.recorder),
+            instruments=self.instruments,
+            tracer=tracer,
+            budget=settings.filter_budget,
+        )
+        self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
+        self.leadership.changed.listen(self._on_leadership)
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return what is served where kube-scheduler calls."""
+        checks = health.Health(
+            {"caches": self._caches_missing, "leader": self._leader_missing},
+            # Every synced replica answers admission, the leader alone schedules.
+            subsets={"webhook": ("caches",)},
+        )
+        debug = profiling.routes() if self.settings.profiling else ()
+        return (*self.verbs.routes(), *health.routes(checks.ready), *debug)
+
+    def metrics_routes(self) -> tuple[Route, ...]:
+        return (metrics.route(self.instruments.registry, self._families),)
+
+    def background(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what runs beside the requests, by name; none of it ever ends by itself."""
+        tasks: dict[str, Coroutine[Any, Any, None]] = {
+            f"cache of {kind}": cache.run() for kind, cache in self.caches.items()
+        }
+        if self.elector is not None:
+            tasks["own lease"] = self.elector.run()
+        tasks |= {
+            "readiness": self.readiness.run(),
+            "upkeep": self.upkeep.run(),
+            "wake-ups": self.wake_ups.run(),
+            "notes": self.notes.run(),
+            "handshakes": self.handshakes.run(),
+            "events": self.recorder.run(),
+            "roles": roles.follow(self.roles, self._role_changes),
+        }
+        return tasks
+
+    def _leadership(
+        self, hostname: str, clock: Callable[[], float], now: Callable[[], float]
+    ) -> Leadership:
+        settings = self.settings
+        if not settings.leader_elect:
+            return AlwaysLeading(clock=clock)
+        identity = f"{hostname}_{uuid.uuid4()}"
+        own = settings.leader_elect_own_lease
+        leadership = Leadership(
+            is_ours=(
+                (lambda holder: holder == identity)
+                if own
+                else (lambda holder: is_sibling(holder, hostname))
+            ),
+            lease_duration=settings.leader_elect_lease_duration,
+            renew_deadline=settings.leader_elect_renew_deadline,
+            clock=clock,
+            now=now,
+        )
+        if own:
+            self.elector = LeaseElector(
+                self.client,
+                namespace=settings.leader_elect_resource_namespace,
+                name=settings.leader_elect_resource_name,
+                identity=identity,
+                lease_duration=settings.leader_elect_lease_duration,
+                renew_deadline=settings.leader_elect_renew_deadline,
+                retry_period=settings.leader_elect_retry_period,
+                on_observed=leadership.observe,
+            )
+        return leadership
+
+    def _caches(self, vendors: tuple[Vendor, ...]) -> dict[str, Reflector[Any]]:
+        settings, client = self.settings, self.client
+        nodes_query = (
+            {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
+        )
+        self.pods = Reflector(
+            client,
+            paths.pods(),
+            decode=decoding.pods(vendors),
+            sink=self.world.pods,
+            kind="pods",
+            resync_interval=settings.resync_interval,
+        )
+        caches: dict[str, Reflector[Any]] = {
+            "nodes": Reflector(
+                client,
+                paths.nodes(),
+                decode=decoding.all_of(objects.Node, "node"),
+                sink=self.world.nodes,
+                kind="nodes",
+                query=nodes_query,
+                resync_interval=settings.resync_interval,
+            ),
+            "pods": self.pods,
+            "quotas": Reflector(
+                client,
+                paths.quotas(),
+                decode=decoding.all_of(objects.ResourceQuota, "resource quota"),
+                sink=self.world.quotas,
+                kind="quotas",
+                resync_interval=settings.resync_interval,
+            ),
+        }
+        if settings.leader_elect and not settings.leader_elect_own_lease:
+            name = settings.leader_elect_resource_name
+            caches["lease"] = Reflector(
+                client,
+                paths.leases(settings.leader_elect_resource_namespace),
+                decode=decoding.all_of(objects.Lease, "lease"),
+                sink=_LeaseSink(self.leadership),
+                kind="lease",
+                query={"fieldSelector": f"metadata.name={name}"},
+                resync_interval=settings.resync_interval,
+            )
+        return caches
+
+    def _on_leadership(self, leading: bool) -> None:  # noqa: FBT001  a signal's only value
+        if not leading:
+            # Whoever leads now decides anew; what is on its way is settled by the API server.
+            self.bookings.give_up_held()
+        self._role_changes.put_nowait(leading)
+
+    def _families(self) -> AsyncIterator[bytes]:
+        self.upkeep.count()
+        return cluster_metrics.families(self.world.cluster, legacy=self.settings.legacy_metrics)
+
+    def _caches_missing(self) -> str:
+        return "" if self.readiness.caches_synced else self.readiness.why_not()
+
+    def _leader_missing(self) -> str:
+        return "" if self.readiness.ready else self.readiness.why_not()
+
+
+class _LeaseSink:
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+
+    def put(self, lease: objects.Lease) -> None:
+        self._leadership.observe(lease)
+
+    def drop(self, uid: str) -> None:  # noqa: ARG002  there is only one
+        self._leadership.observe(None)
+
+    def retain(self, uids: Any) -> None:
+        if not uids:
+            self._leadership.observe(None)
+
+
+def vendors_of(settings: Settings) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
+    """Return the vendors, and warnings about the file that changes them."""
+    if not settings.device_config_file:
+        return table.built_in(), ()
+    config = device_config.load(settings.device_config_file)
+    return config.vendors, config.warnings

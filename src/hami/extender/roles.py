@@ -1,0 +1,112 @@
+"""What the new leader does first: say so, and see everything the old one did.
+
+The role label on the scheduler's pods tells Services where to send scheduling traffic. Writing it
+on our own pod has a second use: the answer has a version that is newer than every Binding before
+it, and our pod watch has seen them all when it has reached that version. Where we have no pod, the
+version of an empty list does, and if the watch stays silent the caches are compared with a full
+list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from hami.kube import errors, paths, raw
+from hami.kube.client import Client
+from hami.wire import annotation_keys, codec, objects
+
+_log = logging.getLogger(__name__)
+
+COMPONENT = "hami-scheduler"
+LEADER, FOLLOWER = "leader", "follower"
+#: Seconds that the watch has to reach a version before the caches are compared with a list.
+CATCH_UP_S = 1.0
+
+
+class Watch(Protocol):
+    """What of the pods' reflector is needed here."""
+
+    async def wait_version(self, version: int) -> None: ...
+
+    def request_relist(self) -> None: ...
+
+
+class _PodList(codec.Object, frozen=True):
+    metadata: objects.Metadata | None = None
+    items: list[objects.Pod] | None = None
+
+
+class Roles:
+    def __init__(
+        self,
+        client: Client,
+        pods: Watch,
+        *,
+        namespace: str,
+        name: str,
+        now: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._pods = pods
+        self._namespace = namespace
+        self._name = name
+        self._now = now
+
+    @property
+    def has_pod(self) -> bool:
+        return bool(self._namespace and self._name)
+
+    async def catch_up(self) -> None:
+        """Return when our pods are as new as this moment; and be called the leader from then on."""
+        version = await self._label(self._name, LEADER) if self.has_pod else await self._version()
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._pods.wait_version(version)
+        except TimeoutError:
+            _log.info("the pod watch is silent, comparing with a list", extra={"version": version})
+            self._pods.request_relist()
+            await self._pods.wait_version(version)
+
+    async def demote_others(self) -> None:
+        """Call every other replica a follower."""
+        if not self.has_pod:
+            return
+        selector = f"{annotation_keys.COMPONENT_LABEL}={COMPONENT}"
+        body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
+        listed = codec.decode(body, _PodList, what="list of scheduler pods")
+        for pod in listed.items or ():
+            role = pod.labels.get(annotation_keys.ROLE_LABEL)
+            if pod.name != self._name and role != FOLLOWER:
+                await self._label(pod.name, FOLLOWER)
+
+    async def demote_self(self) -> None:
+        if self.has_pod:
+            await self._label(self._name, FOLLOWER)
+
+    async def _label(self, name: str, role: str) -> int:
+        """Label a pod of ours; returns the version of the write."""
+        metadata: dict[str, object] = {"labels": {annotation_keys.ROLE_LABEL: role}}
+        if role == LEADER:
+            # Always a change: a write that changes nothing gets no new version.
+            metadata["annotations"] = {annotation_keys.LEADING_SINCE: f"{self._now():.6f}"}
+        body = codec.encode({"metadata": metadata})
+        answer = await self._client.patch(paths.pods(self._namespace, name), body)
+        return raw.meta(answer)[1]
+
+    async def _version(self) -> int:
+        body = await self._client.get(paths.pods(), {"limit": "1"})
+        listed = codec.decode(body, _PodList, what="list of pods")
+        return raw.version(listed.metadata.resource_version if listed.metadata else None)
+
+
+async def follow(roles: Roles, changes: asyncio.Queue[bool]) -> None:
+    """Keep the labels in step with who leads; what fails is tried again at the next change."""
+    while True:
+        leading = await changes.get()
+        try:
+            await (roles.demote_others() if leading else roles.demote_self())
+        except errors.KubeError as error:
+            _log.warning("role label not written", extra={"error": str(error)})

@@ -1,0 +1,318 @@
+"""An HTTP server of a few routes: bytes in, bytes out.
+
+aiohttp speaks HTTP; this module adds what every listener of ours needs: one id per request, who may
+ask (`Route.trusted`), limits on bodies, errors that tell callers nothing of our inside, and an end
+that lets requests under way finish. Its low-level server is used, because a route here is a method
+and a path, and everything else of an aiohttp application would only cost time on each call.
+
+Handlers are `async def handler(request: Request) -> Response`. One whose caller has gone is
+cancelled where it awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+from aiohttp import web
+
+from hami.serving import bind_address, certificates, logs, peers
+from hami.wire import codec, correlation
+
+_log = logging.getLogger(__name__)
+
+MEBIBYTE = 2**20
+REQUEST_ID = "X-Request-Id"
+_GOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+#: Seconds; longer than the 90 after which Go's clients close idle connections themselves.
+_KEEP_ALIVE = 120.0
+#: Seconds for a body to arrive, as HAMi has it.
+_BODY_TIMEOUT = 60.0
+#: Seconds for answers that are already decided to leave, after the drain.
+_LAST_WRITES = 1.0
+
+parse_bind = bind_address.parse
+
+
+class Request(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+    #: The first value of each parameter.
+    query: Mapping[str, str]
+    #: Found in any case of letters.
+    headers: Mapping[str, str]
+    body: bytes
+    #: The other end's address.
+    peer: str
+    #: The same in logs, answer and effects.
+    id: str
+
+
+class Response(msgspec.Struct, frozen=True):
+    status: int = 200
+    #: A stream is sent in chunks as they come; one that fails breaks the connection.
+    body: bytes | AsyncIterator[bytes] = b""
+    content_type: str = _JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def text(cls, status: int, message: str) -> Response:
+        """Answer with a line of text."""
+        return cls(status, f"{message.rstrip()}\n".encode("utf-8", "replace"), _TEXT)
+
+    @classmethod
+    def error(cls, status: int, message: str) -> Response:
+        """Answer with `{"error": message}`."""
+        return cls(status, codec.encode({"error": message}))
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Route(msgspec.Struct, frozen=True):
+    method: str
+    path: str
+    handler: Handler
+    #: Only for loopback peers and those with a certificate of the client CA.
+    trusted: bool = False
+    #: Bytes.
+    body_limit: int = 16 * MEBIBYTE
+
+
+class _Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
+    """The server answers in the handler's place."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+class Server:
+    """One listener."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        *,
+        tls: certificates.LiveCertificate | None = None,
+        drain_timeout: float = 10,
+        is_local: peers.IsLocal = peers.is_loopback,
+    ) -> None:
+        self._routes: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            self._routes.setdefault(route.path, {})[route.method] = route
+        self._tls = tls
+        self._drain_timeout = drain_timeout
+        self._is_local = is_local
+        self._runner: web.ServerRunner | None = None
+        self._draining = False
+        #: Tasks of the requests under way.
+        self._under_way: set[asyncio.Task[object]] = set()
+        self._refused = logs.Seldom(60)
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; the port 0 finds a free one, then named by `port`."""
+        listening = bind_address.listen(host, port)
+        self.port = listening.getsockname()[1]
+        self._draining = False
+        self._runner = web.ServerRunner(
+            web.Server(
+                self._serve,
+                handler_cancellation=True,
+                access_log=None,
+                keepalive_timeout=_KEEP_ALIVE,
+            ),
+            shutdown_timeout=_LAST_WRITES,
+        )
+        await self._runner.setup()
+        context = None if self._tls is None else self._tls.context
+        site = web.SockSite(
+            self._runner, listening, ssl_context=context, backlog=bind_address.BACKLOG
+        )
+        await site.start()
+
+    async def stop(self) -> None:
+        """Take no new connections, let requests under way finish in time, cancel the rest.
+
+        Kept-alive connections are served until then, but each answer closes its connection.
+        """
+        if self._runner is None:
+            return
+        runner, self._runner = self._runner, None
+        self._draining = True
+        for site in runner.sites:
+            await site.stop()
+        # Requests that have been read begin to be handled.
+        await asyncio.sleep(0)
+        deadline = asyncio.get_running_loop().time() + self._drain_timeout
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while self._under_way:
+                    await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        late = list(self._under_way)
+        if late:
+            _log.warning(
+                "requests cancelled: they took longer than the drain",
+                extra={"requests": len(late), "drain_timeout": self._drain_timeout},
+            )
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await runner.cleanup()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        given = request.headers.get(REQUEST_ID, "")
+        request_id = correlation.begin(given if _GOOD_ID.fullmatch(given) else "")
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        # Not when this function ends: the answer has then still to be written.
+        task.add_done_callback(self._under_way.discard)
+        try:
+            response = await self._answer(request, request_id)
+        except _Refusal as refusal:
+            response = refusal.response
+        # Whatever a handler raises is this one request's failure.
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            _log.exception("request failed", extra={"method": request.method, "path": request.path})
+            response = Response.error(500, f"internal error; the log has it under id {request_id}")
+        return await self._write(request, response, request_id)
+
+    async def _answer(self, request: web.BaseRequest, request_id: str) -> Response:
+        route = self._find(request)
+        peer = peers.address(request.transport)
+        if route.trusted:
+            self._check_peer(request, peer)
+        body = b""
+        if request.body_exists:
+            body = await _read(request, route.body_limit)
+        query: Mapping[str, str] = request.query if request.query_string else {}
+        asked = Request(
+            method=request.method,
+            path=request.path,
+            query=query,
+            headers=request.headers,
+            body=body,
+            peer=peer,
+            id=request_id,
+        )
+        return await route.handler(asked)
+
+    def _find(self, request: web.BaseRequest) -> Route:
+        methods = self._routes.get(request.path)
+        if methods is None:
+            raise _Refusal(Response.error(404, "there is nothing under this path"))
+        route = methods.get(request.method)
+        if route is None:
+            allowed = ", ".join(sorted(methods))
+            answer = Response.error(405, f"this path takes {allowed}")
+            raise _Refusal(msgspec.structs.replace(answer, headers=(("Allow", allowed),)))
+        return route
+
+    def _check_peer(self, request: web.BaseRequest, peer: str) -> None:
+        if self._is_local(peer) or peers.has_certificate(request.transport, self._tls):
+            return
+        self._refused.log(
+            _log,
+            logging.WARNING,
+            "caller refused: neither local nor with a certificate of the client CA",
+            key=(peer, request.path),
+            extra={"path": request.path, "peer": peer},
+        )
+        rule = "this path answers loopback callers and those with a certificate of the client CA"
+        remedy = "call from the same pod, or show a certificate of the CA given as client CA file"
+        refused = Response.error(403, f"{rule}, not {peer or 'you'}; {remedy}")
+        raise _Refusal(_closing(refused))  # a new connection may show another certificate
+
+    async def _write(
+        self, request: web.BaseRequest, response: Response, request_id: str
+    ) -> web.StreamResponse:
+        headers = {
+            "Content-Type": response.content_type,
+            REQUEST_ID: request_id,
+            **dict(response.headers),
+        }
+        if isinstance(response.body, bytes):
+            answer: web.StreamResponse = web.Response(
+                body=response.body, status=response.status, headers=headers
+            )
+        else:
+            answer = web.StreamResponse(status=response.status, headers=headers)
+        if self._draining or headers.get("Connection") == "close":
+            answer.force_close()
+        if not isinstance(response.body, bytes):
+            await self._stream(request, answer, response.body)
+        return answer
+
+    async def _stream(
+        self, request: web.BaseRequest, answer: web.StreamResponse, chunks: AsyncIterator[bytes]
+    ) -> None:
+        try:
+            await answer.prepare(request)
+            async with closed_after(chunks):
+                async for chunk in chunks:
+                    await answer.write(chunk)
+            await answer.write_eof()
+        except ConnectionError:
+            pass  # the caller has gone; nobody is left to tell
+        # Whatever a stream raises: the status is out, so the caller learns it by the broken end.
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            _log.exception(
+                "answer broken off", extra={"method": request.method, "path": request.path}
+            )
+            if request.transport is not None:
+                request.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[None]:
+    """Close a stream that may not be read to its end, because its reader has gone."""
+    try:
+        yield
+    finally:
+        close = getattr(chunks, "aclose", None)  # generators have it, other iterators need not
+        if close is not None:
+            await close()
+
+
+async def _read(request: web.BaseRequest, limit: int) -> bytes:
+    """Read the body, and no more than the limit, however long it says it is."""
+    if (request.content_length or 0) > limit:
+        raise _Refusal(_too_large(limit))
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    parts: list[bytes] = []
+    length = 0
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            while chunk := await request.content.readany():
+                parts.append(chunk)
+                length += len(chunk)
+                if length > limit:
+                    raise _Refusal(_too_large(limit))
+    except TimeoutError as error:
+        slow = f"the body did not arrive within {_BODY_TIMEOUT:.0f} s; send it faster"
+        raise _Refusal(_closing(Response.error(408, slow))) from error
+    except web.RequestPayloadError as error:
+        raise _Refusal(_closing(Response.error(400, "the body is not encoded as announced"))) from (
+            error
+        )
+    # Mostly it is one part; a copy of it would cost as much as reading it.
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(limit: int) -> Response:
+    rule = f"the body is larger than the {limit} bytes that this path takes"
+    return _closing(Response.error(413, f"{rule}; send less, for instance fewer nodes in one call"))
+
+
+def _closing(response: Response) -> Response:
+    return msgspec.structs.replace(response, headers=(("Connection", "close"),))

@@ -1,0 +1,145 @@
+"""/metrics: what this process counts, and families written by hand.
+
+Counters and histograms of the process live in a private registry of prometheus_client. Families
+over a whole cluster (hundreds of thousands of lines) would cost seconds through it; those are
+written by whoever knows them, as chunks of the text format, and streamed. Between two chunks the
+loop turns, so a scrape holds up nobody: a chunk should take a millisecond to make.
+
+No compression: it would cost more time than it saves within a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import prometheus_client
+from prometheus_client import exposition, process_collector, registry
+from prometheus_client.metrics_core import Metric
+
+from hami.serving import http_server
+from hami.serving.http_server import Request, Response, Route
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+#: Seconds; from a tenth of a millisecond, because a decision takes about one.
+LATENCIES = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0),
+)
+
+#: Bytes that are gathered before they are written: fewer, larger packets.
+_GATHERED = 2**16
+
+Families = Callable[[], AsyncIterator[bytes]]
+
+
+class Registry:
+    """What this process counts."""
+
+    def __init__(self) -> None:
+        self._registry = registry.CollectorRegistry()
+        process_collector.ProcessCollector(registry=self._registry)
+        prometheus_client.PlatformCollector(registry=self._registry)
+
+    def counter(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the name it has everywhere else
+        labels: Sequence[str] = (),
+    ) -> prometheus_client.Counter:
+        return prometheus_client.Counter(name, help, labels, registry=self._registry)
+
+    def gauge(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the name it has everywhere else
+        labels: Sequence[str] = (),
+    ) -> prometheus_client.Gauge:
+        return prometheus_client.Gauge(name, help, labels, registry=self._registry)
+
+    def histogram(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - as above
+        labels: Sequence[str] = (),
+        *,
+        buckets: Sequence[float] = LATENCIES,
+    ) -> prometheus_client.Histogram:
+        return prometheus_client.Histogram(
+            name, help, labels, buckets=buckets, registry=self._registry
+        )
+
+    def build_info(self, *, version: str, revision: str = "", build_date: str = "") -> None:
+        """Say what runs: `hami_build_info 1`, with HAMi's labels.
+
+        Dashboards know the labels, so they stay: `go_version` carries the version of Python, and
+        `compiler` its implementation.
+        """
+        labels = {
+            "version": version,
+            "revision": revision,
+            "build_date": build_date,
+            "go_version": platform.python_version(),
+            "compiler": platform.python_implementation().lower(),
+            "platform": f"{platform.system().lower()}/{os.uname().machine}",
+        }
+        gauge = self.gauge("hami_build_info", "What runs: always 1.", tuple(labels))
+        gauge.labels(**labels).set(1)
+
+    def render(self) -> Iterator[bytes]:
+        """Yield the text of one family after the other."""
+        for family in self._registry.collect():
+            # When a counter began is a series of its own, which doubles them and helps nobody.
+            family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+            yield exposition.generate_latest(_One(family))
+
+
+class _One(registry.Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+def route(counted: Registry, families: Families | None = None) -> Route:
+    """Answer GET /metrics with what the process counts and then the families given."""
+
+    async def answer(_: Request) -> Response:
+        return Response(200, _gathered(_chunks(counted, families)), CONTENT_TYPE)
+
+    return Route("GET", "/metrics", answer)
+
+
+async def _chunks(counted: Registry, families: Families | None) -> AsyncIterator[bytes]:
+    for family in counted.render():
+        yield family
+    if families is not None:
+        written = families()
+        async with http_server.closed_after(written):
+            async for chunk in written:
+                yield chunk
+
+
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    waiting = bytearray()
+    async with http_server.closed_after(chunks):
+        async for chunk in chunks:
+            waiting += chunk
+            if len(waiting) >= _GATHERED:
+                yield bytes(waiting)
+                waiting.clear()
+            # Others have their turn after every chunk, sent or gathered.
+            await asyncio.sleep(0)
+    if waiting:
+        yield bytes(waiting)
+
+
+def escape_label(value: str) -> str:
+    """Write a text so that it can stand between the quotes of a label."""
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return value

@@ -1,0 +1,192 @@
+"""`hami explain` against an API server that has a few pods."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hami.cli import kube_context, main
+from tests import builders
+from tests.unit.cli import pods
+
+PODS = {
+    "/api/v1/namespaces/team/pods/train": pods.pod(pods.MAIN),
+    "/api/v1/namespaces/default/pods/web": pods.pod(builders.container("web")),
+}
+DENIED = {
+    "/api/v1/namespaces/team/pods/secret": (403, "Forbidden", "pods is forbidden"),
+    "/api/v1/namespaces/team/pods/unknown": (401, "Unauthorized", "Unauthorized"),
+}
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path in PODS:
+            self._answer(200, PODS[self.path])
+            return
+        status, reason, message = DENIED.get(self.path, (404, "NotFound", "pods not found"))
+        told = {"kind": "Status", "code": status, "reason": reason, "message": message}
+        self._answer(status, json.dumps(told).encode())
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    with contextlib.closing(serving.socket):
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+        serving.server_close()
+
+
+@pytest.fixture
+def config(server: str, tmp_path: pathlib.Path) -> str:
+    contexts = {"team": ("here", "team"), "plain": ("here", ""), "away": ("nowhere", "team")}
+    document = {
+        "current-context": "team",
+        "clusters": [
+            {"name": "here", "cluster": {"server": server}},
+            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}},
+        ],
+        "users": [{"name": "me", "user": {"token": "t"}}],
+        "contexts": [
+            {"name": name, "context": {"cluster": cluster, "user": "me", "namespace": namespace}}
+            for name, (cluster, namespace) in contexts.items()
+        ],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main.main(["explain", *words])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.mark.parametrize(
+    "words", [["train"], ["team/train"], ["train", "-n", "team"], ["train", "--context=team"]]
+)
+def test_a_pod_is_found_by_namespace_argument_or_context(
+    capsys: pytest.CaptureFixture[str], config: str, words: list[str]
+) -> None:
+    code, out, err = run(capsys, *words, f"--kubeconfig={config}")
+    assert (code, err) == (0, "")
+    assert out.startswith("team/train waits since 2026-02-03T04:00:00Z")
+
+
+def test_another_context_may_have_another_namespace(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    code, out, _ = run(capsys, "web", "--context=plain", f"--kubeconfig={config}")
+    assert code == 0
+    assert "asks for no card" in out
+
+
+def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    code, out, _ = run(capsys, "train", "-o", "json", f"--kubeconfig={config}")
+    assert code == 0
+    story = json.loads(out)
+    assert (story["namespace"], story["name"], story["state"]) == ("team", "train", "waiting")
+    assert story["asks"] == {
+        "main": [{"word": "NVIDIA", "count": 1, "memory": 2048, "percentage": 0, "cores": 30}]
+    }
+
+
+def test_the_name_of_the_scheduler_can_be_told(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    _, out, _ = run(capsys, "train", "--scheduler-name=mine", f"--kubeconfig={config}")
+    assert "its schedulerName is hami-scheduler, not mine" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["gone"], 1, "pod team/gone: there is none; check its name"),
+        (["secret"], 1, "403 Forbidden: pods is forbidden"),
+        (["unknown"], 1, "401 Unauthorized"),
+        (["train", "--context=away"], 1, "127.0.0.1"),
+        (["train", "--context=none"], 2, "none"),
+        (["a/b/c"], 2, "POD: 'a/b/c' names no pod; write NAME or NAMESPACE/NAME"),
+        (["team/"], 2, "names no pod"),
+        (["team/train", "-n", "other"], 2, "is not in other; drop -n"),
+        ([], 2, "the following arguments are required: POD"),
+        (["train", "-o", "yaml"], 2, "invalid choice: 'yaml'"),
+        (["train", "--device-config-file=/none"], 2, "/none: the file cannot be read"),
+    ],
+)
+def test_what_prevents_it_is_one_line_and_a_code(
+    capsys: pytest.CaptureFixture[str], config: str, words: list[str], code: int, message: str
+) -> None:
+    found, out, err = run(capsys, *words, f"--kubeconfig={config}")
+    assert (found, out) == (code, "")
+    assert err.startswith("hami explain: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    code, out, err = run(capsys, "train", f"--kubeconfig={tmp_path / 'none'}")
+    assert (code, out) == (2, "")
+    assert str(tmp_path / "none") in err
+
+
+def test_kubeconfig_may_list_files_of_which_some_are_missing(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    config: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{config}")
+    assert run(capsys, "train")[0] == 0
+    assert run(capsys, "web", "--context=plain")[0] == 0
+
+
+def test_a_context_without_any_kubeconfig_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, _, err = run(capsys, "train", "--context=plain")
+    assert code == 2
+    assert "--context: 'plain' is in no kubeconfig, as there is none" in err
+    code, _, err = run(capsys, "train")
+    assert code == 2
+    assert "no API server" in err
+
+
+def test_in_a_pod_the_namespace_is_the_pods(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "namespace").write_text("team\n")
+    assert kube_context._own_namespace(str(tmp_path)) == "team"
+    assert kube_context._own_namespace(str(tmp_path / "none")) == "default"
+
+
+@pytest.mark.parametrize("text", ["[", "[]", "contexts: 5", "contexts: [{name: a}, 3]"])
+def test_a_damaged_kubeconfig_names_no_namespace(tmp_path: pathlib.Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    assert kube_context._namespace([str(file)], "a") == "default"

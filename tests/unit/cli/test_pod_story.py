@@ -1,0 +1,185 @@
+"""What `hami explain` says of a pod, as data and in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from hami.cli import pod_story, pod_story_text
+from hami.cli.pod_story import Granted, State, Story
+from hami.wire import annotation_keys, errors, explanation_note, pod_devices
+from hami.wire.explanation_note import Near, Note, ReasonCount
+from hami.wire.pod_devices import Grant
+from tests import builders
+from tests.unit.cli.pods import MAIN, pod
+
+NOW = dt.datetime(2026, 2, 3, 5, 0, tzinfo=dt.UTC)
+NOTE = Note(
+    at="2026-02-03T04:59:30Z",
+    summary="no node fits",
+    reasons={"CardNotHealth": ReasonCount(1, 1), "CardInsufficientMemory": ReasonCount(3, 24)},
+    near=(
+        Near("node-2", "main", memory_short=2048, cards_missing=1),
+        Near("node-3", "main", cores_short=10, cards_missing=2),
+        Near("node-4"),
+    ),
+)
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastTransitionTime": "2026-02-03T04:30:00Z",
+    "message": "0/3 nodes are available",
+}
+
+
+def tell(data: bytes) -> Story:
+    return pod_story.tell(data, builders.VENDORS, scheduler_name="hami-scheduler")
+
+
+def words(data: bytes) -> list[str]:
+    text = pod_story_text.text(
+        tell(data), managed=("nvidia.com/gpu",), scheduler_name="hami-scheduler", now=NOW
+    )
+    return text.splitlines()
+
+
+def test_a_waiting_pod_shows_request_reasons_and_near_misses() -> None:
+    annotations = {annotation_keys.EXPLANATION: explanation_note.encode(NOTE)}
+    data = pod(MAIN, annotations=annotations, condition=UNSCHEDULABLE)
+    assert words(data) == [
+        "team/train waits since 2026-02-03T04:30:00Z (30 min)",
+        "it asks for:",
+        "  main: 1 card of NVIDIA, with 2048 MiB and 30 % of its compute",
+        "why (30 s ago): no node fits",
+        "  CardInsufficientMemory: 3 nodes, 24 cards",
+        "  CardNotHealth: 1 node, 1 card",
+        "nearest:",
+        "  node-2, container main: 2048 MiB short, 1 card missing",
+        "  node-3, container main: 10 % of compute short, 2 cards missing",
+        "  node-4: almost fits",
+        "kube-scheduler says: 0/3 nodes are available",
+    ]
+    story = tell(data)
+    assert story.state is State.WAITING
+    assert story.explanation == NOTE
+
+
+def test_without_reasons_it_says_what_is_known() -> None:
+    assert words(pod(MAIN))[0] == "team/train waits since 2026-02-03T04:00:00Z (1 h)"
+    assert words(pod(MAIN))[-1] == "nobody has tried to place it yet; is the scheduler running?"
+    tried = words(pod(MAIN, condition=UNSCHEDULABLE))
+    assert "hami has written no reasons on it yet" in tried[-2]
+    assert tried[-1] == "kube-scheduler says: 0/3 nodes are available"
+
+
+@pytest.mark.parametrize(
+    ("amounts", "wanted"),
+    [
+        ({"gpu": 2, "percent": 50}, "2 cards of NVIDIA, each with 50 % of its memory and no limit"),
+        ({"gpu": 1}, "1 card of NVIDIA, with all its memory and no limit on compute"),
+    ],
+)
+def test_a_request_is_put_into_words(amounts: dict[str, Any], wanted: str) -> None:
+    assert wanted in words(pod(builders.container(**amounts)))[2]
+
+
+def test_a_placed_pod_shows_its_cards_by_container() -> None:
+    grants = [[], [Grant("GPU-1", "NVIDIA", 2048, 30), Grant("GPU-2", "NVIDIA", 1024, 0)]]
+    annotations = {
+        builders.NVIDIA.annotations.allocated: pod_devices.encode(grants),
+        annotation_keys.BIND_PHASE: "success",
+        annotation_keys.EXPLANATION: explanation_note.encode(NOTE),
+    }
+    data = pod(
+        builders.container("side"),
+        builders.container(gpu=2),
+        annotations=annotations,
+        node="node-7",
+        phase="Running",
+    )
+    assert words(data) == [
+        "team/train is on node-7 (Running)",
+        "  main: NVIDIA GPU-1, 2048 MiB, 30 % of its compute",
+        "  main: NVIDIA GPU-2, 1024 MiB, no limit on compute",
+        "bind phase: success",
+    ]
+    story = tell(data)
+    assert story.granted[0] == Granted("main", "NVIDIA", "GPU-1", 2048, 30)
+    assert story.explanation is None, "it is about the time before"
+
+
+def test_slots_that_hami_left_out_are_given_to_the_container_that_asked() -> None:
+    granted = pod_devices.encode([[Grant("GPU-1", "NVIDIA", 2048, 30)]])
+    data = pod(
+        builders.container("side"),
+        MAIN,
+        annotations={builders.NVIDIA.annotations.allocated: granted},
+        node="n",
+    )
+    assert [g.container for g in tell(data).granted] == ["main"]
+
+
+def test_a_finished_pod_is_told_in_the_past() -> None:
+    assert words(pod(MAIN, node="n", phase="Succeeded"))[0] == "team/train was on n (Succeeded)"
+
+
+def test_a_placed_pod_without_cards_was_placed_by_somebody_else() -> None:
+    assert "another scheduler placed it" in words(pod(MAIN, node="n", phase="Running"))[1]
+
+
+def test_a_pod_without_our_resources_is_told_so() -> None:
+    data = pod(builders.container("web"), scheduler="default-scheduler", condition=UNSCHEDULABLE)
+    assert tell(data).state is State.NOT_OURS
+    assert words(data) == [
+        "team/train asks for no card, so hami has no part in where it goes",
+        "hami manages nvidia.com/gpu; a container asks for them in resources.limits",
+        "kube-scheduler says: 0/3 nodes are available",
+    ]
+
+
+@pytest.mark.parametrize("named", ["default-scheduler", None])
+def test_a_pod_of_another_scheduler_is_told_what_to_do(named: str | None) -> None:
+    data = pod(MAIN, scheduler=named)
+    assert tell(data).state is State.OTHER_SCHEDULER
+    told = words(data)
+    shown = f"its schedulerName is {named or 'none'}, not hami-scheduler: hami is never asked"
+    assert told[3].startswith(shown)
+    assert "spec.schedulerName: hami-scheduler" in told[4]
+
+
+def test_a_request_that_breaks_a_rule_is_told_with_its_remedy() -> None:
+    data = pod(builders.container(gpu="1.5"))
+    assert tell(data).state is State.REFUSED
+    first, second = words(data)
+    assert first == "team/train cannot be placed: its request breaks a rule"
+    assert second.startswith("problem: container main, nvidia.com/gpu: '1.5'")
+
+
+def test_a_damaged_explanation_is_a_problem_and_not_the_end() -> None:
+    told = words(pod(MAIN, annotations={annotation_keys.EXPLANATION: "{"}))
+    assert told[0].startswith("team/train waits")
+    assert told[-1].startswith("problem: explanation: '{' does not decode")
+
+
+def test_a_damaged_grant_is_a_problem_and_the_others_are_shown() -> None:
+    value = "GPU-1,NVIDIA,many,30:GPU-2,NVIDIA,10,0:;"
+    annotations = {builders.NVIDIA.annotations.allocated: value}
+    told = words(pod(MAIN, annotations=annotations, node="n"))
+    assert any("GPU-2, 10 MiB" in line for line in told)
+    assert "what was granted of card GPU-1 cannot be read" in told[-1]
+
+
+def test_a_terminal_gets_nothing_but_printable_characters() -> None:
+    note = Note(at="yesterday", summary="red \x1b[31m\nfake line")
+    annotations = {annotation_keys.EXPLANATION: explanation_note.encode(note)}
+    told = words(pod(MAIN, annotations=annotations))
+    assert "why: red �[31m�fake line" in told
+
+
+def test_what_is_no_pod_is_a_wire_error() -> None:
+    with pytest.raises(errors.WireError, match="pod"):
+        tell(b"[]")
