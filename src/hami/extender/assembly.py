@@ -109,6 +109,7 @@ class Scheduler:
             leadership=self.leadership,
             readiness=self.readiness,
             caches=self.caches,
+            recorder=self.recorder,
             instruments=self.instruments,
             interval=settings.resync_interval,
         )

@@ -23,6 +23,8 @@ from hami.extender.readiness import Readiness
 from hami.extender.waiting import Waiting
 from hami.extender.wake_ups import WakeUps
 from hami.extender.world import World
+from hami.kube import events
+from hami.kube.events import EventRecorder
 from hami.kube.mirror import Stats
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Upkeep:
         leadership: Leadership,
         readiness: Readiness,
         caches: Mapping[str, Counted],
+        recorder: EventRecorder,
         instruments: Instruments,
         interval: float,
     ) -> None:
@@ -58,6 +61,7 @@ class Upkeep:
         self._leadership = leadership
         self._readiness = readiness
         self._caches = caches
+        self._recorder = recorder
         self._instruments = instruments
         self._interval = interval
         self._unchecked: collections.deque[str] = collections.deque()
@@ -103,6 +107,8 @@ class Upkeep:
         gauges.ready.set(self._readiness.ready)
         gauges.unreadable.set(len(self._world.cluster.problems()))
         gauges.drift.labels("tables").set(self._table_drift)
+        for outcome in events.Stats.__struct_fields__:
+            gauges.events.labels(outcome).set(getattr(self._recorder.stats, outcome))
         for kind, cache in self._caches.items():
             gauges.drift.labels(kind).set(cache.stats.repaired)
             for what in Stats.__struct_fields__:

@@ -1,0 +1,365 @@
+"""Requests to the API server: bytes in, bytes out, one error type.
+
+A request is sent once. Two refusals are answered here, because in both the server has done nothing:
+401 (the credentials are renewed, once) and 429 (wait as told, within the request's time). Whatever
+else happens is the caller's to judge, by the error that it gets (`hami.kube.errors`).
+
+Decoding is left to callers, who know which few fields they need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import time
+import urllib.parse
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import yarl
+
+from hami.kube import connections, errors, lines, rate, reach
+from hami.kube.body import Body, Guard
+from hami.wire import correlation
+
+Query = Mapping[str, str]
+
+_JSON = "application/json"
+_MOST_ID = 128
+
+
+class PatchKind(enum.Enum):
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    JSON = "application/json-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class _Request:
+    """What is asked, and until when."""
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        *,
+        deadline: float = 0.0,
+        retry_busy: bool = False,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.deadline = deadline
+        self.retry_busy = retry_busy
+        self.data: bytes | None = None
+        self.content_type = _JSON
+        self.guard: Guard | None = None
+
+    def body(self) -> Body | None:
+        if self.data is None:
+            return None
+        return Body(self.data, content_type=self.content_type, guard=self.guard)
+
+
+class Client:
+    """A client of one server. Use it as a context manager, or `close` it."""
+
+    def __init__(
+        self,
+        access: reach.Access,
+        *,
+        user_agent: str,
+        timeout: float = 30,
+        qps: float = 0,
+        burst: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.access = access
+        #: Seconds that a request may take, with all its waiting.
+        self.timeout = timeout
+        self._user_agent = user_agent
+        self._clock = clock
+        self._sleep = sleep
+        self._bucket = (
+            rate.TokenBucket(rate=qps, burst=burst or int(2 * qps), clock=clock, sleep=sleep)
+            if qps > 0
+            else None
+        )
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(
+        self,
+        path: str,
+        query: Query | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - one of several limits of a request
+        retry_busy: bool = True,
+    ) -> bytes:
+        return await self._ask(self._request("GET", path, query, timeout, retry_busy=retry_busy))
+
+    async def create(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        query: Query | None = None,
+        guard: Guard | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+        retry_busy: bool = True,
+    ) -> bytes:
+        """POST. `guard` is called right before the body's bytes are written, at every attempt.
+
+        If it raises, nothing is sent, the connection is dropped, and its exception is raised here.
+        """
+        request = self._request("POST", path, query, timeout, retry_busy=retry_busy)
+        request.data, request.guard = body, guard
+        return await self._ask(request)
+
+    async def patch(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        kind: PatchKind = PatchKind.MERGE,
+        query: Query | None = None,
+        guard: Guard | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+        retry_busy: bool = True,
+    ) -> bytes:
+        request = self._request("PATCH", path, query, timeout, retry_busy=retry_busy)
+        request.data, request.content_type, request.guard = body, kind.value, guard
+        return await self._ask(request)
+
+    async def replace(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        query: Query | None = None,
+        guard: Guard | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+        retry_busy: bool = False,
+    ) -> bytes:
+        """PUT."""
+        request = self._request("PUT", path, query, timeout, retry_busy=retry_busy)
+        request.data, request.guard = body, guard
+        return await self._ask(request)
+
+    async def delete(
+        self,
+        path: str,
+        body: bytes | None = None,
+        *,
+        query: Query | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+        retry_busy: bool = False,
+    ) -> bytes:
+        request = self._request("DELETE", path, query, timeout, retry_busy=retry_busy)
+        # Never without a body: aiohttp would repeat a DELETE by itself when its connection breaks.
+        request.data = body if body is not None else b"{}"
+        return await self._ask(request)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        query: Query | None = None,
+        *,
+        idle: float | None = None,
+        line_limit: int = lines.LIMIT,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open an endless answer; inside, iterate over its lines.
+
+        `idle` is how many seconds it may be silent before the connection counts as dead.
+        """
+        request = self._request("GET", path, query, None, retry_busy=False)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=idle)
+        try:
+            async with asyncio.timeout(self.timeout):
+                response = await self._renewing(request, limits)
+        except TimeoutError as error:
+            raise self._unreachable(request, error, sent=True) from error
+        try:
+            yield _Lines(self, request, response, line_limit)
+        finally:
+            response.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        timeout: float | None,
+        *,
+        retry_busy: bool,
+    ) -> _Request:
+        deadline = self._clock() + (self.timeout if timeout is None else timeout)
+        return _Request(method, path, query, deadline=deadline, retry_busy=retry_busy)
+
+    async def _ask(self, request: _Request) -> bytes:
+        while True:
+            if self._bucket is not None:
+                await self._bucket.take()
+            left = max(request.deadline - self._clock(), 0.001)
+            try:
+                response = await self._renewing(request, aiohttp.ClientTimeout(total=left))
+                return await self._read(request, response)
+            except errors.TooManyRequests as busy:
+                wait = busy.retry_after
+                if not request.retry_busy or wait is None:
+                    raise
+                if self._clock() + wait >= request.deadline:
+                    raise
+                await self._sleep(wait)
+
+    async def _renewing(
+        self, request: _Request, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Send it; if the server does not know us any more, once more with new credentials."""
+        credentials = await self.access.credentials()
+        try:
+            return await self._send(request, credentials, limits)
+        except errors.Unauthorized as refusal:
+            if not self.access.refused(credentials.identity):
+                raise self._unknown(refusal) from None
+        credentials = await self.access.credentials()
+        try:
+            return await self._send(request, credentials, limits)
+        except errors.Unauthorized as refusal:
+            raise self._unknown(refusal) from None
+
+    async def _send(
+        self, request: _Request, credentials: reach.Credentials, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Return the answer once its head has come; an error for any refusal."""
+        if self._session is None or self._session.closed:
+            self._session = connections.session(self._user_agent)
+        body = request.body()
+        try:
+            response = await self._session.request(
+                request.method,
+                self._url(request),
+                data=body,
+                headers=_headers(credentials),
+                ssl=credentials.tls if credentials.tls is not None else True,
+                server_hostname=self.access.server_name or None,
+                timeout=limits,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            if body is not None and body.refusal is not None:
+                raise body.refusal from None
+            sent = body is None or body.sent
+            raise self._unreachable(request, error, sent=sent) from error
+        if response.status not in _GOOD:
+            told = await self._read(request, response)
+            raise errors.of_answer(
+                response.status, told, retry_after=response.headers.get("Retry-After")
+            )
+        return response
+
+    async def _read(self, request: _Request, response: aiohttp.ClientResponse) -> bytes:
+        try:
+            async with response:
+                return await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(request, error, sent=True) from error
+
+    def _url(self, request: _Request) -> yarl.URL:
+        query = urllib.parse.urlencode(request.query) if request.query else ""
+        return yarl.URL(
+            f"{self.access.server}{request.path}{'?' if query else ''}{query}", encoded=True
+        )
+
+    def _unreachable(
+        self, request: _Request, error: Exception, *, sent: bool
+    ) -> errors.Unreachable:
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            sent = False
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            told = (
+                f"its certificate is not trusted: {error.certificate_error}; "
+                f"correct certificate-authority or the server's name in {self.access.origin}"
+            )
+        elif isinstance(error, TimeoutError):
+            told = "no answer in time"
+        else:
+            told = errors.cut(str(error) or type(error).__name__)
+        return errors.Unreachable(
+            f"{request.method} {request.path} at {self.access.server}: {told}",
+            outcome_unknown=sent,
+        )
+
+    def _unknown(self, refusal: errors.Unauthorized) -> errors.Unauthorized:
+        return errors.Unauthorized(
+            refusal.status,
+            refusal.reason,
+            f"{self.access.server} does not accept our credentials (expired or revoked?); "
+            f"renew those of {self.access.origin}; it says: {refusal.message}",
+        )
+
+
+class _Lines:
+    """The lines of one answer."""
+
+    def __init__(
+        self, client: Client, request: _Request, response: aiohttp.ClientResponse, limit: int
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._response = response
+        self._splitter = lines.Splitter(limit)
+        self._ready: deque[bytes] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._ready:
+            try:
+                chunk = await self._response.content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._client._unreachable(  # noqa: SLF001 - of the same module
+                    self._request, error, sent=True
+                ) from error
+            if not chunk:
+                # What stands without a newline was cut off, and is no line.
+                raise StopAsyncIteration
+            self._ready.extend(self._splitter.feed(chunk))
+        return self._ready.popleft()
+
+
+_GOOD = range(200, 300)
+
+
+def _headers(credentials: reach.Credentials) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if credentials.identity.token:
+        headers["Authorization"] = f"Bearer {credentials.identity.token}"
+    told = correlation.current()
+    # It came from outside; what does not fit a header stays in our log only.
+    if told and len(told) <= _MOST_ID and told.isascii() and told.isprintable():
+        headers["Audit-ID"] = told
+    return headers
