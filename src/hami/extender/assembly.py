@@ -43,6 +43,11 @@ from hami.vendors.row import Vendor
 from hami.wire import objects
 
 
+def boot_time() -> float:
+    """Return seconds since boot: never set back, and going on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Scheduler:
     """All parts of one replica."""
 
@@ -55,7 +60,7 @@ class Scheduler:
         keys: KeyFolder | None,
         tracer: tracing.Tracer,
         hostname: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boot_time,
         now: Callable[[], float] = time.time,
     ) -> None:
         hostname = hostname or socket.gethostname()

@@ -61,7 +61,7 @@ class Roles:
 
     async def catch_up(self) -> None:
         """Return when our pods are as new as this moment; and be called the leader from then on."""
-        version = await self._label(self._name, LEADER) if self.has_pod else await self._version()
+        version = await self._lead()
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 await self._pods.wait_version(version)
@@ -69,6 +69,19 @@ class Roles:
             _log.info("the pod watch is silent, comparing with a list", extra={"version": version})
             self._pods.request_relist()
             await self._pods.wait_version(version)
+
+    async def _lead(self) -> int:
+        """Label our own pod; returns a version that is not older than this moment."""
+        if self.has_pod:
+            try:
+                return await self._label(self._name, LEADER)
+            except (errors.NotFound, errors.Forbidden) as error:
+                # Scheduling does not depend on a label; whoever routes by it will look here.
+                _log.warning(
+                    "own pod cannot be labelled; check POD_NAME, POD_NAMESPACE and the role",
+                    extra={"pod": f"{self._namespace}/{self._name}", "error": str(error)},
+                )
+        return await self._version()
 
     async def demote_others(self) -> None:
         """Call every other replica a follower."""
