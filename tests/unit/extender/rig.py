@@ -111,7 +111,8 @@ class Replica:
         shelf, row = place
         cards = shelf.cards[NVIDIA.word]
         number = len(self.scheduler.world.cluster.nodes[node].cards[NVIDIA.word])
-        return (cards.memory[:number, row] - cards.memory_left[:number, row]).tolist()
+        used: list[int] = (cards.memory[:number, row] - cards.memory_left[:number, row]).tolist()
+        return used
 
 
 def request(body: bytes, query: dict[str, str] | None = None) -> Request:
@@ -127,6 +128,8 @@ async def running(
     now: Callable[[], float] = time.time,
     ready: bool = True,
     seen: bool = True,
+    hostname: str = "sched-1",
+    tracer: Tracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Replica]:
     """Run a replica and all its background tasks."""
@@ -137,8 +140,8 @@ async def running(
             client,
             vendors=builders.VENDORS,
             keys=KeyFolder(str(keys)) if keys else None,
-            tracer=Tracer.disabled(),
-            hostname="sched-1",
+            tracer=tracer or Tracer.disabled(),
+            hostname=hostname,
             clock=clock,
             now=now,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pathlib
 
 import pytest
@@ -48,7 +49,9 @@ async def test_a_pod_is_placed_with_one_write_that_carries_the_decision(
     secret = grant.GrantKeys(b"k" * 32)
     assert grant.verify(secret, mac, uid=uid, node="a", devices=devices)
     assert [r.path for r in writes] == ["/api/v1/namespaces/default/pods/p/binding"]
-    assert b'"resourceVersion"' not in writes[0].body
+    sent = json.loads(writes[0].body)["metadata"]
+    assert sent["uid"] == uid
+    assert "resourceVersion" not in sent
 
 
 async def test_filter_writes_nothing_and_books_at_once() -> None:
@@ -172,6 +175,27 @@ async def test_a_binding_that_was_lost_before_it_was_done_is_given_up_when_that_
             assert "did not take effect" in error
             assert replica.used("a") == [0]
             await replica.place(rig.pod("q", memory=5000))
+
+
+async def test_a_binding_that_the_server_carries_out_late_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hami.extender.leadership.UNELECTED_ALLOWANCE_S", 1.0)
+    monkeypatch.setattr(fates, "ASK_AGAIN_S", 0.02)
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+
+            def carry_out_late() -> None:
+                loop = asyncio.get_running_loop()
+                target = {"target": {"name": "a"}, "metadata": {}}
+                loop.call_later(0.2, api.store.bind, "default", "p", target)
+
+            api.fault(method="POST", path="/binding", lost=Lost.BEFORE, on_hit=carry_out_late)
+            api.fault(path="/api/v1/pods", hang=True, times=None)
+            api.close_watches()
+            assert await replica.place(rig.pod("p", memory=5000)) == "a"
+            assert replica.used("a") == [5000]
 
 
 async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(

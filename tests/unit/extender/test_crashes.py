@@ -108,7 +108,7 @@ async def check_after_restart(api: ScriptedApi) -> None:
 
 
 def _api_state(api: ScriptedApi) -> dict[str, Any]:
-    kinds = {
+    kinds: dict[str, tuple[str, type[Any]]] = {
         "nodes": ("nodes", objects.Node),
         "pods": ("pods", objects.Pod),
         "quotas": ("resourcequotas", objects.ResourceQuota),

@@ -124,7 +124,7 @@ async def test_a_refused_binding_gives_the_lock_back() -> None:
 )
 async def test_a_lock_without_a_living_owner_is_removed(value: str) -> None:
     async with ScriptedApi() as api:
-        api.put(rig.node("a", late=False, **{LOCK: value}))
+        api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
         api.put(rig.pod("unbound", creationTimestamp="2019-12-31T00:00:00Z"))
         elsewhere = rig.pod("elsewhere", creationTimestamp="2019-12-31T00:00:00Z")
         elsewhere["spec"]["nodeName"] = "b"
@@ -140,7 +140,7 @@ async def test_an_old_lock_whose_owner_still_waits_is_not_stolen(
     monkeypatch.setattr(node_locks, "LOOK_S", 0.02)
     async with ScriptedApi() as api:
         value = time.strftime("%Y-%m-%dT%H:%M:%SZ,default,owner", time.gmtime())
-        api.put(rig.node("a", late=False, **{LOCK: value}))
+        api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
         owner = rig.pod("owner", annotations={"hami.io/bind-phase": "allocating"})
         owner["spec"]["nodeName"] = "a"
         api.put(owner)

@@ -42,9 +42,10 @@ def versioned(obj: Any, version: int, uid: str = "") -> Any:
 
 
 def node(name: str, version: int = 1, uid: str = "", **annotations: str) -> objects.Node:
-    return versioned(
+    made: objects.Node = versioned(
         builders.node(name, builders.cards(name, 2), **annotations), version, uid or f"uid-{name}"
     )
+    return made
 
 
 def book(world: World, times: Times, pod: objects.Pod) -> tuple[Bookings, request.PodRequest]:
@@ -88,8 +89,8 @@ def test_an_older_sight_of_a_node_does_not_undo_a_newer_one(world: World) -> Non
 def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(world: World) -> None:
     register = node_register.encode_json(builders.cards("a", 2))
     key = NVIDIA.annotations.binding
-    world.nodes.put(node("a", **{key: late_binding.mark(register)}))
-    world.nodes.put(node("b", **{key: late_binding.mark("another list")}))
+    world.nodes.put(node("a", 1, "", **{key: late_binding.mark(register)}))
+    world.nodes.put(node("b", 1, "", **{key: late_binding.mark("another list")}))
     world.nodes.put(node("c"))
     late = {record.name: record.late for record in world.nodes.records()}
     assert late == {"a": {NVIDIA.word}, "b": frozenset(), "c": frozenset()}
