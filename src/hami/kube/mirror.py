@@ -267,7 +267,7 @@ class Mirror(Generic[T]):
     def _read(self, body: bytes) -> tuple[str, int, T | Ignored | None] | None:
         """Return UID, version and the object; None for what cannot even be identified."""
         obj = self._decoded(body)
-        if obj is None:
+        if obj is None or not obj.uid:
             return self._identified(body)
         if isinstance(obj, Ignored):
             return obj.uid, obj.resource_version, obj
