@@ -42,6 +42,8 @@ class Asked(msgspec.Struct, frozen=True):
     masks: Mapping[int, npt.NDArray[np.bool_]] | None
     #: Names of which we know no card.
     unknown: tuple[str, ...] = ()
+    #: The names without their order.
+    distinct: frozenset[str] = frozenset()
 
 
 class Cluster:
@@ -183,10 +185,12 @@ class Cluster:
         if names is None:
             unplaced = tuple(name for name in self._broken if name not in self._places)
             return Asked(None, self._layout, None, unplaced)
-        # Comparing with the last question is cheap, and over at the first other name.
+        # Comparing with the last question is cheap, and over at the first other name. The same
+        # names in another order are the same question: kube-scheduler's order is never the same.
         last = self._last_asked
-        if last is not None and last.layout == self._layout and last.names == names:
-            return last
+        if last is not None and last.layout == self._layout:
+            if last.names == names or last.distinct == frozenset(names):
+                return last
         names = list(names)  # the caller's may change
         codes = np.fromiter(
             map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
@@ -198,7 +202,7 @@ class Cluster:
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
-        self._last_asked = Asked(names, self._layout, masks, unknown)
+        self._last_asked = Asked(names, self._layout, masks, unknown, frozenset(names))
         return self._last_asked
 
     # Changes.

@@ -24,7 +24,12 @@ from hami.extender import callers, decision_record, grant_keys
 from hami.extender.bookings import Booking, Bookings, Stage
 from hami.extender.callers import Caller, CallerGoneError
 from hami.extender.fates import Fates
-from hami.extender.leadership import Leadership, NotLeadingError
+from hami.extender.leadership import (
+    Leadership,
+    NotLeadingError,
+    Permit,
+    PermitExpiredError,
+)
 from hami.extender.node_locks import NodeLocks
 from hami.extender.refusals import BindRefusedError
 from hami.extender.turns import Turn, Turns
@@ -39,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that a caller waits for the fate of a Binding whose answer was lost.
 FATE_PATIENCE_S = 12.0
+SEND_ATTEMPTS = 5
 
 Annotations = Callable[[Booking], dict[str, str]]
 
@@ -219,6 +225,8 @@ class Binder:
     ) -> None:
         lock = ""
         try:
+            if not self._still_needed(booking):
+                return
             lock = await self._locks.take(booking.node, booking.namespace, booking.name, caller)
             self.waited(self._clock() - begin)
             await self._post(booking, caller)
@@ -235,6 +243,18 @@ class Binder:
         finally:
             turn.hand_on()
 
+    def _still_needed(self, booking: Booking) -> bool:
+        """Return whether the pod is still to be bound; raise if it cannot be any more."""
+        if booking.stage is Stage.BINDING:
+            return True
+        row = self._world.cluster.rows.get(booking.uid)
+        if row is not None and row.hold is Hold.BOUND and row.node == booking.node:
+            return False
+        what = f"bound to {row.node}" if row is not None else "deleted, or has finished,"
+        raise BindRefusedError(
+            f"pod {booking.namespace}/{booking.name} was {what} while its bind waited"
+        )
+
     async def _give_back(self, node: str, lock: str) -> None:
         try:
             await self._locks.give_back(node, lock)
@@ -244,6 +264,8 @@ class Binder:
 
     async def _post(self, booking: Booking, caller: Caller) -> None:
         """Send the Binding, and leave the booking in the stage that is then true."""
+        if not self._still_needed(booking):
+            return
         uid = booking.uid
         try:
             row = self._bookings.row(booking)
@@ -257,9 +279,7 @@ class Binder:
                 node=booking.node,
                 annotations=annotations | self.further(booking),
             )
-            allowance = self._allowance()
-            certain_at = self._clock() + allowance
-            await self._send(body, allowance, caller)
+            await self._send(body, caller)
         except CallerGoneError as error:
             self._back_to_held(booking)
             raise BindRefusedError(str(error)) from error
@@ -269,8 +289,8 @@ class Binder:
         except errors.KubeError as error:
             if error.outcome_unknown or isinstance(error, errors.Conflict):
                 # A conflict is certain, but it may be with our own earlier Binding.
-                certain_at = certain_at if error.outcome_unknown else self._clock()
-                await self._ask_for_fate(booking, certain_at, error)
+                still = self._leadership.longest_write if error.outcome_unknown else 0.0
+                await self._ask_for_fate(booking, self._clock() + still, error)
                 return
             self._bookings.give_up(uid)
             raise BindRefusedError(f"the API server refused the Binding: {error}") from error
@@ -300,27 +320,41 @@ class Binder:
             annotations={},
         )
         try:
-            await self._send(body, self._allowance(), Caller())
+            await self._send(body, Caller())
         except (NotLeadingError, errors.KubeError) as error:
             raise BindRefusedError(str(error)) from error
 
-    async def _send(self, body: objects.Binding, allowance: float, caller: Caller) -> None:
+    async def _send(self, body: objects.Binding, caller: Caller) -> None:
+        """Send a Binding while we lead; what was certainly not done is sent again."""
+        refusal: errors.KubeError = errors.Unreachable(
+            "the Binding could not be sent in time", outcome_unknown=False
+        )
+        for _ in range(SEND_ATTEMPTS):
+            permit = self._leadership.permit()
+            try:
+                await self._send_once(body, permit, caller)
+            except PermitExpiredError:
+                continue
+            except errors.TooManyRequests as busy:
+                refusal = busy
+                await asyncio.sleep(1.0 if busy.retry_after is None else busy.retry_after)
+            else:
+                return
+        raise refusal
+
+    async def _send_once(self, body: objects.Binding, permit: Permit, caller: Caller) -> None:
         def last_moment() -> None:
-            self._leadership.check()
+            permit.check()
             caller.require()
 
         await self._client.create(
             paths.binding(body.namespace, body.name),
             codec.encode(body),
-            query={"timeout": f"{allowance:.1f}s"},
+            query={"timeout": f"{permit.may_take:.1f}s"},
             guard=last_moment,
-            timeout=allowance + 1,
+            timeout=permit.may_take + 1,
+            retry_busy=False,
         )
-
-    def _allowance(self) -> float:
-        """Return how long a Binding may take: no one else can lead before that is over."""
-        self._leadership.check()
-        return self._leadership.allowance()
 
     def _back_to_held(self, booking: Booking) -> None:
         if booking.stage is Stage.BINDING:

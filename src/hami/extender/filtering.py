@@ -71,6 +71,7 @@ class Filter:
         except errors.WireError as error:
             raise RefusedError(str(error), pod) from error
         if args.nodes is not None:
+            await self._readiness.require(self._budget, leading=False)
             answer = simulation.answer(self._world.cluster, args, wanted)
             return Outcome(answer, asked_nodes=len(args.nodes))
         if args.node_names is None:

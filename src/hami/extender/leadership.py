@@ -7,7 +7,7 @@ clock that no administrator can set back and that goes on while the process is s
 sight of a lease proves nothing: only a renewal does.
 
 A stale leader is dangerous because it may bind after another one has decided otherwise. So `check`
-is called again in the last moment before a Binding's bytes leave, and `allowance` bounds how long
+is called again in the last moment before a Binding's bytes leave, and its permit bounds how long
 the API server may still work on it: nobody else gets the lease before `lease_duration` has passed
 since the renewal, and a Binding of ours is done or refused by then.
 
@@ -26,7 +26,7 @@ from hami.wire import objects
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 
-UNELECTED_ALLOWANCE_S = 30.0
+UNELECTED_WRITE_S = 30.0
 
 
 class NotLeadingError(Exception):
@@ -38,6 +38,25 @@ def is_sibling(identity: str, hostname: str) -> bool:
     return identity.startswith(f"{hostname}_") and bool(
         _UUID.fullmatch(identity[len(hostname) + 1 :])
     )
+
+
+class PermitExpiredError(Exception):
+    """A write was held back because its time was counted from too long ago; nothing was sent."""
+
+
+class Permit:
+    """One write: how long the API server may work on it if it is sent soon."""
+
+    def __init__(self, leadership: Leadership, *, may_take: float, send_before: float) -> None:
+        self._leadership = leadership
+        #: Seconds from its sending.
+        self.may_take = may_take
+        #: By the leadership's clock.
+        self.send_before = send_before
+
+    def check(self) -> None:
+        """Raise unless the write may be sent at this very moment."""
+        self._leadership.check_permit(self)
 
 
 class Leadership:
@@ -87,11 +106,6 @@ class Leadership:
             self._until = self._clock() - self._age(renewed) + self._renew_deadline
         self.tick()
 
-    def observe_own_renewal(self, at: float) -> None:
-        """Take note that we renewed the lease ourselves, with a write begun at `at`."""
-        self._until = at + self._renew_deadline
-        self.tick()
-
     def tick(self) -> None:
         """Tell the listeners if time or an event has changed who leads."""
         if self.leading != self._told:
@@ -116,9 +130,23 @@ class Leadership:
             f"{self._renew_deadline:g} s"
         )
 
-    def allowance(self) -> float:
-        """Return for how many seconds a write may still take effect; none else leads before."""
-        return self._until - self._clock() + self._lease_duration - self._renew_deadline
+    @property
+    def longest_write(self) -> float:
+        """Seconds after which a write that was sent can take effect no more."""
+        return self._lease_duration
+
+    def permit(self) -> Permit:
+        """Allow one write, from now on for as long as nobody else can lead; raise if we do not."""
+        self.check()
+        left = self._until - self._clock() + self._lease_duration - self._renew_deadline
+        margin = (self._lease_duration - self._renew_deadline) / 2
+        return Permit(self, may_take=left - margin, send_before=self._clock() + margin)
+
+    def check_permit(self, permit: Permit) -> None:
+        """Raise unless a write may be sent at this very moment."""
+        self.check()
+        if self._clock() > permit.send_before:
+            raise PermitExpiredError("it took too long to be sent")
 
     def _age(self, renewed: str | None) -> float:
         """Return how old a renewal was when it was seen; 0 if its time cannot be trusted.
@@ -145,5 +173,9 @@ class AlwaysLeading(Leadership):
         )
         self._until = math.inf
 
-    def allowance(self) -> float:
-        return UNELECTED_ALLOWANCE_S
+    @property
+    def longest_write(self) -> float:
+        return UNELECTED_WRITE_S
+
+    def permit(self) -> Permit:
+        return Permit(self, may_take=UNELECTED_WRITE_S, send_before=math.inf)

@@ -68,13 +68,20 @@ class Readiness:
             return self._leadership.why_not()
         return "the caches are catching up with the leader before us"
 
-    async def require(self, budget: float) -> None:
-        """Wait until ready, at most so many seconds; raise if it takes longer."""
-        if self.ready:
+    async def require(self, budget: float, *, leading: bool = True) -> None:
+        """Wait until ready, at most so many seconds; raise if it takes longer.
+
+        Whoever decides nothing needs not lead, but full caches all the same.
+        """
+
+        def fine() -> bool:
+            return self.ready if leading else self.caches_synced
+
+        if fine():
             return
         try:
             async with asyncio.timeout(budget), self._changed:
-                await self._changed.wait_for(lambda: self.ready)
+                await self._changed.wait_for(fine)
         except TimeoutError:
             raise NotReadyError(self.why_not()) from None
 
@@ -82,6 +89,8 @@ class Readiness:
         """Pass the barrier once in each term."""
         while True:
             self._leadership.tick()
+            async with self._changed:
+                self._changed.notify_all()
             term = self._leadership.term
             if self._leadership.leading and self._caught_up != term and self.caches_synced:
                 try:
@@ -92,6 +101,5 @@ class Readiness:
                     continue
                 self._caught_up = term  # worth nothing if the term has ended meanwhile
                 _log.info("caught up, ready to schedule", extra={"term": term})
-            async with self._changed:
-                self._changed.notify_all()
+                continue
             await asyncio.sleep(0.05)

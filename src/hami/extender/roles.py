@@ -17,6 +17,7 @@ from typing import Protocol
 from hami.kube import errors, paths, raw
 from hami.kube.client import Client
 from hami.wire import annotation_keys, codec, objects
+from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
@@ -84,16 +85,19 @@ class Roles:
         return await self._version()
 
     async def demote_others(self) -> None:
-        """Call every other replica a follower."""
+        """Call every other replica a follower, and ourselves the leader.
+
+        We are called so already, unless a demotion of ours was still on its way meanwhile.
+        """
         if not self.has_pod:
             return
         selector = f"{annotation_keys.COMPONENT_LABEL}={COMPONENT}"
         body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
         listed = codec.decode(body, _PodList, what="list of scheduler pods")
         for pod in listed.items or ():
-            role = pod.labels.get(annotation_keys.ROLE_LABEL)
-            if pod.name != self._name and role != FOLLOWER:
-                await self._label(pod.name, FOLLOWER)
+            role = LEADER if pod.name == self._name else FOLLOWER
+            if pod.labels.get(annotation_keys.ROLE_LABEL) != role:
+                await self._label(pod.name, role)
 
     async def demote_self(self) -> None:
         if self.has_pod:
@@ -121,5 +125,5 @@ async def follow(roles: Roles, changes: asyncio.Queue[bool]) -> None:
         leading = await changes.get()
         try:
             await (roles.demote_others() if leading else roles.demote_self())
-        except errors.KubeError as error:
+        except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("role label not written", extra={"error": str(error)})

@@ -29,12 +29,20 @@ def answer(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | None)
         simulated.quotas.add_use(namespace, word, memory=memory, cores=cores)
     for node in args.nodes:
         simulated.observe_node(node)
-        for row in cluster.rows_on(node.name):
-            if row.uid != wanted.uid:
-                # Their quota is counted above already.
-                simulated.apply(operations.PutRow(row))
-                for word, memory, cores in row.quota_use():
-                    simulated.quotas.add_use(row.namespace, word, memory=-memory, cores=-cores)
+    placed = {
+        row.uid: row
+        for node in args.nodes
+        for row in cluster.rows_on(node.name)
+        if row.uid != wanted.uid
+    }
+    for row in placed.values():
+        simulated.apply(operations.PutRow(row))
+    # Use is counted above for all; what is placed here has just been counted again, and what the
+    # pod itself holds anywhere does not count against it.
+    own = cluster.rows.get(wanted.uid)
+    for row in (*placed.values(), *((own,) if own is not None else ())):
+        for word, memory, cores in row.quota_use():
+            simulated.quotas.add_use(row.namespace, word, memory=-memory, cores=-cores)
     decision = decide.decide(simulated, wanted, [node.name for node in args.nodes])
     failed = decision.explanation.failed_nodes() | args.bad_nodes
     if decision.winner is None:

@@ -21,7 +21,7 @@ from hami.extender.readiness import NotReadyError, Readiness
 from hami.extender.refusals import BindRefusedError, RefusedError
 from hami.serving import tracing
 from hami.serving.http_server import Request, Response, Route
-from hami.wire import annotation_keys, errors, explanation_note, extender_api
+from hami.wire import annotation_keys, errors, explanation_note, extender_api, objects
 
 _log = logging.getLogger(__name__)
 
@@ -65,17 +65,19 @@ class Verbs:
 
     async def filter(self, request: Request) -> Response:
         if not request.body:
-            return Response.text(400, "/filter: the body is empty; send ExtenderArgs as JSON")
+            return _empty("/filter", "ExtenderArgs")
         begin = self._clock()
         result = "error"
+        extra: dict[str, object] = {}
         try:
             args = extender_api.decode_args(request.body)
+            extra = _extra(args.pod)
             parent = args.pod.annotation(tracing.ANNOTATION) if args.pod is not None else ""
             with self._tracer.span("filter", parent=parent) as span:
                 outcome = await self._filter.filter(args)
                 result = self._told(outcome, span)
         except (errors.WireError, RefusedError, NotReadyError) as error:
-            _log.warning("filter refused", extra={"error": str(error)})
+            _log.warning("filter refused", extra=extra | {"error": str(error)})
             if isinstance(error, RefusedError) and error.pod is not None:
                 self._teller.filtering_failed(error.pod, str(error))
             return Response(body=extender_api.encode_filter_result(error=str(error)))
@@ -90,7 +92,7 @@ class Verbs:
         if pod is None or explanation is None:
             return "passed"
         self._instruments.filter_nodes.observe(outcome.asked_nodes)
-        extra = {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "nodes": outcome.asked_nodes}
+        extra = _extra(pod) | {"nodes": outcome.asked_nodes}
         span.set("pod", f"{pod.namespace}/{pod.name}")
         span.set("nodes", outcome.asked_nodes)
         if outcome.booking is None:
@@ -109,7 +111,7 @@ class Verbs:
 
     async def bind(self, request: Request) -> Response:
         if not request.body:
-            return Response.text(400, "/bind: the body is empty; send ExtenderBindingArgs as JSON")
+            return _empty("/bind", "ExtenderBindingArgs")
         begin = self._clock()
         result = "error"
         try:
@@ -148,6 +150,15 @@ class Verbs:
 
     async def explain(self, request: Request) -> Response:
         return await self._explainer.answer(request)
+
+
+def _extra(pod: objects.Pod | None) -> dict[str, object]:
+    return {} if pod is None else {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid}
+
+
+def _empty(path: str, wanted: str) -> Response:
+    _log.warning("empty body", extra={"path": path})
+    return Response.text(400, f"{path}: the body is empty; send {wanted} as JSON")
 
 
 def _further(booking: Booking) -> dict[str, str]:

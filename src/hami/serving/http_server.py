@@ -32,6 +32,7 @@ _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 #: Seconds; longer than the 90 after which Go's clients close idle connections themselves.
 _KEEP_ALIVE = 120.0
+_FORBIDDEN = 403
 #: Seconds for a body to arrive, as HAMi has it.
 _BODY_TIMEOUT = 60.0
 #: Seconds for answers that are already decided to leave, after the drain.
@@ -179,6 +180,7 @@ class Server:
             response = await self._answer(request, request_id)
         except _Refusal as refusal:
             response = refusal.response
+            self._log_refusal(request, response.status)
         # Whatever a handler raises is this one request's failure.
         except Exception:  # noqa: BLE001 - logged with its traceback
             _log.exception("request failed", extra={"method": request.method, "path": request.path})
@@ -230,6 +232,13 @@ class Server:
         remedy = "call from the same pod, or show a certificate of the CA given as client CA file"
         refused = Response.error(403, f"{rule}, not {peer or 'you'}; {remedy}")
         raise _Refusal(_closing(refused))  # a new connection may show another certificate
+
+    def _log_refusal(self, request: web.BaseRequest, status: int) -> None:
+        if status == _FORBIDDEN:
+            return  # told with its rule already
+        shown = {"method": request.method[:16], "path": request.path[:256], "status": status}
+        # Not by path: whoever tries out paths would fill the log.
+        self._refused.log(_log, logging.WARNING, "request refused", key=status, extra=shown)
 
     async def _write(
         self, request: web.BaseRequest, response: Response, request_id: str

@@ -164,7 +164,7 @@ async def test_a_binding_that_was_done_but_whose_answer_was_lost_counts() -> Non
 async def test_a_binding_that_was_lost_before_it_was_done_is_given_up_when_that_is_certain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hami.extender.leadership.UNELECTED_ALLOWANCE_S", 0.3)
+    monkeypatch.setattr("hami.extender.leadership.UNELECTED_WRITE_S", 0.3)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
@@ -180,7 +180,7 @@ async def test_a_binding_that_was_lost_before_it_was_done_is_given_up_when_that_
 async def test_a_binding_that_the_server_carries_out_late_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hami.extender.leadership.UNELECTED_ALLOWANCE_S", 1.0)
+    monkeypatch.setattr("hami.extender.leadership.UNELECTED_WRITE_S", 1.0)
     monkeypatch.setattr(fates, "ASK_AGAIN_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))

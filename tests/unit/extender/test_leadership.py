@@ -6,7 +6,13 @@ import datetime as dt
 
 import pytest
 
-from hami.extender.leadership import AlwaysLeading, Leadership, NotLeadingError, is_sibling
+from hami.extender.leadership import (
+    AlwaysLeading,
+    Leadership,
+    NotLeadingError,
+    PermitExpiredError,
+    is_sibling,
+)
 from hami.wire import objects
 
 UUID = "3f0c9d8e-5a47-4c56-9a0f-0f6d2c1b7a90"
@@ -114,7 +120,7 @@ def test_a_watch_that_is_late_shortens_the_time_by_its_delay() -> None:
     leadership.observe(lease(OURS, clocks.wall - 3))
     clocks.pass_by(1)
     leadership.observe(lease(OURS, clocks.wall - 2))  # seen 2 s after it was written
-    assert leadership.allowance() == pytest.approx(4 + 2, abs=1e-3)
+    assert leadership.permit().may_take == pytest.approx(4 + 2 - 1, abs=1e-3)
     clocks.pass_by(4.1)
     assert not leadership.leading
 
@@ -172,9 +178,33 @@ def test_after_a_pause_of_the_process_a_new_term_begins_even_if_nobody_looked() 
 def test_a_write_may_take_until_another_could_lead() -> None:
     clocks = Clocks()
     leadership, _ = lead(clocks)
-    assert leadership.allowance() == pytest.approx(8, abs=1e-3)
+    # 6 s until we stop, 2 s more until the lease can be another's, 1 s to get it sent.
+    assert leadership.permit().may_take == pytest.approx(7, abs=1e-3)
     clocks.pass_by(5)
-    assert leadership.allowance() == pytest.approx(3, abs=1e-3)
+    assert leadership.permit().may_take == pytest.approx(2, abs=1e-3)
+
+
+def test_a_write_that_is_not_sent_soon_needs_another_permit() -> None:
+    clocks = Clocks()
+    leadership, _ = lead(clocks)
+    permit = leadership.permit()
+    clocks.pass_by(0.9)
+    permit.check()
+    clocks.pass_by(0.2)
+    with pytest.raises(PermitExpiredError):
+        permit.check()
+    leadership.permit().check()
+
+
+def test_without_the_lease_there_is_no_permit() -> None:
+    clocks = Clocks()
+    leadership, _ = lead(clocks)
+    permit = leadership.permit()
+    clocks.pass_by(6.1)
+    with pytest.raises(NotLeadingError):
+        leadership.permit()
+    with pytest.raises(NotLeadingError):
+        permit.check()
 
 
 def test_a_lease_without_a_readable_time_counts_from_its_sight() -> None:
@@ -183,7 +213,7 @@ def test_a_lease_without_a_readable_time_counts_from_its_sight() -> None:
     for renewed in ("yesterday", "today"):
         spec = objects.LeaseSpec(holder_identity=OURS, renew_time=renewed)
         leadership.observe(objects.Lease(spec=spec))
-    assert leadership.allowance() == pytest.approx(8)
+    assert leadership.permit().may_take == pytest.approx(7)
 
 
 def test_the_only_replica_always_leads() -> None:
@@ -193,4 +223,4 @@ def test_the_only_replica_always_leads() -> None:
     leadership.tick()
     leadership.check()
     assert told == [True]
-    assert leadership.allowance() > 0
+    leadership.permit().check()
