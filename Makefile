@@ -28,6 +28,7 @@ lint: setup ## ruff, mypy --strict, import-linter
 
 bench: setup ## the benchmarks; each prints ratios against a baseline of the same run
 	$(PY) -m benchmarks.filter
+	$(PY) -m benchmarks.extender
 
 demo: ## (not built yet) the main job on the embedded cluster
 	@echo "make demo: nothing here yet. The embedded cluster (src/hami/sandbox) is still to be built." >&2; exit 1

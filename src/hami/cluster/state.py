@@ -24,6 +24,8 @@ from hami.vendors.row import Vendor
 from hami.wire import objects
 
 _ROW_BITS = 32
+#: So many names are looked up in no time, and must not displace the question about all nodes.
+_FEW = 16
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -63,7 +65,8 @@ class Cluster:
         self._places: dict[str, int] = {}
         #: How often places of nodes have changed.
         self._layout = 0
-        self._last_asked: Asked | None = None
+        #: The last question about few nodes (True), and the last one about many.
+        self._last_asked: dict[bool, Asked] = {}
         #: Names of nodes of which something does not decode.
         self._broken: dict[str, None] = {}
         #: Pod UID -> what could not be read of it; nodes and quotas keep their own.
@@ -185,12 +188,17 @@ class Cluster:
         if names is None:
             unplaced = tuple(name for name in self._broken if name not in self._places)
             return Asked(None, self._layout, None, unplaced)
-        # Comparing with the last question is cheap, and over at the first other name. The same
-        # names in another order are the same question: kube-scheduler's order is never the same.
-        last = self._last_asked
-        if last is not None and last.layout == self._layout:
-            if last.names == names or last.distinct == frozenset(names):
-                return last
+        few = len(names) <= _FEW
+        last = self._last_asked.get(few)
+        if last is not None and last.layout != self._layout:
+            last = None
+        # Comparing with the last question is cheap, and over at the first other name.
+        if last is not None and last.names == names:
+            return last
+        # kube-scheduler names the same nodes in another order each time.
+        distinct = frozenset(names)
+        if last is not None and last.distinct == distinct:
+            return last
         names = list(names)  # the caller's may change
         codes = np.fromiter(
             map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
@@ -202,8 +210,8 @@ class Cluster:
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
-        self._last_asked = Asked(names, self._layout, masks, unknown, frozenset(names))
-        return self._last_asked
+        self._last_asked[few] = Asked(names, self._layout, masks, unknown, distinct)
+        return self._last_asked[few]
 
     # Changes.
 

@@ -13,6 +13,8 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from hami.extender import cluster_metrics, decoding, explaining, roles, telling
 from hami.extender.binding import Binder
 from hami.extender.bookings import Bookings
@@ -37,7 +39,7 @@ from hami.kube.lease import LeaseElector
 from hami.kube.reflector import Reflector
 from hami.placement import request
 from hami.serving import health, metrics, profiling, tracing
-from hami.serving.http_server import Route
+from hami.serving.http_server import Request, Response, Route
 from hami.vendors import device_config, table
 from hami.vendors.row import Vendor
 from hami.wire import objects
@@ -158,7 +160,13 @@ class Scheduler:
         return (*self.verbs.routes(), *health.routes(checks.ready), *debug)
 
     def metrics_routes(self) -> tuple[Route, ...]:
-        return (metrics.route(self.instruments.registry, self._families),)
+        route = metrics.route(self.instruments.registry, self._families)
+
+        async def answer(request: Request) -> Response:
+            self.upkeep.count()  # before they are written, not by the second
+            return await route.handler(request)
+
+        return (msgspec.structs.replace(route, handler=answer),)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return what runs beside the requests, by name; none of it ever ends by itself."""
@@ -263,7 +271,6 @@ class Scheduler:
         self._role_changes.put_nowait(leading)
 
     def _families(self) -> AsyncIterator[bytes]:
-        self.upkeep.count()
         return cluster_metrics.families(self.world.cluster, legacy=self.settings.legacy_metrics)
 
     def _caches_missing(self) -> str:

@@ -33,6 +33,7 @@ from hami.extender.leadership import (
 from hami.extender.node_locks import NodeLocks
 from hami.extender.refusals import BindRefusedError
 from hami.extender.turns import Turn, Turns
+from hami.extender.waiting import carried
 from hami.extender.world import World
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -83,11 +84,12 @@ class Binder:
         #: Further annotations for the Binding.
         self.further: Annotations = lambda _: {}
 
-    async def bind(self, args: extender_api.BindingArgs) -> Booking | None:
+    async def bind(self, args: extender_api.BindingArgs, *, trace: str = "") -> Booking | None:
         """Bind a pod, or raise BindRefusedError. None: there was nothing (more) to book."""
         booking = await self._booking(args)
         if booking is None:
             return None
+        booking.trace = trace or booking.trace
         patience = self._group_patience if booking.group else math.inf
         caller = Caller(waits_until=self._clock() + patience)
         self._bookings.enter(booking, Stage.BINDING)
@@ -161,6 +163,7 @@ class Binder:
         _log.info("fitted again at bind", extra={"pod": _key(args), "node": args.node})
         booking = self._bookings.hold(wanted, decision.winner)
         booking.group = pod.pod_group
+        booking.explained = carried(pod) is not None
         return booking
 
     def _decided_meanwhile(self, args: extender_api.BindingArgs) -> bool:

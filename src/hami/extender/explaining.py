@@ -20,6 +20,10 @@ from hami.serving.http_server import Request, Response
 from hami.wire import codec, errors, objects
 
 
+class _NamesakeError(Exception):
+    """There is a pod of that name, and it is another one."""
+
+
 class Explainer:
     def __init__(
         self,
@@ -48,9 +52,9 @@ class Explainer:
         if told is None and not key:
             return Response.error(404, f"no pod with UID {uid} waits here or has cards")
         try:
-            return Response(body=codec.encode(told or await self._fresh(namespace, name)))
-        except kube_errors.NotFound:
-            return Response.error(404, f"there is no pod {key}")
+            return Response(body=codec.encode(told or await self._fresh(namespace, name, uid)))
+        except (kube_errors.NotFound, _NamesakeError):
+            return Response.error(404, f"there is no pod {key}{uid and f' with UID {uid}'}")
         except kube_errors.KubeError as error:
             return Response.error(502, f"pod {key} cannot be read: {error}")
         except errors.WireError as error:
@@ -87,9 +91,11 @@ class Explainer:
             "devices": {word: msgspec.to_builtins(slots) for word, slots in row.slots},
         }
 
-    async def _fresh(self, namespace: str, name: str) -> dict[str, object]:
+    async def _fresh(self, namespace: str, name: str, uid: str) -> dict[str, object]:
         body = await self._client.get(paths.pods(namespace, name))
         pod = codec.decode(body, objects.Pod, what=f"pod {namespace}/{name}")
+        if uid and pod.uid != uid:
+            raise _NamesakeError
         vendors = tuple(self._world.cluster.vendors.values())
         wanted = request.parse(pod, vendors, self._defaults)
         if wanted is None:

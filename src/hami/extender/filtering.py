@@ -19,10 +19,10 @@ from hami.extender.binding import Binder
 from hami.extender.bookings import Booking, Bookings, Stage
 from hami.extender.readiness import Readiness
 from hami.extender.refusals import RefusedError
-from hami.extender.waiting import Waiting, note_of
+from hami.extender.waiting import Waiting, carried, note_of
 from hami.extender.world import World
 from hami.placement import decide, explanation, request
-from hami.placement.explanation import Explanation
+from hami.placement.explanation import Explanation, Group
 from hami.wire import errors, extender_api, objects
 
 
@@ -35,7 +35,8 @@ class Outcome(msgspec.Struct, frozen=True):
     asked_nodes: int = 0
     booking: Booking | None = None
     explanation: Explanation | None = None
-    #: Why no node fits, by reason: nodes and cards.
+    #: Why no node fits: the refused nodes, and by reason how many nodes and cards.
+    groups: tuple[Group, ...] = ()
     counts: dict[str, tuple[int, int]] = {}
 
 
@@ -119,10 +120,12 @@ class Filter:
             for group in groups:
                 failed.update(dict.fromkeys(group.names, group.text))
             answer = extender_api.encode_filter_result(failed=failed)
-            return Outcome(answer, pod, len(names), explanation=told, counts=counts)
+            return Outcome(answer, pod, len(names), explanation=told, groups=groups, counts=counts)
         waited = self._waiting.forget(wanted.uid)
         booking = self._bookings.hold(wanted, decision.winner)
         booking.group = pod.pod_group
-        booking.explained = waited is not None and waited.written is not None
+        # By us, as we know, or by the leader before us, as the pod shows.
+        explained = waited is not None and waited.written is not None
+        booking.explained = explained or carried(pod) is not None
         answer = extender_api.encode_filter_result(node_names=[decision.winner.node])
         return Outcome(answer, pod, len(names), booking, told)

@@ -9,6 +9,7 @@ moment.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable
 
@@ -28,6 +29,7 @@ INTERVAL_S = 60.0
 #: Notes per round, so that a thousand waiting pods do not crowd out Bindings.
 BATCH = 10
 ROUND_S = 0.5
+_SOME_TIME = "2000-01-01T00:00:00Z"
 
 
 class Notes:
@@ -55,7 +57,8 @@ class Notes:
             return
         now = self._clock()
         due = [pod for pod in self._waiting if pod.write_from <= now and _says_more(pod)]
-        for pod in due[:BATCH]:
+        # Whoever waits longest for a write comes first, so that all have their turn.
+        for pod in heapq.nsmallest(BATCH, due, key=lambda pod: pod.write_from):
             await self._write(pod)
 
     async def _write(self, pod: WaitingPod) -> None:
@@ -70,6 +73,9 @@ class Notes:
         try:
             path = paths.pods(pod.wanted.namespace, pod.wanted.name)
             await self._client.patch(path, codec.encode(patch))
+        except (errors.NotFound, errors.Conflict):
+            # It is gone, and we have not seen it go (or never come).
+            self._waiting.forget(pod.wanted.uid)
         except errors.KubeError as error:
             _log.info("note not written", extra={"pod": pod.key, "error": str(error)})
         else:
@@ -77,8 +83,17 @@ class Notes:
 
 
 def _says_more(pod: WaitingPod) -> bool:
-    return pod.written is None or _without_time(pod.written) != _without_time(pod.note)
+    if pod.written is None:
+        return True
+    if pod.written is pod.note:
+        return False
+    # What was written may have been cut; only what would be written can be compared with it.
+    if _without_time(pod.written) != _without_time(pod.note):
+        return True
+    pod.written = pod.note  # quicker the next time
+    return False
 
 
-def _without_time(note: explanation_note.Note) -> explanation_note.Note:
-    return msgspec.structs.replace(note, at="")
+def _without_time(note: explanation_note.Note) -> str:
+    # Not shorter than a time: what is cut off depends on the length.
+    return explanation_note.encode(msgspec.structs.replace(note, at=_SOME_TIME))

@@ -55,6 +55,8 @@ class Roles:
         self._namespace = namespace
         self._name = name
         self._now = now
+        #: What our own pod is to be called; nothing before we have caught up once.
+        self._own = ""
 
     @property
     def has_pod(self) -> bool:
@@ -73,6 +75,7 @@ class Roles:
 
     async def _lead(self) -> int:
         """Label our own pod; returns a version that is not older than this moment."""
+        self._own = LEADER
         if self.has_pod:
             try:
                 return await self._label(self._name, LEADER)
@@ -85,9 +88,9 @@ class Roles:
         return await self._version()
 
     async def demote_others(self) -> None:
-        """Call every other replica a follower, and ourselves the leader.
+        """Call every other replica a follower.
 
-        We are called so already, unless a demotion of ours was still on its way meanwhile.
+        Ourselves the leader, too, if a demotion of ours that was still on its way has undone it.
         """
         if not self.has_pod:
             return
@@ -95,11 +98,12 @@ class Roles:
         body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
         listed = codec.decode(body, _PodList, what="list of scheduler pods")
         for pod in listed.items or ():
-            role = LEADER if pod.name == self._name else FOLLOWER
-            if pod.labels.get(annotation_keys.ROLE_LABEL) != role:
+            role = self._own if pod.name == self._name else FOLLOWER
+            if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
                 await self._label(pod.name, role)
 
     async def demote_self(self) -> None:
+        self._own = FOLLOWER
         if self.has_pod:
             await self._label(self._name, FOLLOWER)
 
@@ -123,6 +127,8 @@ async def follow(roles: Roles, changes: asyncio.Queue[bool]) -> None:
     """Keep the labels in step with who leads; what fails is tried again at the next change."""
     while True:
         leading = await changes.get()
+        while not changes.empty():
+            leading = changes.get_nowait()  # only how it is now counts
         try:
             await (roles.demote_others() if leading else roles.demote_self())
         except (errors.KubeError, wire_errors.WireError) as error:

@@ -77,10 +77,10 @@ class Teller:
         )
 
 
-def no_node(explanation: Explanation, outcome: Outcome) -> str:
+def no_node(outcome: Outcome) -> str:
     """Say why no node fits: each reason with its number of nodes, and some of their names."""
     names: dict[str, list[str]] = {}
-    for group in explanation.groups():
+    for group in outcome.groups:
         for reason in group.reasons:
             known = names.setdefault(reason, [])
             known.extend(sorted(group.names)[:NAMED] if len(known) < NAMED else ())

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from hami.cluster import drift
+from hami.cluster import drift, operations
 from hami.extender.bookings import Bookings, Stage
 from hami.extender.fates import Fates
 from hami.extender.instruments import Instruments
@@ -90,9 +90,18 @@ class Upkeep:
             self._unchecked.extend(self._world.cluster.nodes)
         number = math.ceil(len(self._world.cluster.nodes) * ROUND_S / max(self._interval, ROUND_S))
         for _ in range(min(number, len(self._unchecked))):
-            for line in drift.node_drift(self._world.cluster, self._unchecked.popleft()):
-                self._table_drift += 1
-                _log.error("tables do not add up", extra={"difference": line})
+            self._check_node(self._unchecked.popleft())
+
+    def _check_node(self, name: str) -> None:
+        cluster = self._world.cluster
+        found = drift.node_drift(cluster, name)
+        for line in found:
+            self._table_drift += 1
+            _log.error("tables do not add up", extra={"difference": line})
+        if found:
+            # Taken up anew, its tables are the sum of its rows.
+            cluster.apply(operations.PutNode(cluster.nodes[name]))
+            self._world.room(name, "")
 
     def count(self) -> None:
         """Bring the gauges up to date."""

@@ -99,7 +99,7 @@ class Verbs:
             summary = explanation.summary(outcome.counts)
             span.fail(summary)
             _log.info("no node fits", extra=extra | {"why": summary})
-            self._teller.filtering_failed(pod, telling.no_node(explanation, outcome))
+            self._teller.filtering_failed(pod, telling.no_node(outcome))
             return "refused"
         outcome.booking.trace = span.carrier
         span.set("node", outcome.booking.node)
@@ -124,9 +124,7 @@ class Verbs:
             booking = self._bookings.get(args.pod_uid)
             parent = booking.trace if booking is not None else ""
             with self._tracer.span("bind", parent=parent, attributes=extra) as span:
-                if booking is not None:
-                    booking.trace = span.carrier
-                await self._bind(args)
+                await self._bind(args, trace=span.carrier)
             result = "bound"
             _log.info("bound", extra=extra)
             self._teller.binding_succeeded(args)
@@ -142,9 +140,9 @@ class Verbs:
             took = self._clock() - begin
             self._instruments.bind_seconds.labels(result).observe(took)
 
-    async def _bind(self, args: extender_api.BindingArgs) -> None:
+    async def _bind(self, args: extender_api.BindingArgs, *, trace: str) -> None:
         await self._readiness.require(self._budget)
-        await self._binder.bind(args)
+        await self._binder.bind(args, trace=trace)
 
     # /explain
 

@@ -8,12 +8,15 @@ there are tried, and if one does the node is touched (`hami.extender.wake_ups`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from hami.extender.world import World
 from hami.placement.explanation import Explanation
 from hami.placement.request import PodRequest
 from hami.wire import annotation_keys, errors, explanation_note, objects
+
+#: Seconds after a refusal until a pod is looked at though nobody told of room.
+AGAIN_S = 5.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -28,27 +31,15 @@ class WaitingPod:
     write_from: float = 0.0
     #: What the pod carries of notes, as far as we know; None: nothing.
     written: explanation_note.Note | None = None
-    #: How often its room was announced since it was last refused, and when last.
-    wake_ups: int = 0
-    woken_at: float = 0.0
+    #: How often it was looked at or woken since it was last refused, and when that is due again.
+    looks: int = 0
+    look_from: float = 0.0
+    #: What decides where it fits: pods of one shape fit or do not fit together.
+    shape: Hashable = ()
 
     @property
     def key(self) -> str:
         return f"{self.wanted.namespace}/{self.wanted.name}"
-
-    @property
-    def shape(self) -> object:
-        """What decides where it fits: pods of one shape fit or do not fit together."""
-        pod = self.wanted
-        wishes = tuple(sorted(pod.wishes.items()))
-        return (
-            pod.namespace,
-            pod.containers,
-            pod.node_policy,
-            pod.gpu_policy,
-            pod.weights,
-            wishes,
-        )
 
 
 class Waiting:
@@ -58,6 +49,8 @@ class Waiting:
         self._clock = clock
         self._first_note_after = first_note_after
         self._pods: dict[str, WaitingPod] = {}
+        #: Shape -> UIDs: a thousand pods of one job are looked at once.
+        self._shapes: dict[Hashable, dict[str, None]] = {}
         world.pod_seen.listen(self._on_pod)
         world.pod_gone.listen(self._on_gone)
 
@@ -70,39 +63,83 @@ class Waiting:
     def get(self, uid: str) -> WaitingPod | None:
         return self._pods.get(uid)
 
+    def shapes(self, namespace: str = "") -> list[Hashable]:
+        """Return what is waited for, the longest ago refused first; "" is any namespace."""
+        if not namespace:
+            return list(self._shapes)
+        return [
+            shape for shape in self._shapes if self._one_of(shape).wanted.namespace == namespace
+        ]
+
+    def one_of(self, shape: Hashable) -> WaitingPod | None:
+        """Return somebody who waits for this."""
+        return self._one_of(shape) if shape in self._shapes else None
+
+    def _one_of(self, shape: Hashable) -> WaitingPod:
+        return self._pods[next(iter(self._shapes[shape]))]
+
     def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
         """Keep why a pod was refused just now."""
         now = self._clock()
-        known = self._pods.get(pod.uid)
+        known = self.forget(pod.uid)
         if known is None:
-            self._pods[pod.uid] = WaitingPod(
+            known = WaitingPod(
                 wanted=wanted,
                 note=note,
                 since=now,
                 refused_at=now,
+                refusals=0,
                 write_from=now + self._first_note_after,
                 written=carried(pod),
             )
-            return
         known.wanted, known.note, known.refused_at = wanted, note, now
         known.refusals += 1
+        known.looks, known.look_from = 0, now + AGAIN_S
+        known.shape = _shape(wanted)
+        self._pods[pod.uid] = known
+        self._shapes.setdefault(known.shape, {})[pod.uid] = None
 
     def forget(self, uid: str) -> WaitingPod | None:
-        return self._pods.pop(uid, None)
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            alike = self._shapes[pod.shape]
+            del alike[uid]
+            if not alike:
+                del self._shapes[pod.shape]
+        return pod
 
     def _on_gone(self, uid: str) -> None:
-        self._pods.pop(uid, None)
+        self.forget(uid)
 
     def _on_pod(self, pod: objects.Pod) -> None:
         if pod.node_name or pod.finished:
-            self._pods.pop(pod.uid, None)
+            self.forget(pod.uid)
+            return
+        known = self._pods.get(pod.uid)
+        if known is not None:
+            # Another leader, or anybody, may have written since we did.
+            known.written = carried(pod)
+
+
+def _shape(pod: PodRequest) -> Hashable:
+    wishes = tuple(sorted(pod.wishes.items()))
+    return (
+        pod.namespace,
+        pod.containers,
+        pod.node_policy,
+        pod.gpu_policy,
+        pod.weights,
+        wishes,
+    )
 
 
 def carried(pod: objects.Pod) -> explanation_note.Note | None:
-    """Return the note that a pod carries; None if it has none, an empty one if it is unreadable."""
+    """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
     text = pod.annotation(annotation_keys.EXPLANATION)
     if not text:
         return None
+    if len(text) > explanation_note.LIMIT:
+        return explanation_note.Note()
     try:
         return explanation_note.decode(text)
     except errors.WireError:

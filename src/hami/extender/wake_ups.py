@@ -7,17 +7,19 @@ would fit, and change one annotation on the node, which is an event to kube-sche
 wakes every pod, so one pod that fits is enough. At most one change per node and second.
 
 A pod that was woken and neither came back nor was placed is looked at again, less and less often:
-what keeps it away is not ours (its cpu, its volumes), or the event was lost.
+what keeps it away is not ours (its cpu, its volumes), or the event was lost. The same net catches
+room that nobody told of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Hashable, Iterable
 
 from hami.extender.readiness import Readiness
-from hami.extender.waiting import Waiting, WaitingPod
+from hami.extender.waiting import AGAIN_S, Waiting, WaitingPod
 from hami.extender.world import World
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -29,10 +31,14 @@ _log = logging.getLogger(__name__)
 
 ROUND_S = 0.05
 PER_NODE_S = 1.0
-#: Seconds until a woken pod is looked at again; doubled each time.
-AGAIN_S, AGAIN_AT_MOST_S = 5.0, 300.0
+#: Seconds until a pod is looked at again at the latest; the distance doubles up to it.
+AGAIN_AT_MOST_S = 300.0
+_DOUBLINGS = 10
 #: Distinct requests tried per round; the rest has its turn in the next ones.
 TRIED_PER_ROUND = 32
+
+#: Where there is more room: on a node, or for a namespace; ("", "") is for anybody, anywhere.
+Place = tuple[str, str]
 
 
 class WakeUps:
@@ -52,9 +58,8 @@ class WakeUps:
         self._readiness = readiness
         self._clock = clock
         self._now = now
-        #: Nodes with more room, and namespaces with more quota, not looked at yet.
-        self._nodes: dict[str, None] = {}
-        self._namespaces: dict[str, None] = {}
+        #: Shapes that have not been tried yet, by place; the first are tried first. None: all.
+        self._untried: dict[Place, dict[Hashable, None] | None] = {}
         #: Node -> when it was last touched.
         self._touched: dict[str, float] = {}
         self.sent = 0
@@ -64,9 +69,21 @@ class WakeUps:
         if not len(self._waiting):
             return
         if node:
-            self._nodes[node] = None
+            self._try_all((node, ""))
         if namespace:
-            self._namespaces[namespace] = None
+            self._try_all(("", namespace))
+
+    def _try_all(self, place: Place) -> None:
+        if self._untried.get(place) is None:
+            self._untried[place] = None
+        else:
+            self._try_later(place, self._waiting.shapes(place[1]))
+
+    def _try_later(self, place: Place, shapes: Iterable[Hashable]) -> None:
+        """Have shapes tried, after those that have not had their turn in that place yet."""
+        untried = self._untried.setdefault(place, {})
+        if untried is not None:
+            untried.update(dict.fromkeys(shapes))
 
     async def run(self) -> None:
         while True:
@@ -77,56 +94,59 @@ class WakeUps:
         """Touch the nodes on which somebody who waits fits now."""
         if not self._readiness.ready:
             return
-        if not len(self._waiting):
-            self._nodes.clear()
-            self._namespaces.clear()
-            return
-        now = self._clock()
-        found: dict[str, WaitingPod] = {}
-        for node in [n for n in self._nodes if now - self._touched.get(n, -1e9) >= PER_NODE_S]:
-            del self._nodes[node]
-            self._find(found, self._waiting, [node])
-        for namespace in tuple(self._namespaces):
-            del self._namespaces[namespace]
-            self._find(found, (p for p in self._waiting if p.wanted.namespace == namespace), None)
-        self._find(found, (p for p in self._waiting if self._is_due(p, now)), None)
-        for node, pod in found.items():
+        self._look_again()
+        for node, pod in self._find().items():
             await self._touch(node, pod)
 
-    def _find(
-        self, found: dict[str, WaitingPod], pods: Iterable[WaitingPod], names: list[str] | None
-    ) -> None:
-        """Find a node for a pod; with one name, one pod that fits there is enough."""
-        tried: dict[object, None] = {}
-        for pod in pods:
-            shape = pod.shape
-            if shape in tried:
+    def _look_again(self) -> None:
+        """Have those tried whom nobody has told of room for long."""
+        now = self._clock()
+        for pod in self._waiting:
+            if pod.look_from <= now:
+                self._looked_at(pod)
+                self._try_later(("", ""), [pod.shape])
+
+    def _looked_at(self, pod: WaitingPod) -> None:
+        pod.looks += 1
+        wait = AGAIN_S * 2 ** min(pod.looks, _DOUBLINGS)
+        pod.look_from = self._clock() + min(wait, AGAIN_AT_MOST_S)
+
+    def _find(self) -> dict[str, WaitingPod]:
+        """Return nodes with somebody who fits there; in each place, one who fits is enough."""
+        found: dict[str, WaitingPod] = {}
+        left = TRIED_PER_ROUND
+        for place in tuple(self._untried):
+            node, namespace = place
+            if node and not self._may_touch(node):
                 continue
-            if len(tried) == TRIED_PER_ROUND:
-                self._later(names)
-                return
-            tried[shape] = None
-            winner = decide.decide(self._world.cluster, pod.wanted, names).winner
-            if winner is not None:
-                found.setdefault(winner.node, pod)
-                if names is not None:
-                    return
+            shapes = self._untried.pop(place)
+            if shapes is None:
+                shapes = dict.fromkeys(self._waiting.shapes(namespace))
+            while shapes and left > 0:
+                shape = next(iter(shapes))
+                del shapes[shape]
+                pod = self._waiting.one_of(shape)
+                if pod is None:
+                    continue
+                left -= 1
+                names = [node] if node else None
+                winner = decide.decide(self._world.cluster, pod.wanted, names).winner
+                if winner is not None:
+                    found.setdefault(winner.node, pod)
+                    shapes.clear()
+            if shapes:
+                self._untried[place] = shapes  # now the last in line
+                break
+        return found
 
-    def _later(self, names: list[str] | None) -> None:
-        if names is not None:
-            self._nodes.update(dict.fromkeys(names))
-
-    def _is_due(self, pod: WaitingPod, now: float) -> bool:
-        wait = min(AGAIN_S * 2.0**pod.wake_ups, AGAIN_AT_MOST_S)
-        return bool(now - max(pod.woken_at, pod.refused_at) >= wait)
+    def _may_touch(self, node: str) -> bool:
+        return self._clock() - self._touched.get(node, -math.inf) >= PER_NODE_S
 
     async def _touch(self, node: str, pod: WaitingPod) -> None:
-        now = self._clock()
-        pod.wake_ups += 1
-        pod.woken_at = now
-        if now - self._touched.get(node, -1e9) < PER_NODE_S:
-            self._nodes[node] = None
+        if not self._may_touch(node):
+            self._try_later((node, ""), [pod.shape])
             return
+        now = self._clock()
         self._touched = {n: at for n, at in self._touched.items() if now - at < PER_NODE_S}
         self._touched[node] = now
         patch = {"metadata": {"annotations": {annotation_keys.WAKE_UP: f"{self._now():.3f}"}}}
@@ -135,6 +155,9 @@ class WakeUps:
             self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {node}"))
         except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("wake-up not written", extra={"node": node, "error": str(error)})
+            self._try_later((node, ""), [pod.shape])
             return
         self.sent += 1
+        if not pod.looks:
+            self._looked_at(pod)
         _log.info("room for a waiting pod", extra={"node": node, "pod": pod.key})

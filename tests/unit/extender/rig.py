@@ -134,7 +134,7 @@ async def running(
 ) -> AsyncIterator[Replica]:
     """Run a replica and all its background tasks."""
     chosen = Settings(grant_key_dir="", **settings)
-    async with Client(api.access(), user_agent="test") as client:
+    async with Client(api.access(), user_agent=hostname) as client:
         scheduler = Scheduler(
             chosen,
             client,

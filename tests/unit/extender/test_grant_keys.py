@@ -1,0 +1,144 @@
+"""The keys that sign grants: read from a mounted Secret, which changes while we run."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+import pytest
+
+from hami.extender.grant_keys import GrantKeyError, KeyFolder
+from hami.wire import grant
+from tests.scripted_api.server import ScriptedApi
+from tests.unit.extender import rig
+
+OLD, NEW = b"o" * 32, b"n" * 32
+
+
+class Secret:
+    """A folder as kubelet mounts a Secret: links into a folder that is swapped as a whole."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self._number = 0
+
+    def swap(self, **files: bytes) -> None:
+        self._number += 1
+        data = self.folder / f"..{self._number}"
+        data.mkdir()
+        for name, content in files.items():
+            (data / name).write_bytes(content)
+        link = self.folder / "..data_tmp"
+        link.symlink_to(data.name)
+        link.replace(self.folder / "..data")
+        for name in ("current", "previous"):
+            path = self.folder / name
+            if name in files and not path.is_symlink():
+                path.symlink_to(f"..data/{name}")
+            elif name not in files:
+                path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def secret(tmp_path: pathlib.Path) -> Secret:
+    return Secret(tmp_path)
+
+
+def test_the_current_key_signs_and_the_previous_one_is_known(secret: Secret) -> None:
+    secret.swap(current=NEW, previous=OLD)
+    assert KeyFolder(str(secret.folder)).keys() == grant.GrantKeys(NEW, OLD)
+
+
+@pytest.mark.parametrize("previous", [{}, {"previous": b""}])
+def test_there_need_not_be_a_previous_key(secret: Secret, previous: dict[str, bytes]) -> None:
+    secret.swap(current=NEW, **previous)
+    assert KeyFolder(str(secret.folder)).keys() == grant.GrantKeys(NEW)
+
+
+def test_a_swap_is_seen_at_the_next_use(secret: Secret) -> None:
+    secret.swap(current=OLD)
+    folder = KeyFolder(str(secret.folder))
+    assert folder.keys() == grant.GrantKeys(OLD)
+    secret.swap(current=NEW, previous=OLD)
+    assert folder.keys() == grant.GrantKeys(NEW, OLD)
+    secret.swap(current=NEW)
+    assert folder.keys() == grant.GrantKeys(NEW)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"current": b"n" * 31}, "grant key current: 31 bytes long, must be 32"),
+        ({"current": b""}, "grant key current: 0 bytes long, must be 32"),
+        ({"current": NEW, "previous": b"short"}, "grant key previous: 5 bytes long, must be 32"),
+        ({"previous": OLD}, "current does not exist"),
+        ({}, "current does not exist"),
+    ],
+    ids=["half written", "empty", "wrong previous", "no current", "nothing"],
+)
+def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_told(
+    secret: Secret, caplog: pytest.LogCaptureFixture, change: dict[str, bytes], said: str
+) -> None:
+    secret.swap(current=OLD)
+    folder = KeyFolder(str(secret.folder))
+    secret.swap(**change)
+    assert folder.keys() == grant.GrantKeys(OLD)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == "grant keys changed and cannot be read"
+    assert said in vars(record)["error"]
+    secret.swap(current=NEW)
+    assert folder.keys() == grant.GrantKeys(NEW)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "current does not exist; mount the Secret"),
+        ({"current": b"k" * 33}, "33 bytes long, must be 32; make a new one with"),
+        ({"current": NEW, "previous": b"k"}, "grant key previous: 1 bytes long"),
+    ],
+)
+def test_at_the_start_unreadable_keys_are_an_error(
+    secret: Secret, files: dict[str, bytes], said: str
+) -> None:
+    secret.swap(**files)
+    with pytest.raises(GrantKeyError) as raised:
+        KeyFolder(str(secret.folder))
+    assert said in str(raised.value)
+    assert str(secret.folder) in str(raised.value)
+
+
+def test_a_key_that_is_a_folder_is_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "current").mkdir()
+    with pytest.raises(GrantKeyError, match="current cannot be read: Is a directory"):
+        KeyFolder(str(tmp_path))
+
+
+def test_keys_are_never_shown(secret: Secret, caplog: pytest.LogCaptureFixture) -> None:
+    secret.swap(current=OLD)
+    folder = KeyFolder(str(secret.folder))
+    secret.swap(current=b"secret" * 4)
+    assert "ooo" not in repr(folder.keys())
+    assert all("secretsecret" not in str(vars(record)) for record in caplog.records)
+
+
+async def test_binds_are_signed_with_the_key_of_the_moment(secret: Secret) -> None:
+    secret.swap(current=OLD)
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api, keys=secret.folder) as replica:
+            await replica.place(rig.pod("first"))
+            secret.swap(current=NEW, previous=OLD)
+            await replica.place(rig.pod("second"))
+            for name, key in (("first", OLD), ("second", NEW)):
+                pod = api.find("pods", name)
+                assert pod is not None
+                written = pod["metadata"]["annotations"]
+                assert grant.verify(
+                    grant.GrantKeys(key),
+                    written["hami.io/grant-mac"],
+                    uid=pod["metadata"]["uid"],
+                    node="a",
+                    devices=written["hami.io/vgpu-devices-allocated"],
+                )
