@@ -23,6 +23,7 @@ from hami.extender.filtering import Filter
 from hami.extender.grant_keys import KeyFolder
 from hami.extender.handshakes import Handshakes
 from hami.extender.instruments import Instruments
+from hami.extender.kube_version import KubeVersion
 from hami.extender.leadership import AlwaysLeading, Leadership, is_sibling
 from hami.extender.node_locks import NodeLocks
 from hami.extender.notes import FIRST_AFTER_S, Notes
@@ -104,7 +105,16 @@ class Scheduler:
             clock=clock,
             now=now,
         )
-        self.wake_ups = WakeUps(client, world, self.waiting, self.readiness, clock=clock, now=now)
+        self.kube_version = KubeVersion(client)
+        self.wake_ups = WakeUps(
+            client,
+            world,
+            self.waiting,
+            self.readiness,
+            node_events_wake=lambda: self.kube_version.node_events_wake,
+            clock=clock,
+            now=now,
+        )
         self.notes = Notes(client, self.waiting, self.leadership, clock=clock)
         self.handshakes = Handshakes(client, world, self.readiness, now=now)
         self.upkeep = Upkeep(
@@ -182,6 +192,7 @@ class Scheduler:
             "notes": self.notes.run(),
             "handshakes": self.handshakes.run(),
             "events": self.recorder.run(),
+            "version": self.kube_version.run(),
             "roles": roles.follow(self.roles, self._role_changes),
         }
         return tasks

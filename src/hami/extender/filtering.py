@@ -127,5 +127,7 @@ class Filter:
         # By us, as we know, or by the leader before us, as the pod shows.
         explained = waited is not None and waited.written is not None
         booking.explained = explained or carried(pod) is not None
+        if waited is not None:
+            self._world.room(booking.node, "")  # there may be more, and others who wait
         answer = extender_api.encode_filter_result(node_names=[decision.winner.node])
         return Outcome(answer, pod, len(names), booking, told)

@@ -147,6 +147,10 @@ class Verbs:
     # /explain
 
     async def explain(self, request: Request) -> Response:
+        try:
+            await self._readiness.require(self._budget, leading=False)
+        except NotReadyError as error:
+            return Response.error(503, str(error))
         return await self._explainer.answer(request)
 
 

@@ -75,6 +75,10 @@ class Waiting:
         """Return somebody who waits for this."""
         return self._one_of(shape) if shape in self._shapes else None
 
+    def all_of(self, shape: Hashable) -> list[WaitingPod]:
+        """Return everybody who waits for this, the longest ago refused first."""
+        return [self._pods[uid] for uid in self._shapes.get(shape, ())]
+
     def _one_of(self, shape: Hashable) -> WaitingPod:
         return self._pods[next(iter(self._shapes[shape]))]
 

@@ -6,6 +6,9 @@ our own watch may have been behind. So when cells become free we ask ourselves w
 would fit, and change one annotation on the node, which is an event to kube-scheduler. One change
 wakes every pod, so one pod that fits is enough. At most one change per node and second.
 
+Old kube-schedulers do not hear that (`hami.extender.kube_version`): there the pods that fit are
+changed, too, and so is a pod that did not come back although its node was touched.
+
 A pod that was woken and neither came back nor was placed is looked at again, less and less often:
 what keeps it away is not ours (its cpu, its volumes), or the event was lost. The same net catches
 room that nobody told of.
@@ -34,8 +37,12 @@ PER_NODE_S = 1.0
 #: Seconds until a pod is looked at again at the latest; the distance doubles up to it.
 AGAIN_AT_MOST_S = 300.0
 _DOUBLINGS = 10
+#: Seconds in which a pod comes back whose kube-scheduler has heard of its node.
+CONFIRM_S = 1.0
 #: Distinct requests tried per round; the rest has its turn in the next ones.
 TRIED_PER_ROUND = 32
+#: Pods of one request that are woken one by one; each that is placed wakes the next.
+PODS_AT_ONCE = 8
 
 #: Where there is more room: on a node, or for a namespace; ("", "") is for anybody, anywhere.
 Place = tuple[str, str]
@@ -49,6 +56,7 @@ class WakeUps:
         waiting: Waiting,
         readiness: Readiness,
         *,
+        node_events_wake: Callable[[], bool],
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
@@ -56,6 +64,7 @@ class WakeUps:
         self._world = world
         self._waiting = waiting
         self._readiness = readiness
+        self._node_events_wake = node_events_wake
         self._clock = clock
         self._now = now
         #: Shapes that have not been tried yet, by place; the first are tried first. None: all.
@@ -149,15 +158,30 @@ class WakeUps:
         now = self._clock()
         self._touched = {n: at for n, at in self._touched.items() if now - at < PER_NODE_S}
         self._touched[node] = now
-        patch = {"metadata": {"annotations": {annotation_keys.WAKE_UP: f"{self._now():.3f}"}}}
         try:
-            body = await self._client.patch(paths.nodes(node), codec.encode(patch))
+            body = await self._client.patch(paths.nodes(node), self._change())
             self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {node}"))
         except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("wake-up not written", extra={"node": node, "error": str(error)})
             self._try_later((node, ""), [pod.shape])
             return
         self.sent += 1
-        if not pod.looks:
-            self._looked_at(pod)
         _log.info("room for a waiting pod", extra={"node": node, "pod": pod.key})
+        if pod.looks or not self._node_events_wake():
+            for alike in self._waiting.all_of(pod.shape)[:PODS_AT_ONCE]:
+                await self._touch_pod(alike)
+        if not pod.looks:
+            # Whoever heard comes back at once; who does not is woken in the other way.
+            pod.looks = 1
+            pod.look_from = now + CONFIRM_S
+
+    async def _touch_pod(self, pod: WaitingPod) -> None:
+        body = self._change(uid=pod.wanted.uid)  # a namesake is another pod
+        try:
+            await self._client.patch(paths.pods(pod.wanted.namespace, pod.wanted.name), body)
+        except errors.KubeError as error:
+            _log.info("pod not woken", extra={"pod": pod.key, "error": str(error)})
+
+    def _change(self, **metadata: str) -> bytes:
+        annotations = {annotation_keys.WAKE_UP: f"{self._now():.3f}"}
+        return codec.encode({"metadata": {"annotations": annotations, **metadata}})

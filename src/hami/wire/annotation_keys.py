@@ -7,7 +7,7 @@ from __future__ import annotations
 
 # Node.
 NODE_LOCK = "hami.io/mutex.lock"
-# Changed by the scheduler so that kube-scheduler tries waiting pods again.
+# On nodes, and for old kube-schedulers on pods: changed to have waiting pods tried again.
 WAKE_UP = "hami.io/scheduler-wake-up"
 
 # Pod, written by the scheduler.

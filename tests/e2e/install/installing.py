@@ -16,6 +16,7 @@ from pathlib import Path
 
 from prometheus_client import parser
 
+from tests.e2e import pods as e2e_pods
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import BUSYBOX
 from tests.e2e.cluster.layout import Scheduler
@@ -121,6 +122,7 @@ def running(
         stack.enter_context(cluster.joined_network())
         client = stack.enter_context(cluster.client)
         identity.grant(client)
+        e2e_pods.await_account(client, identity.NAMESPACE)
         lifeline = stack.enter_context(_lifeline())
         _forget_lease(client)
         started: list[Replica] = []

@@ -145,3 +145,16 @@ async def test_a_pod_that_cannot_be_read_or_understood() -> None:
         status, told = await explain(replica, pod="default/p")
         assert status == 502
         assert told["error"].startswith("pod default/p cannot be read: 500")
+
+
+async def test_before_the_caches_are_filled_nothing_is_told() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        api.put(rig.pod("p"))
+        api.fault(path="/api/v1/nodes", hang=True, times=None)
+        async with rig.running(api, ready=False, filter_budget=0.05) as replica:
+            await replica.scheduler.caches["pods"].wait_synced()
+            await replica.scheduler.caches["quotas"].wait_synced()
+            status, told = await explain(replica, pod="default/p")
+            assert status == 503
+            assert told["error"] == "the caches of nodes are not filled yet"

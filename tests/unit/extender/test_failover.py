@@ -12,6 +12,7 @@ import pytest
 
 from hami.extender import roles
 from hami.extender.leadership import Leadership, Permit
+from hami.kube import reflector
 from hami.wire import annotation_keys
 from tests.scripted_api.server import Fault, Recorded, ScriptedApi
 from tests.unit.extender import rig
@@ -86,6 +87,7 @@ class Election:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(reflector, "_CATCH_UP", 0.05)
 
 
 async def readyz(replica: rig.Replica, query: str = "") -> tuple[int, str]:
@@ -341,6 +343,16 @@ async def test_the_role_label_follows_the_lease(times: Times) -> None:
                 )
             )
             assert role(api, "unrelated") == ""
+
+
+async def test_a_pod_that_cannot_be_labelled_leads_all_the_same(times: Times) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        election = Election(api, times)
+        async with election.replica("sched-1", **named("nobody")) as one:
+            await election.elect("sched-1")
+            await one.scheduler.readiness.require(5)
+            assert await one.place(rig.pod("p")) == "a"
 
 
 async def test_a_late_demotion_does_not_stick_to_the_leader(times: Times) -> None:

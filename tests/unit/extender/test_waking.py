@@ -52,9 +52,12 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def full(times: Times, *names: str, **settings: Any) -> AsyncIterator[Cluster]:
+async def full(
+    times: Times, *names: str, minor: str = "36", **settings: Any
+) -> AsyncIterator[Cluster]:
     """Run a replica with a node of each name, each held by a pod `on-<name>`."""
     async with ScriptedApi() as api:
+        api.minor = minor
         for name in names:
             api.put(rig.node(name))
         async with rig.running(api, clock=times.clock, now=times.now, **settings) as replica:
@@ -254,7 +257,7 @@ async def test_a_woken_pod_that_does_not_come_back_is_woken_again_ever_less_ofte
             if await cluster.look_now():
                 woken.append(round(times.seconds - begin))
         gaps = [later - sooner for sooner, later in itertools.pairwise([0, *woken])]
-        assert gaps == [10, 20, 40, 80, 160, 300, 300]
+        assert gaps == [1, 20, 40, 80, 160, 300, 300]
         (waiting,) = cluster.replica.scheduler.waiting
         waiting.looks = 100_000
         times.pass_by(300)
@@ -373,3 +376,67 @@ async def test_constant_change_does_not_keep_the_last_from_their_turn(
             cluster.replica.scheduler.world.room("a", "default")
             times.pass_by(0.05)
         assert touched == ["a"]
+
+
+def pods_touched(api: ScriptedApi) -> list[str]:
+    key = annotation_keys.WAKE_UP.encode()
+    sent = [r for r in api.sent("PATCH", "/pods/") if key in r.body]
+    return [request.path.rsplit("/", 1)[1] for request in sent]
+
+
+async def test_a_pod_that_does_not_come_back_after_a_second_is_touched_itself(
+    times: Times,
+) -> None:
+    async with full(times, "a") as cluster:
+        await cluster.wait("p")
+        cluster.api.remove("pods", "on-a")
+        assert await cluster.look() == ["a"]
+        assert pods_touched(cluster.api) == []
+        times.pass_by(1)
+        assert await cluster.look_now() == ["a"]
+        assert pods_touched(cluster.api) == ["p"]
+
+
+@pytest.mark.parametrize("minor", ["30", "31+", ""])
+async def test_where_node_events_are_not_heard_the_pods_are_touched_at_once(
+    times: Times, minor: str
+) -> None:
+    async with full(times, "a", minor=minor) as cluster:
+        for name in ("p", "q"):
+            await cluster.wait(name)
+        cluster.api.remove("pods", "on-a")
+        assert await cluster.look() == ["a"]
+        assert pods_touched(cluster.api) == ["p", "q"]
+
+
+async def test_a_namesake_of_the_waiting_pod_is_not_touched(times: Times) -> None:
+    async with full(times, "a", minor="30") as cluster:
+        await cluster.wait("p")
+        cluster.api.faults.clear()
+        old = cluster.api.find("pods", "p")
+        cluster.api.fault(path="/api/v1/pods", hang=True, times=None)
+        cluster.api.close_watches()
+        cluster.api.remove("pods", "p")
+        cluster.api.put(rig.pod("p", memory=8000))
+        cluster.replica.scheduler.world.room("a", "")
+        cluster.replica.scheduler.world.cluster.forget_pod(
+            next(uid for uid in cluster.replica.scheduler.world.cluster.rows)
+        )
+        assert await cluster.look_now() == ["a"]
+        new = cluster.api.find("pods", "p")
+        assert old is not None
+        assert new is not None
+        assert annotation_keys.WAKE_UP not in (new["metadata"].get("annotations") or {})
+
+
+async def test_each_waiting_pod_that_is_placed_lets_the_next_be_tried(times: Times) -> None:
+    async with full(times, "a") as cluster:
+        pods = [await cluster.wait(name, memory=4000) for name in ("p", "q")]
+        cluster.api.remove("pods", "on-a")
+        assert await cluster.look() == ["a"]
+        assert (await cluster.replica.filter(pods[0]))["NodeNames"] == ["a"]
+        times.pass_by(1)
+        assert await cluster.look_now() == ["a"]
+        assert (await cluster.replica.filter(pods[1]))["NodeNames"] == ["a"]
+        times.pass_by(1)
+        assert await cluster.look_now() == []
