@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from hami.wire import annotation_keys, explanation_note, grant
 from tests.e2e import pods
-from tests.e2e.cluster import fleet, layout
+from tests.e2e.cluster import fleet, programs
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import Scheduler
 from tests.e2e.install import identity, installing, nodes, placing, scheduler_config
@@ -122,17 +123,19 @@ def test_a_pod_that_fits_nowhere_says_why(
     note = wait_for("the explanation", said(annotation_keys.EXPLANATION), NOTE_S)
     assert len(note.encode()) <= 1024
     assert "CardInsufficientMemory" in explanation_note.decode(note).summary
-    told = subprocess.run(
-        [
-            *(sys.executable, "-m", "hami", "explain", "huge", "-n", namespace),
-            f"--kubeconfig={cluster.layout.kubeconfig}",
-        ],
-        cwd=layout.CHECKOUT,
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout
-    assert "CardInsufficientMemory" in told
+    scripts = pathlib.Path(sys.executable).parent
+    for command in (["hami"], ["kubectl", "hami"]):
+        told = subprocess.run(
+            [*command, "explain", "huge", "-n", namespace],
+            env={
+                "PATH": f"{scripts}:{programs.search_path()}",
+                "KUBECONFIG": str(cluster.layout.kubeconfig),
+            },
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        assert "CardInsufficientMemory" in told
 
     def reasons() -> set[str] | None:
         found = client.get(core("events", namespace), fieldSelector="involvedObject.name=huge")

@@ -66,6 +66,10 @@ async def full(
                 assert (await replica.filter(pod, [name]))["NodeNames"] == [name]
                 assert await replica.bind(pod, name) == ""
             await replica.seen()
+            # What is not known yet is taken for old.
+            await rig.eventually(
+                lambda: not minor or replica.scheduler.kube_version.minor is not None
+            )
             yield Cluster(api, replica)
 
 
