@@ -116,10 +116,7 @@ class Filter:
             at = dt.datetime.fromtimestamp(int(self._now()), dt.UTC)
             note = note_of(told, counts, at=at.isoformat().replace("+00:00", "Z"))
             self._waiting.refuse(pod, wanted, note)
-            failed: dict[str, str] = {}
-            for group in groups:
-                failed.update(dict.fromkeys(group.names, group.text))
-            answer = extender_api.encode_filter_result(failed=failed)
+            answer = extender_api.encode_refusal((group.names, group.text) for group in groups)
             return Outcome(answer, pod, len(names), explanation=told, groups=groups, counts=counts)
         waited = self._waiting.forget(wanted.uid)
         booking = self._bookings.hold(wanted, decision.winner)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from hami.wire import errors, extender_api
 
@@ -104,6 +106,19 @@ class TestFilter:
             b'{"n1":"1/2 CardInsufficientMemory, 1/2 CardNotHealth","n2":"node unregistered"},'
             b'"FailedAndUnresolvableNodes":null,"Error":""}'
         )
+
+    @given(
+        st.lists(
+            st.tuples(st.lists(st.text(max_size=12), unique=True, max_size=5), st.text(max_size=20))
+        )
+    )
+    def test_a_refusal_by_groups_is_the_same_answer(
+        self, groups: list[tuple[list[str], str]]
+    ) -> None:
+        failed = {name: text for names, text in groups for name in names}
+        assume(sum(len(names) for names, _ in groups) == len(failed))
+        answer = extender_api.encode_refusal(groups)
+        assert answer == extender_api.encode_filter_result(failed=failed)
 
     def test_an_error_and_hopeless_nodes_have_their_place(self) -> None:
         reply = extender_api.encode_filter_result(unresolvable={"n3": "r"}, error="no pod")
