@@ -25,12 +25,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from benchmarks import fleet
+from benchmarks import fleet, scalar_reference
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.wire import objects
-from tests.oracle import reference
-from tests.oracle.sample_vendors import NVIDIA
 
 AIM_MS = 2.0
 AIM_SLOPE_US = 1.0
@@ -131,21 +129,7 @@ def _measure(nodes: int, placed: int, seconds: float) -> dict[str, object]:
 
 
 def _measure_baseline(nodes: int, placed: int, seconds: float) -> dict[str, object]:
-    all_nodes, pods = list(fleet.nodes(nodes)), list(fleet.placed_pods(placed, nodes))
-
-    def filter_one(pod: objects.Pod, names: list[str]) -> bool:
-        answer = reference.filter_pod(
-            vendors=[NVIDIA],
-            nodes=all_nodes,
-            pods=pods,
-            quotas=[],
-            pod=pod,
-            names=names,
-            node_policy="binpack",
-            gpu_policy="spread",
-        )
-        return answer.winner is not None
-
+    filter_one = scalar_reference.load(nodes, placed)
     return {
         "cases": {
             name: _time(filter_one, CASES[name], nodes, seconds, least=1) for name in BASELINE_CASES

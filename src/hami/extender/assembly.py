@@ -83,6 +83,7 @@ class Scheduler:
             self.pods,
             namespace=settings.pod_namespace,
             name=settings.pod_name,
+            leads=lambda: self.leadership.leading,
             now=now,
         )
         self.readiness = Readiness(self.leadership, self.caches, self.roles.catch_up)

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from hami.extender.bookings import Booking, Bookings, Stage
 from hami.extender.world import World
 from hami.kube import errors, paths
+from hami.kube.backoff import Backoff
 from hami.kube.client import Client
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 0.5
+ASK_AGAIN_S, ASK_AT_MOST_S = 0.5, 30.0
 #: Seconds until an accepted Binding that no watch has shown is looked up.
 ACCEPTED_FOR_S = 60.0
 
@@ -55,6 +56,7 @@ class Fates:
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     async def _ask(self, booking: Booking, certain_at: float) -> bool:
+        pause = Backoff(first=ASK_AGAIN_S, longest=ASK_AT_MOST_S)
         extra = {"pod": f"{booking.namespace}/{booking.name}", "node": booking.node}
         while booking.stage is not Stage.OVER:
             pod: objects.Pod | None
@@ -65,8 +67,14 @@ class Fates:
             except errors.NotFound:
                 pod = None
             except (errors.KubeError, wire_errors.WireError) as error:
-                _log.warning("fate still unknown", extra=extra | {"error": str(error)})
-                await asyncio.sleep(ASK_AGAIN_S)
+                wait = pause.next(
+                    error.retry_after if isinstance(error, errors.KubeError) else None
+                )
+                _log.warning(
+                    "fate still unknown",
+                    extra=extra | {"error": str(error), "wait": round(wait, 3)},
+                )
+                await asyncio.sleep(wait)
                 continue
             if pod is None or pod.uid != booking.uid or pod.finished:
                 _log.info("pod is gone, its booking ends", extra=extra)

@@ -48,12 +48,14 @@ class Roles:
         *,
         namespace: str,
         name: str,
+        leads: Callable[[], bool],
         now: Callable[[], float],
     ) -> None:
         self._client = client
         self._pods = pods
         self._namespace = namespace
         self._name = name
+        self._leads = leads
         self._now = now
         #: What our own pod is to be called; nothing before we have caught up once.
         self._own = ""
@@ -98,6 +100,8 @@ class Roles:
         body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
         listed = codec.decode(body, _PodList, what="list of scheduler pods")
         for pod in listed.items or ():
+            if not self._leads():
+                return  # whoever leads now says who follows
             role = self._own if pod.name == self._name else FOLLOWER
             if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
                 await self._label(pod.name, role)

@@ -73,9 +73,25 @@ class World:
         self.quotas = QuotaSink(self)
 
 
+class _Gone:
+    """UIDs that will never come back, the latest last: late answers must not bring them back."""
+
+    def __init__(self) -> None:
+        self._uids: dict[str, None] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._uids
+
+    def add(self, uid: str) -> None:
+        self._uids[uid] = None
+        if len(self._uids) > _GONE_REMEMBERED:
+            del self._uids[next(iter(self._uids))]
+
+
 class NodeSink:
     def __init__(self, world: World) -> None:
         self._world = world
+        self._gone = _Gone()
         self._records: dict[str, NodeRecord] = {}
         self._names: dict[str, str] = {}
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -88,6 +104,8 @@ class NodeSink:
 
     def put(self, node: objects.Node) -> None:
         record = self._read(node)
+        if record.uid in self._gone:
+            return
         known = self._records.get(record.name)
         # Answers to our own writes overtake the watch: what is older says nothing new.
         if known is not None and known.uid == record.uid and known.version > record.version:
@@ -102,6 +120,7 @@ class NodeSink:
             self._world.room(record.name, "")
 
     def drop(self, uid: str) -> None:
+        self._gone.add(uid)
         name = self._names.pop(uid, None)
         if name is None:
             return
@@ -161,9 +180,8 @@ class PodSink:
         self._world = world
         self._now = now
         self._seen: set[str] = set()
-        #: UIDs that are gone or finished for good, the latest last: an answer that was on its way
-        #: meanwhile must not bring them back.
-        self._gone: dict[str, None] = {}
+        #: Deleted, or finished for good.
+        self._gone = _Gone()
         #: UID -> when a decision that only stands in annotations ends, in seconds since the epoch.
         self._annotated_until: dict[str, float] = {}
 
@@ -173,7 +191,7 @@ class PodSink:
             return
         self._seen.add(uid)
         if pod.finished:
-            self._remember_gone(uid)
+            self._gone.add(uid)
         cluster = self._world.cluster
         before = cluster.rows.get(uid)
         until = stale_annotations.end_of(pod)
@@ -194,7 +212,7 @@ class PodSink:
         return uid in self._gone
 
     def drop(self, uid: str) -> None:
-        self._remember_gone(uid)
+        self._gone.add(uid)
         self._seen.discard(uid)
         self._annotated_until.pop(uid, None)
         before = self._world.cluster.rows.get(uid)
@@ -205,11 +223,6 @@ class PodSink:
     def retain(self, uids: AbstractSet[str]) -> None:
         for uid in [uid for uid in self._seen if uid not in uids]:
             self.drop(uid)
-
-    def _remember_gone(self, uid: str) -> None:
-        self._gone[uid] = None
-        if len(self._gone) > _GONE_REMEMBERED:
-            del self._gone[next(iter(self._gone))]
 
     def end_stale_annotations(self) -> list[str]:
         """Free what pods hold by annotations alone for too long; returns their UIDs."""

@@ -141,7 +141,7 @@ def up(wanted: Layout, *, lifeline: int | None = None, say: Say = say) -> Cluste
 @contextlib.contextmanager
 def temporary(wanted: Layout) -> Iterator[Cluster]:
     """Give a cluster that ends with this block, and with this process however that dies."""
-    with _lifeline() as pipe:
+    with lifeline() as pipe:
         cluster = up(wanted, lifeline=pipe)
         try:
             yield cluster
@@ -200,7 +200,7 @@ def find(name: str) -> Cluster:
 
 
 @contextlib.contextmanager
-def _lifeline() -> Iterator[int]:
+def lifeline() -> Iterator[int]:
     """Give a pipe for the machines to watch: it closes when this process ends, however it ends."""
     ours, theirs = os.pipe()
     # The machines read `ours`; nobody writes. `theirs` is open in this process alone.

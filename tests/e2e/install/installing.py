@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
@@ -17,7 +16,7 @@ from pathlib import Path
 from prometheus_client import parser
 
 from tests.e2e import pods as e2e_pods
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.cluster import Cluster, lifeline
 from tests.e2e.cluster.images import BUSYBOX
 from tests.e2e.cluster.layout import Scheduler
 from tests.e2e.install import identity, replica, scheduler_config
@@ -123,11 +122,11 @@ def running(
         client = stack.enter_context(cluster.client)
         identity.grant(client)
         e2e_pods.await_account(client, identity.NAMESPACE)
-        lifeline = stack.enter_context(_lifeline())
+        pipe = stack.enter_context(lifeline())
         _forget_lease(client)
         started: list[Replica] = []
         for number in range(1, replicas + 1):
-            one = Replica.start(cluster, number, lifeline=lifeline)
+            one = Replica.start(cluster, number, lifeline=pipe)
             stack.callback(one.end)
             stack.enter_context(_pod(client, one))
             _run_hami(client, one, product, proxied=proxied)
@@ -230,17 +229,6 @@ def _delete(client: Client, path: str) -> None:
     except ApiError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-
-
-@contextlib.contextmanager
-def _lifeline() -> Iterator[int]:
-    """Give a pipe for the replicas to watch: it closes when this process ends, however it ends."""
-    ours, theirs = os.pipe()
-    try:
-        yield ours
-    finally:
-        os.close(ours)
-        os.close(theirs)
 
 
 def _sum(text: str, name: str, labels: dict[str, str]) -> float:

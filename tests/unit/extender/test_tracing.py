@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest_asyncio
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from hami.serving import tracing
+from tests import tracers
 from tests.scripted_api.server import ScriptedApi
+from tests.tracers import Traced
 from tests.unit.extender import rig
 
-
-class Traced:
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.tracer = tracing.Tracer.from_exporter(self._exporter, "hami-scheduler")
-
-    def spans(self) -> dict[str, ReadableSpan]:
-        assert self.tracer._provider is not None
-        self.tracer._provider.force_flush()
-        return {span.name: span for span in self._exporter.get_finished_spans()}
-
-
-@pytest_asyncio.fixture
-async def traced() -> AsyncIterator[Traced]:
-    made = Traced()
-    yield made
-    await made.tracer.close()
+traced = tracers.traced
 
 
 def ids(span: ReadableSpan) -> tuple[str, str, str]:

@@ -222,3 +222,12 @@ def test_a_quota_made_again_under_its_name_stays(world: World) -> None:
     assert world.cluster.quotas.limit("team", "nvidia.com/gpumem") == 1000
     world.quotas.retain(set())
     assert world.cluster.quotas.limit("team", "nvidia.com/gpumem") is None
+
+
+def test_an_answer_that_was_on_its_way_does_not_bring_a_deleted_node_back(world: World) -> None:
+    world.nodes.put(node("a", 1))
+    world.nodes.drop("uid-a")
+    world.nodes.put(node("a", 2))
+    assert "a" not in world.cluster.nodes
+    world.nodes.put(node("a", 3, "another"))
+    assert "a" in world.cluster.nodes

@@ -20,7 +20,7 @@ from tests.unit.kube.certificates import Authority
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    return Authority()
+    return Authority("test authority")
 
 
 async def ask(found: access.Access) -> None:
@@ -74,7 +74,7 @@ async def test_a_client_certificate_opens_the_door(
     authority: Authority, tmp_path: pathlib.Path
 ) -> None:
     tls = authority.server(tmp_path, "127.0.0.1", clients=True)
-    mine = authority.sign("me")
+    mine = authority.issue("me")
     async with ScriptedApi(tls=tls) as api:
         cluster = {"server": api.url, "certificate-authority-data": data(authority.pem)}
         user = {
@@ -97,7 +97,7 @@ async def test_new_connections_use_the_certificate_that_lies_there_now(
     async with ScriptedApi(tls=tls) as api:
         cluster = {"server": api.url, "certificate-authority-data": data(authority.pem)}
         user = {"client-certificate": str(certificate), "client-key": str(key)}
-        pair = old.sign("me")
+        pair = old.issue("me")
         certificate.write_text(pair.certificate)
         key.write_text(pair.key)
         path = kubeconfigs.write(tmp_path / "config", cluster=cluster, user=user)
@@ -105,7 +105,7 @@ async def test_new_connections_use_the_certificate_that_lies_there_now(
             with pytest.raises(errors.Unreachable):
                 await client.get(paths.pods())
             # Caught between the two files, the old pair stays in use.
-            pair = new.sign("me")
+            pair = new.issue("me")
             certificate.write_text(pair.certificate)
             with pytest.raises(errors.Unreachable):
                 await client.get(paths.pods())
@@ -287,7 +287,7 @@ class TestPrograms:
     async def test_a_certificate_will_do_as_well(
         self, tmp_path: pathlib.Path, authority: Authority
     ) -> None:
-        pair = authority.sign("me")
+        pair = authority.issue("me")
         status = {"clientCertificateData": pair.certificate, "clientKeyData": pair.key}
         async with ScriptedApi(tls=authority.server(tmp_path, "127.0.0.1", clients=True)) as api:
             cluster = {"server": api.url, "certificate-authority-data": data(authority.pem)}

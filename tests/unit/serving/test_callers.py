@@ -14,8 +14,9 @@ from hami.serving import peers
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Request, Route
 from hami.wire import codec
+from tests.authority import Authority, Issued
 from tests.unit.serving import servers
-from tests.unit.serving.authority import Authority, Secret, client_context
+from tests.unit.serving.tls_files import Secret, client_context
 
 ROUTES = (
     Route("GET", "/trusted", servers.saying("come in"), trusted=True),
@@ -40,11 +41,11 @@ class Site:
             self.secret.path("crt"), self.secret.path("key"), self.secret.path("ca")
         )
 
-    def files(self, *clients: Authority) -> dict[str, bytes]:
-        ca = b"".join(authority.pem for authority in clients)
+    def files(self, *clients: Authority) -> dict[str, str]:
+        ca = "".join(authority.pem for authority in clients)
         return {"crt": self.certificate, "key": self.key, "ca": ca}
 
-    def client(self, identity: tuple[bytes, bytes] | None = None) -> ssl.SSLContext:
+    def client(self, identity: Issued | None = None) -> ssl.SSLContext:
         return client_context(self.servers_ca, self.folder, identity)
 
 
@@ -139,7 +140,7 @@ async def test_a_certificate_of_the_client_ca_opens_and_none_does_not(
         assert (await servers.ask(server.port, "GET", "/open", tls=nobody))[0] == 200
 
 
-async def refused(site: Site, port: int, identity: tuple[bytes, bytes]) -> None:
+async def refused(site: Site, port: int, identity: Issued) -> None:
     """See that no request goes through; in TLS 1.3 the client learns it only when it reads."""
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
         await servers.ask(port, "GET", "/open", tls=site.client(identity))

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from hami.serving import certificate_dates, errors
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Route
-from tests.unit.serving import authority, servers
-from tests.unit.serving.authority import Authority, Secret, client_context
+from tests.authority import Authority
+from tests.unit.serving import servers
+from tests.unit.serving.tls_files import Secret, client_context
 
 ROUTE = Route("GET", "/", servers.saying("hello"))
 
@@ -70,9 +72,9 @@ class Files:
         self.now = dt.datetime.now(dt.UTC)
         self.live = LiveCertificate(str(self.crt), str(self.key), now=lambda: self.now)
 
-    def write(self, crt: bytes, key: bytes) -> None:
-        self.crt.write_bytes(crt)
-        self.key.write_bytes(key)
+    def write(self, crt: str, key: str) -> None:
+        self.crt.write_text(crt)
+        self.key.write_text(key)
 
 
 @pytest.fixture
@@ -89,12 +91,12 @@ def test_a_half_written_pair_is_ignored_and_told_once_and_the_whole_one_taken(
 ) -> None:
     in_service, expires_at = files.live.context.newest, files.live.expires_at
     certificate, key = files.ca.issue("server", days=60)
-    files.crt.write_bytes(certificate)
+    files.crt.write_text(certificate)
     for _ in range(3):
         assert not files.live.refresh()
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
     assert (files.live.context.newest, files.live.expires_at) == (in_service, expires_at)
-    files.key.write_bytes(key)
+    files.key.write_text(key)
     assert files.live.refresh()
     assert files.live.context.newest is not in_service
     assert files.live.days == pytest.approx(60, abs=0.1)
@@ -137,12 +139,17 @@ def remove_key(folder: Path) -> None:
 
 
 def exchange_key(folder: Path) -> None:
-    (folder / "key").write_bytes(Authority("other").issue("other")[1])
+    (folder / "key").write_text(Authority("other").issue("other").key)
 
 
 def encrypt_key(folder: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    (folder / "key").write_bytes(authority.key_pem(key, b"password"))
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+    (folder / "key").write_bytes(encrypted)
 
 
 def write_text(folder: Path) -> None:
@@ -174,7 +181,7 @@ def test_bad_files_at_the_start_are_named_with_rule_and_remedy(
 ) -> None:
     certificate, key = ca.issue("server")
     for name, content in (("crt", certificate), ("key", key), ("ca", ca.pem)):
-        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).write_text(content)
     names = [str(tmp_path / name) for name in ("crt", "key", "ca")]
     assert LiveCertificate(*names).days == pytest.approx(30, abs=0.1)
     damage(tmp_path)
@@ -193,13 +200,13 @@ def test_a_certificate_without_a_key_is_refused() -> None:
 def test_the_end_of_a_certificate_is_read_to_the_second(ca: Authority, days: int) -> None:
     """Beyond 2049 the time is written in another form."""
     certificate, _ = ca.issue("server", days=days)
-    want = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    assert certificate_dates.expiry("bag attributes\n" + certificate.decode()) == want
+    want = x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+    assert certificate_dates.expiry("bag attributes\n" + certificate) == want
 
 
 @pytest.mark.parametrize("length", range(0, 300, 7))
 def test_the_end_of_a_damaged_certificate_is_a_plain_error(ca: Authority, length: int) -> None:
     certificate, _ = ca.issue("server")
-    der = ssl.PEM_cert_to_DER_cert(certificate.decode())[:length]
+    der = ssl.PEM_cert_to_DER_cert(certificate)[:length]
     with pytest.raises((ValueError, IndexError)):
         certificate_dates.expiry(ssl.DER_cert_to_PEM_cert(der))

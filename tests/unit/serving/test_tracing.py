@@ -7,35 +7,18 @@ import itertools
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from hami.serving import errors, logs, tracing
 from hami.serving.tracing import Tracer
 from hami.wire import codec
+from tests import tracers
+from tests.tracers import Traced
 
-
-class Traced:
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.tracer = Tracer.from_exporter(self._exporter, "hami-scheduler")
-
-    def spans(self) -> dict[str, ReadableSpan]:
-        assert self.tracer._provider is not None
-        self.tracer._provider.force_flush()
-        return {span.name: span for span in self._exporter.get_finished_spans()}
-
-
-@pytest_asyncio.fixture
-async def traced() -> AsyncIterator[Traced]:
-    made = Traced()
-    yield made
-    await made.tracer.close()
+traced = tracers.traced
 
 
 def trace_id(span: ReadableSpan) -> int:
