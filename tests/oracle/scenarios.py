@@ -63,7 +63,7 @@ class Scenario:
             gpu_policy=self.gpu_policy,
         )
 
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: FBT001  IPython's protocol
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """Have hypothesis print the scenario in the form below."""
         printer.text(repr(self))
 

@@ -174,7 +174,7 @@ def test_a_vendor_rule_sees_columns_and_the_type_of_grants_is_the_word() -> None
         "whole cards": (7999, 0, [(APP, gpu(1))], False),
     }.values(),
 )
-def test_memory_quota(limit: int, used: int, containers: list[Asked], fits: bool) -> None:  # noqa: FBT001  from a table
+def test_memory_quota(limit: int, used: int, containers: list[Asked], fits: bool) -> None:
     other = [placed("p", "elsewhere", f"far,NVIDIA,{used},0:;")] if used else []
     there = node("n", card("a"), card("b", 1))
     quotas = [quota(memory=10**6), quota(memory=limit, cores=0)]
@@ -199,7 +199,7 @@ def test_memory_quota(limit: int, used: int, containers: list[Asked], fits: bool
 )
 def test_fractions_of_a_quota_are_rounded_down_and_no_number_is_no_limit(
     limit: str,
-    fits: bool,  # noqa: FBT001  from a table
+    fits: bool,
 ) -> None:
     there = node("n", card("a"))
     for other in (10**6, "2048.1"):

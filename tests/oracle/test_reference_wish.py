@@ -133,7 +133,7 @@ def test_pods_without_a_count_pass_through(limits: dict[str, Any]) -> None:
         ({"use_type": "H200", "nouse_type": "nvidia"}, "NVIDIA H200", False),
     ],
 )
-def test_types(annotations: dict[str, Any], model: str, want: bool) -> None:  # noqa: FBT001  from a table
+def test_types(annotations: dict[str, Any], model: str, want: bool) -> None:
     answer = ask(pod(gpu(), **annotations), node("n", card("a", type=model)))
     assert (answer.winner == "n") is want
     assert answer.failed == ({} if want else {"n": "1/1 CardTypeMismatch"})

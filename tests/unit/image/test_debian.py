@@ -214,7 +214,7 @@ def test_host_names_are_cut_out(words: str, shown: str) -> None:
         ("opt/usr/share/man/x", False),
     ],
 )
-def test_documentation_is_skipped_and_licences_are_not(name: str, skipped: bool) -> None:  # noqa: FBT001 - a row's expectation
+def test_documentation_is_skipped_and_licences_are_not(name: str, skipped: bool) -> None:
     assert debian.documentation(name) is skipped
 
 

@@ -187,5 +187,5 @@ def test_the_images_own_interpreter_compiles_through_its_own_loader(
         ("usr/lib/ssl/openssl.cnf", False),
     ],
 )
-def test_what_no_container_needs_is_left_out(name: str, left_out: bool) -> None:  # noqa: FBT001 - a row's expectation
+def test_what_no_container_needs_is_left_out(name: str, left_out: bool) -> None:
     assert python.useless(name) is left_out
