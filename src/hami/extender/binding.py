@@ -91,7 +91,7 @@ class Binder:
             return None
         booking.trace = trace or booking.trace
         patience = self._group_patience if booking.group else math.inf
-        caller = Caller(waits_until=self._clock() + patience)
+        caller = Caller(self._leadership, waits_until=self._clock() + patience)
         self._bookings.enter(booking, Stage.BINDING)
         if self._needs_lock(booking):
             begin = self._clock()
@@ -150,7 +150,8 @@ class Binder:
         except wire_errors.WireError as error:
             raise BindRefusedError(str(error)) from error
         if wanted is None:
-            await self._to_its_end(self._post_plain(args), Caller())
+            caller = Caller(self._leadership)
+            await self._to_its_end(self._post_plain(args, caller), caller)
             return None
         if self._decided_meanwhile(args):
             return await self._booking(args)
@@ -240,7 +241,9 @@ class Binder:
                 await self._give_back(booking.node, lock)
             if isinstance(error, errors.KubeError):
                 raise BindRefusedError(f"node {booking.node} cannot be locked: {error}") from error
-            if isinstance(error, CallerGoneError):
+            if isinstance(error, NotLeadingError):
+                self._bookings.give_up(booking.uid)
+            if isinstance(error, CallerGoneError | NotLeadingError):
                 raise BindRefusedError(str(error)) from error
             raise
         finally:
@@ -313,7 +316,7 @@ class Binder:
         if not fate.result():
             raise BindRefusedError(f"the Binding did not take effect: {cause}")
 
-    async def _post_plain(self, args: extender_api.BindingArgs) -> None:
+    async def _post_plain(self, args: extender_api.BindingArgs, caller: Caller) -> None:
         """Bind a pod that asks for none of our cards: kube-scheduler may leave that to us, too."""
         body = objects.binding(
             name=args.pod_name,
@@ -323,7 +326,7 @@ class Binder:
             annotations={},
         )
         try:
-            await self._send(body, Caller())
+            await self._send(body, caller)
         except (NotLeadingError, errors.KubeError) as error:
             raise BindRefusedError(str(error)) from error
 
@@ -333,7 +336,7 @@ class Binder:
             "the Binding could not be sent in time", outcome_unknown=False
         )
         for _ in range(SEND_ATTEMPTS):
-            permit = self._leadership.permit()
+            permit = self._leadership.permit(caller.term)
             try:
                 await self._send_once(body, permit, caller)
             except PermitExpiredError:

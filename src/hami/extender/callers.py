@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+from hami.extender.leadership import Leadership
 from hami.extender.refusals import BindRefusedError
 
 
@@ -13,7 +14,10 @@ class CallerGoneError(Exception):
 
 
 class Caller:
-    def __init__(self, *, waits_until: float = math.inf) -> None:
+    def __init__(self, leadership: Leadership, *, waits_until: float = math.inf) -> None:
+        self._leadership = leadership
+        #: The term of leadership in which the bind began; what was decided holds in it alone.
+        self.term = leadership.term
         #: Monotonic.
         self._waits_until = waits_until
         #: Done when the caller has gone away.
@@ -24,7 +28,8 @@ class Caller:
             self.left.set_result(None)
 
     def require(self) -> None:
-        """Raise unless somebody still waits."""
+        """Raise unless somebody still waits, and we still lead."""
+        self._leadership.check_decision(self.term)
         if self.left.done():
             raise CallerGoneError("whoever asked for the bind has gone away")
 

@@ -47,8 +47,11 @@ class PermitExpiredError(Exception):
 class Permit:
     """One write: how long the API server may work on it if it is sent soon."""
 
-    def __init__(self, leadership: Leadership, *, may_take: float, send_before: float) -> None:
+    def __init__(
+        self, leadership: Leadership, term: int, *, may_take: float, send_before: float
+    ) -> None:
         self._leadership = leadership
+        self.term = term
         #: Seconds from its sending.
         self.may_take = may_take
         #: By the leadership's clock.
@@ -118,6 +121,13 @@ class Leadership:
         if not self.leading:
             raise NotLeadingError(self.why_not())
 
+    def check_decision(self, term: int) -> None:
+        """Raise unless we lead, and have done so without a break since a decision was made."""
+        self.check()
+        self.tick()
+        if term != self.term:
+            raise NotLeadingError("it was decided before the lease was lost and gained again")
+
     def why_not(self) -> str:
         if self._holder is None:
             return "not the leader: the lease has not been seen yet"
@@ -135,16 +145,19 @@ class Leadership:
         """Seconds after which a write that was sent can take effect no more."""
         return self._lease_duration
 
-    def permit(self) -> Permit:
-        """Allow one write, from now on for as long as nobody else can lead; raise if we do not."""
-        self.check()
+    def permit(self, term: int) -> Permit:
+        """Allow one write, from now on for as long as nobody else can lead; raise if we do not.
+
+        What was decided in an earlier term is not written: another leader may have decided since.
+        """
+        self.check_decision(term)
         left = self._until - self._clock() + self._lease_duration - self._renew_deadline
         margin = (self._lease_duration - self._renew_deadline) / 2
-        return Permit(self, may_take=left - margin, send_before=self._clock() + margin)
+        return Permit(self, term, may_take=left - margin, send_before=self._clock() + margin)
 
     def check_permit(self, permit: Permit) -> None:
         """Raise unless a write may be sent at this very moment."""
-        self.check()
+        self.check_decision(permit.term)
         if self._clock() > permit.send_before:
             raise PermitExpiredError("it took too long to be sent")
 
@@ -177,5 +190,5 @@ class AlwaysLeading(Leadership):
     def longest_write(self) -> float:
         return UNELECTED_WRITE_S
 
-    def permit(self) -> Permit:
-        return Permit(self, may_take=UNELECTED_WRITE_S, send_before=math.inf)
+    def permit(self, term: int) -> Permit:
+        return Permit(self, term, may_take=UNELECTED_WRITE_S, send_before=math.inf)

@@ -179,8 +179,8 @@ async def test_a_leader_that_was_frozen_just_before_sending_sends_nothing(
             await one.filter(pod)
             permit = Leadership.permit
 
-            def freeze_after(leadership: Leadership) -> Permit:
-                permitted = permit(leadership)
+            def freeze_after(leadership: Leadership, term: int) -> Permit:
+                permitted = permit(leadership, term)
                 times.pass_by(20)
                 return permitted
 
@@ -214,6 +214,33 @@ async def test_a_bind_that_waits_for_a_lock_when_the_lease_is_lost_sends_nothing
             node = api.find("nodes", "a")
             assert node is not None
             assert annotation_keys.NODE_LOCK not in node["metadata"]["annotations"]
+            assert one.used("a") == [1000]
+
+
+async def test_a_bind_that_waited_while_the_lease_went_and_came_back_sends_nothing(
+    times: Times,
+) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        election = Election(api, times)
+        async with election.replica("sched-1") as one, election.replica("sched-2"):
+            await election.elect("sched-1")
+            await one.scheduler.readiness.require(5)
+            await one.place(rig.pod("first"))
+            pod = api.put(rig.pod("p"))
+            await one.filter(pod)
+            bind = asyncio.create_task(one.bind(pod, "a"))
+            await asyncio.sleep(0)
+            await election.elect("sched-2")
+            await election.elect("sched-1")
+            await one.scheduler.readiness.require(5)
+            node = api.find("nodes", "a")
+            assert node is not None
+            del node["metadata"]["annotations"][annotation_keys.NODE_LOCK]
+            api.put(node)
+            error = await asyncio.wait_for(bind, 5)
+            assert "not the leader" in error or "lost and gained again" in error
+            assert api.sent("POST", "/p/binding") == []
             assert one.used("a") == [1000]
 
 

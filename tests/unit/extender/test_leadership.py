@@ -120,7 +120,7 @@ def test_a_watch_that_is_late_shortens_the_time_by_its_delay() -> None:
     leadership.observe(lease(OURS, clocks.wall - 3))
     clocks.pass_by(1)
     leadership.observe(lease(OURS, clocks.wall - 2))  # seen 2 s after it was written
-    assert leadership.permit().may_take == pytest.approx(4 + 2 - 1, abs=1e-3)
+    assert leadership.permit(leadership.term).may_take == pytest.approx(4 + 2 - 1, abs=1e-3)
     clocks.pass_by(4.1)
     assert not leadership.leading
 
@@ -179,30 +179,44 @@ def test_a_write_may_take_until_another_could_lead() -> None:
     clocks = Clocks()
     leadership, _ = lead(clocks)
     # 6 s until we stop, 2 s more until the lease can be another's, 1 s to get it sent.
-    assert leadership.permit().may_take == pytest.approx(7, abs=1e-3)
+    assert leadership.permit(leadership.term).may_take == pytest.approx(7, abs=1e-3)
     clocks.pass_by(5)
-    assert leadership.permit().may_take == pytest.approx(2, abs=1e-3)
+    assert leadership.permit(leadership.term).may_take == pytest.approx(2, abs=1e-3)
 
 
 def test_a_write_that_is_not_sent_soon_needs_another_permit() -> None:
     clocks = Clocks()
     leadership, _ = lead(clocks)
-    permit = leadership.permit()
+    permit = leadership.permit(leadership.term)
     clocks.pass_by(0.9)
     permit.check()
     clocks.pass_by(0.2)
     with pytest.raises(PermitExpiredError):
         permit.check()
-    leadership.permit().check()
+    leadership.permit(leadership.term).check()
+
+
+def test_what_was_decided_in_an_earlier_term_is_not_permitted() -> None:
+    clocks = Clocks()
+    leadership, _ = lead(clocks)
+    decided = leadership.term
+    permit = leadership.permit(decided)
+    leadership.observe(lease(f"sched-2_{UUID}", clocks.wall))
+    leadership.observe(lease(OURS, clocks.wall))
+    leadership.observe(lease(OURS, clocks.wall + 0.1))
+    leadership.check()
+    for attempt in (lambda: leadership.permit(decided), permit.check):
+        with pytest.raises(NotLeadingError, match="lost and gained again"):
+            attempt()
 
 
 def test_without_the_lease_there_is_no_permit() -> None:
     clocks = Clocks()
     leadership, _ = lead(clocks)
-    permit = leadership.permit()
+    permit = leadership.permit(leadership.term)
     clocks.pass_by(6.1)
     with pytest.raises(NotLeadingError):
-        leadership.permit()
+        leadership.permit(leadership.term)
     with pytest.raises(NotLeadingError):
         permit.check()
 
@@ -213,7 +227,7 @@ def test_a_lease_without_a_readable_time_counts_from_its_sight() -> None:
     for renewed in ("yesterday", "today"):
         spec = objects.LeaseSpec(holder_identity=OURS, renew_time=renewed)
         leadership.observe(objects.Lease(spec=spec))
-    assert leadership.permit().may_take == pytest.approx(7)
+    assert leadership.permit(leadership.term).may_take == pytest.approx(7)
 
 
 def test_the_only_replica_always_leads() -> None:
@@ -223,4 +237,4 @@ def test_the_only_replica_always_leads() -> None:
     leadership.tick()
     leadership.check()
     assert told == [True]
-    leadership.permit().check()
+    leadership.permit(leadership.term).check()
