@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -16,7 +17,15 @@ from tests.e2e import pods
 from tests.e2e.cluster import fleet, programs
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import Scheduler
-from tests.e2e.install import identity, installing, nodes, placing, scheduler_config
+from tests.e2e.install import (
+    audit,
+    identity,
+    installing,
+    nodes,
+    placing,
+    replica,
+    scheduler_config,
+)
 from tests.e2e.install.fixtures import _audited  # noqa: F401 (our grants are signed)
 from tests.e2e.install.installing import Install
 from tests.kubeapi.client import Client, Object, wait_for
@@ -108,6 +117,22 @@ def test_several_containers_have_a_slot_each(
     bound = placing.await_one_bound(client, namespace, "several", BOUND_S)
     assert placing.given(bound) == wanted
     assert [len(slot) for slot in wanted[1]] == [1, 1, 0, 2]
+
+
+def test_one_id_leads_from_the_request_to_the_clusters_audit_log(
+    cluster: Cluster, client: Client, namespace: str, install: Install, simulated: list[str]
+) -> None:
+    mark = audit.mark(cluster)
+    pods.create(client, namespace, placing.pod("traced", nodes.limits(1, memory=100)))
+    placing.await_one_bound(client, namespace, "traced", BOUND_S)
+    (binding,) = wait_for("the audit log", lambda: mark.bindings(namespace), BOUND_S)
+
+    def line() -> Object | None:
+        told = map(json.loads, install.only.logs(replica.HAMI))
+        named = f"{namespace}/traced"
+        return next((e for e in told if (e["message"], e.get("pod")) == ("bound", named)), None)
+
+    assert wait_for("the log line", line, BOUND_S)["id"] == binding.id
 
 
 def test_a_pod_that_fits_nowhere_says_why(

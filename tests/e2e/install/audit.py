@@ -23,6 +23,8 @@ GOOD = range(200, 300)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
+    id: str
+    """What the writer sent as `Audit-ID`, or the server's own."""
     received: float
     """Seconds since 1970, as all clocks here."""
     verb: str
@@ -107,6 +109,7 @@ def _entry(line: dict[str, Any]) -> Entry:
     what = line.get("objectRef", {})
     parts = [what.get("resource", ""), what.get("subresource", "")]
     return Entry(
+        id=line["auditID"],
         received=dt.datetime.fromisoformat(line["requestReceivedTimestamp"]).timestamp(),
         verb=line["verb"],
         user=line["user"].get("username", ""),

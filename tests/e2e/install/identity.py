@@ -29,13 +29,8 @@ RULES: list[Object] = [
     {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": [*_READ, "patch"]},
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": _READ},
-    {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
-    {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-    {
-        "apiGroups": ["coordination.k8s.io"],
-        "resources": ["leases"],
-        "verbs": [*_READ, "create", "update"],
-    },
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": _READ},
 ]
 LEASE_RULES: list[Object] = [
     {
