@@ -167,4 +167,5 @@ def _settle(cluster: Cluster, judged: _Judged, row: int) -> Placement:
             )
             for column in np.flatnonzero(taken[:, 0])
         )
-    return Placement(node, float(survey.score[0]), {w: tuple(s) for w, s in slots.items()})
+    merit = float(judged.finding.survey.score[row])
+    return Placement(node, merit, {word: tuple(cards) for word, cards in slots.items()})

@@ -71,9 +71,15 @@ class Surveyor:
         }
 
     def survey(self, rows: slice, asked: Mask, *, choose: bool = False) -> Survey:
-        """Judge the given rows; `choose` also says which cards each step takes."""
+        """Judge the given rows; `choose` says which cards each step takes on rows that do fit.
+
+        What is known of such rows already, that no node is refused and their scores, is left out.
+        """
         steps = self.question.steps
-        node_refusal = checks.node_refusals(self._shelf, rows, self.question)
+        if choose:
+            node_refusal = np.zeros(asked.shape, dtype=np.uint8)
+        else:
+            node_refusal = checks.node_refusals(self._shelf, rows, self.question)
         alive = asked & (node_refusal == 0)
         if not alive.any():  # nor need the shelf have tables of all vendors asked for
             return _nothing_fits(self._shelf.width, node_refusal)
@@ -111,7 +117,7 @@ class Surveyor:
             tally.add(position, request, memory, chosen)
         return Survey(
             fits=alive,
-            score=tally.node_score(),
+            score=np.zeros(alive.shape) if choose else tally.node_score(),
             node_refusal=node_refusal,
             failed_step=failed_step,
             standing=standing,
