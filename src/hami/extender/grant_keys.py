@@ -56,7 +56,7 @@ class KeyFolder:
         if current is None:
             raise GrantKeyError(
                 f"grant keys: {self._folder / CURRENT} does not exist; mount the Secret with the "
-                "keys there (hami certs create makes it), name its folder with --grant-key-dir, or "
+                "keys there (32 random bytes each), name its folder with --grant-key-dir, or "
                 "turn signing off with --grant-key-dir= if your agents do not ask for it"
             )
         try:

@@ -42,7 +42,7 @@ class GrantKeys:
                     f"grant key {name}",
                     len(key),
                     f"bytes long, must be {KEY_BYTES}",
-                    "make a new one with hami certs create",
+                    f"make a new one: head -c {KEY_BYTES} /dev/urandom",
                 )
 
 
