@@ -95,7 +95,7 @@ def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_told(
     ("files", "said"),
     [
         ({}, "current does not exist; mount the Secret"),
-        ({"current": b"k" * 33}, "33 bytes long, must be 32; make a new one with"),
+        ({"current": b"k" * 33}, "33 bytes long, must be 32; make a new one: head"),
         ({"current": NEW, "previous": b"k"}, "grant key previous: 1 bytes long"),
     ],
 )
