@@ -10,7 +10,7 @@ import datetime as dt
 import sys
 from collections.abc import Sequence
 
-from hami.cli import errors, kube_context, parser, pod_story, pod_story_text, version
+from hami.cli import errors, parser, pod_story, pod_story_text, version
 from hami.extender import kube_scheduler_config
 from hami.extender.settings import Settings
 from hami.kube import access, client, paths
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
         else table.built_in()
     )
     try:
-        found, usual = kube_context.find(asked.kubeconfig, asked.context)
-        namespace = given or asked.namespace or usual
+        found = access.find(asked.kubeconfig, context=asked.context)
+        namespace = given or asked.namespace or found.namespace
         data = asyncio.run(_read(found, namespace, name))
     except kube_errors.AccessError as error:
         raise errors.UsageError(str(error)) from error

@@ -16,17 +16,27 @@ from hami.kube.reach import Access
 __all__ = ["Access", "AccessError", "find"]
 
 
-def find(kubeconfig: str = "") -> Access:
-    """Find the way to the server; `AccessError` says where was looked and what is wrong there."""
+def find(kubeconfig: str = "", *, context: str = "") -> Access:
+    """Find the way to the server; `AccessError` says where was looked and what is wrong there.
+
+    A context is one of the kubeconfig; unnamed, it is the current one.
+    """
     if kubeconfig:
-        return kubeconfigs.load([kubeconfig])
+        return kubeconfigs.load([kubeconfig], context=context)
     if listed := [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
-        return kubeconfigs.load(listed, some_may_be_missing=True)
-    if in_cluster.here():
-        return in_cluster.load()
+        return kubeconfigs.load(listed, context=context, some_may_be_missing=True)
+    in_pod = in_cluster.here()
     home = pathlib.Path("~/.kube/config").expanduser()
-    if home.exists():
-        return kubeconfigs.load([str(home)])
+    if not in_pod and home.exists():
+        return kubeconfigs.load([str(home)], context=context)
+    if context:
+        raise errors.AccessError(
+            "--context",
+            f"{context!r} is in no kubeconfig, as there is none",
+            "add --kubeconfig=FILE",
+        )
+    if in_pod:
+        return in_cluster.load()
     raise errors.AccessError(
         "no API server",
         "there is no --kubeconfig, no $KUBECONFIG, no service account of a pod, no ~/.kube/config",

@@ -39,5 +39,13 @@ def load(folder: str = FOLDER) -> reach.Access:
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         identities=identity.FromFiles(token=token),
         authority=authority,
+        namespace=_namespace(folder),
         origin=f"service account in {folder}",
     )
+
+
+def _namespace(folder: str) -> str:
+    try:
+        return pathlib.Path(folder, "namespace").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""  # no command depends on it

@@ -63,6 +63,7 @@ class _User(msgspec.Struct, frozen=True, rename="kebab"):
 class _Context(msgspec.Struct, frozen=True):
     cluster: str | None = None
     user: str | None = None
+    namespace: str | None = None
 
 
 class _NamedCluster(msgspec.Struct, frozen=True):
@@ -126,8 +127,10 @@ class _Config:
         return os.pathsep.join(self.paths)
 
 
-def load(paths: Sequence[str], *, some_may_be_missing: bool = False) -> reach.Access:
-    """Return the access that the current context of these files gives."""
+def load(
+    paths: Sequence[str], *, context: str = "", some_may_be_missing: bool = False
+) -> reach.Access:
+    """Return the access that a context of these files gives; unnamed, it is the current one."""
     config = _Config()
     for path in paths:
         if some_may_be_missing and len(paths) > 1 and not pathlib.Path(path).exists():
@@ -137,6 +140,7 @@ def load(paths: Sequence[str], *, some_may_be_missing: bool = False) -> reach.Ac
         raise errors.AccessError(
             os.pathsep.join(paths), "none of these files exists", "correct $KUBECONFIG or unset it"
         )
+    config.current = context or config.current
     return _access(config)
 
 
@@ -191,6 +195,7 @@ def _access(config: _Config) -> reach.Access:
         authority=authority,
         verify=not cluster.value.insecure_skip_tls_verify,
         server_name=cluster.value.tls_server_name or "",
+        namespace=context.value.namespace or "",
         origin=f"{context.path}, context {context.name!r}",
     )
 

@@ -20,6 +20,9 @@ from hami.kube.identity import Identities, Identity
 _log = logging.getLogger(__name__)
 
 
+DEFAULT_NAMESPACE = "default"
+
+
 class Credentials(NamedTuple):
     identity: Identity
     #: None for a server of plain HTTP.
@@ -35,12 +38,15 @@ class Access:
         authority: files.Source | None = None,
         verify: bool = True,
         server_name: str = "",
+        namespace: str = "",
         origin: str = "",
     ) -> None:
         #: Such as https://10.96.0.1:443, perhaps with a path, never with a slash at the end.
         self.server = server.rstrip("/")
         #: The name to expect in the server's certificate; empty: the one in its address.
         self.server_name = server_name
+        #: Where commands look that name no namespace.
+        self.namespace = namespace or DEFAULT_NAMESPACE
         #: Where all this was found, for messages.
         self.origin = origin or self.server
         self._identities = identities

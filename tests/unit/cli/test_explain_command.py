@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hami.cli import kube_context, main
+from hami.cli import main
 from tests import builders
 from tests.unit.cli import pods
 
@@ -177,16 +177,3 @@ def test_a_context_without_any_kubeconfig_is_told(
     code, _, err = run(capsys, "train")
     assert code == 2
     assert "no API server" in err
-
-
-def test_in_a_pod_the_namespace_is_the_pods(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "namespace").write_text("team\n")
-    assert kube_context._own_namespace(str(tmp_path)) == "team"
-    assert kube_context._own_namespace(str(tmp_path / "none")) == "default"
-
-
-@pytest.mark.parametrize("text", ["[", "[]", "contexts: 5", "contexts: [{name: a}, 3]"])
-def test_a_damaged_kubeconfig_names_no_namespace(tmp_path: pathlib.Path, text: str) -> None:
-    file = tmp_path / "kubeconfig"
-    file.write_text(text)
-    assert kube_context._namespace([str(file)], "a") == "default"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hami.kube import access, errors
+from hami.kube import access, errors, in_cluster
 from tests.unit.kube import kubeconfigs
 
 CLUSTER = {"server": "https://c:1"}
@@ -159,3 +159,14 @@ async def test_a_token_with_a_line_break_in_it_is_told(tmp_path: pathlib.Path) -
     found = access.find(kubeconfigs.write(tmp_path / "c", user={"token": "a\nb"}))
     with pytest.raises(errors.AccessError, match="characters that no token has"):
         await found.credentials()
+
+
+def test_in_a_pod_the_namespace_is_the_pods(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "ca.crt").write_text("c")
+    assert in_cluster.load(str(tmp_path)).namespace == "default"
+    (tmp_path / "namespace").write_text("team\n")
+    assert in_cluster.load(str(tmp_path)).namespace == "team"
