@@ -72,7 +72,9 @@ class Scheduler:
         self.tracer = tracer
         self.instruments = Instruments()
         defaults = request.Defaults(settings.node_scheduler_policy, settings.gpu_scheduler_policy)
-        self.world = world = World(vendors, now=now)
+        self.world = world = World(
+            vendors, reservation_timeout=settings.reservation_timeout, now=now
+        )
         self.bookings = Bookings(world, clock=clock, timeout=settings.reservation_timeout)
         self.waiting = Waiting(world, clock=clock, first_note_after=FIRST_AFTER_S)
         self.elector: LeaseElector | None = None

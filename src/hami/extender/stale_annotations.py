@@ -1,9 +1,9 @@
 """Decisions that stand in a pod's annotations, though the pod was never bound.
 
 HAMi writes its decision into the pod first and binds later. If that bind never comes, the cards
-stay taken for ever. Here such a decision ends a quarter of an hour after the time it was made
-(`hami.io/vgpu-time`), the same time that our own reservations have. A decision without a readable
-time is as old as its pod.
+stay taken for ever. Here such a decision lives as long as our own reservations do
+(`--reservation-timeout`), from the time it was made (`hami.io/vgpu-time`). A decision without a
+readable time is as old as its pod.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import msgspec
 
 from hami.wire import annotation_keys, errors, go_values, objects
 
-LIFE_S = 900.0
 
-
-def end_of(pod: objects.Pod) -> float | None:
+def end_of(pod: objects.Pod, life: float) -> float | None:
     """Return when the decision ends, in seconds since the epoch; None: there is nothing to end."""
     if pod.node_name or pod.finished or not pod.annotation(annotation_keys.ASSIGNED_NODE):
         return None
-    return _made(pod) + LIFE_S
+    return _made(pod) + life
 
 
 def without(pod: objects.Pod) -> objects.Pod:

@@ -58,7 +58,9 @@ class NodeRecord(msgspec.Struct, frozen=True):
 class World:
     """The cluster as the API server shows it, and who wants to know of changes."""
 
-    def __init__(self, vendors: Iterable[Vendor], *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, vendors: Iterable[Vendor], *, reservation_timeout: float, now: Callable[[], float]
+    ) -> None:
         self.cluster = Cluster(vendors)
         #: A pod was seen as the API server has it; after the ledger has taken it over.
         self.pod_seen: Signal[[objects.Pod]] = Signal()
@@ -69,7 +71,7 @@ class World:
         #: A node was seen or is gone.
         self.node_seen: Signal[[str]] = Signal()
         self.nodes = NodeSink(self)
-        self.pods = PodSink(self, now)
+        self.pods = PodSink(self, reservation_timeout, now)
         self.quotas = QuotaSink(self)
 
 
@@ -176,8 +178,9 @@ class NodeSink:
 class PodSink:
     """Pods with our resources. Reservations of pods that were never seen here are left alone."""
 
-    def __init__(self, world: World, now: Callable[[], float]) -> None:
+    def __init__(self, world: World, reservation_timeout: float, now: Callable[[], float]) -> None:
         self._world = world
+        self._reservation_timeout = reservation_timeout
         self._now = now
         self._seen: set[str] = set()
         #: Deleted, or finished for good.
@@ -194,12 +197,12 @@ class PodSink:
             self._gone.add(uid)
         cluster = self._world.cluster
         before = cluster.rows.get(uid)
-        until = stale_annotations.end_of(pod)
+        until = stale_annotations.end_of(pod, self._reservation_timeout)
         if until is None:
             self._annotated_until.pop(uid, None)
         else:
             # A time in the future buys no more than one that is now.
-            known = self._annotated_until.get(uid, self._now() + stale_annotations.LIFE_S)
+            known = self._annotated_until.get(uid, self._now() + self._reservation_timeout)
             self._annotated_until[uid] = until = min(until, known)
             if until <= self._now():
                 pod = stale_annotations.without(pod)

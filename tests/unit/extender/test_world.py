@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from hami.cluster.ledger import Hold
-from hami.extender import stale_annotations
 from hami.extender.bookings import Bookings, Stage
 from hami.extender.world import World
 from hami.placement import decide, request
 from hami.wire import late_binding, node_register, objects
 from tests import builders
 from tests.builders import NVIDIA
+
+LIFE_S = 900.0
 
 
 class Times:
@@ -31,7 +32,7 @@ def times() -> Times:
 
 @pytest.fixture
 def world(times: Times) -> World:
-    return World(builders.VENDORS, now=lambda: times.now)
+    return World(builders.VENDORS, reservation_timeout=LIFE_S, now=lambda: times.now)
 
 
 def versioned(obj: Any, version: int, uid: str = "") -> Any:
@@ -205,7 +206,7 @@ def test_a_decision_that_stands_in_annotations_only_ends_by_its_age(
 def test_a_decision_from_the_future_buys_no_time(world: World, times: Times) -> None:
     world.nodes.put(node("a"))
     world.pods.put(annotated("p", times.now + 100_000))
-    times.now += stale_annotations.LIFE_S + 1
+    times.now += LIFE_S + 1
     assert world.pods.end_stale_annotations() == ["p"]
 
 
