@@ -61,6 +61,19 @@ from tests.scripted_api.store import CLUSTER_WIDE, RESOURCES, Object, Refused, S
 __all__ = ["Fault", "Kind", "Lost", "Recorded", "ScriptedApi", "Storm", "StreamFault"]
 
 
+class _Token:
+    """An identity that never changes."""
+
+    def __init__(self, token: str) -> None:
+        self._identity = identity.Identity(token)
+
+    async def current(self) -> identity.Identity:
+        return self._identity
+
+    def refused(self, shown: identity.Identity) -> bool:
+        return False
+
+
 class ScriptedApi:
     def __init__(
         self, *, tls: ssl.SSLContext | None = None, bookmark_interval: float = 0.1
@@ -116,7 +129,7 @@ class ScriptedApi:
     def access(self, *, token: str = "", authority: str = "") -> reach.Access:
         return reach.Access(
             self.url,
-            identities=identity.Fixed(identity.Identity(token)),
+            identities=_Token(token),
             authority=files.Text(authority) if authority else None,
             origin="the test",
         )

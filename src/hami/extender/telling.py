@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from hami.extender.filtering import Outcome
+from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
 from hami.wire import extender_api, objects
 
@@ -12,24 +11,8 @@ from hami.wire import extender_api, objects
 NAMED = 5
 
 
-class Recorder(Protocol):
-    """Where events go."""
-
-    def record(
-        self,
-        *,
-        namespace: str,
-        name: str,
-        uid: str,
-        kind: str = "Pod",
-        type: str = "Normal",  # noqa: A002  as in the API
-        reason: str,
-        message: str,
-    ) -> None: ...
-
-
 class Teller:
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
 
     def filtering_failed(self, pod: objects.Pod, message: str) -> None:

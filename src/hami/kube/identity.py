@@ -32,20 +32,6 @@ class Identities(Protocol):
         """Take note that the server refused it; return whether `current` may give a newer one."""
 
 
-class Fixed:
-    """An identity that is what it is."""
-
-    def __init__(self, identity: Identity | None = None) -> None:
-        self._identity = identity or Identity()
-
-    async def current(self) -> Identity:
-        return self._identity
-
-    def refused(self, shown: Identity) -> bool:  # noqa: ARG002 - as the protocol says
-        """Do nothing: there is no newer one."""
-        return False
-
-
 class FromFiles:
     """An identity whose parts are files, replaced from time to time."""
 

@@ -31,15 +31,6 @@ class _Event(codec.Object, frozen=True):
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Typed(codec.Object, frozen=True):
-    type: str = ""
-
-
-def object_type(line: bytes) -> str:
-    """Return what happened: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
-    return codec.decode(line, _Typed, what="watch event").type
-
-
 def decode_event(line: bytes) -> tuple[str, bytes]:
     """Return what happened, and the object's bytes."""
     event = codec.decode(line, _Event, what="watch event")

@@ -38,8 +38,6 @@ _BODY_TIMEOUT = 60.0
 #: Seconds for answers that are already decided to leave, after the drain.
 _LAST_WRITES = 1.0
 
-parse_bind = bind_address.parse
-
 
 class Request(msgspec.Struct, frozen=True):
     method: str

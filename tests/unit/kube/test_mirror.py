@@ -168,7 +168,6 @@ def test_a_version_is_a_whole_number(text: str | None) -> None:
 
 def test_bytes_are_looked_at_without_decoding_them() -> None:
     line = codec.encode({"type": "ADDED", "object": {"metadata": {"uid": "u"}}})
-    assert raw.object_type(line) == "ADDED"
     assert raw.decode_event(line) == ("ADDED", b'{"metadata":{"uid":"u"}}')
     assert raw.meta(body("u", 7)) == ("u", 7)
     needles: list[bytes] = [b"nvidia.com/gpu", b"hami.io/"]

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hami.serving import bind_address, errors, http_server
+from hami.serving import bind_address, errors
 from hami.serving.http_server import Route, Server
 from tests.unit.serving import servers
 
@@ -23,7 +23,7 @@ from tests.unit.serving import servers
     }.items(),
 )
 def test_the_forms_of_go_are_read(text: str, want: tuple[str, int]) -> None:
-    assert http_server.parse_bind(text) == want
+    assert bind_address.parse(text) == want
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_forms_of_go_are_read(text: str, want: tuple[str, int]) -> None:
 )
 def test_what_is_no_address_is_named_with_the_forms(text: str, told: str) -> None:
     with pytest.raises(errors.ServingError) as raised:
-        http_server.parse_bind(text)
+        bind_address.parse(text)
     assert told in str(raised.value)
     assert repr(text) in str(raised.value)
     assert "127.0.0.1:8080" in str(raised.value)
