@@ -63,7 +63,8 @@ def _command(arguments: Sequence[str]) -> tuple[str, ...] | None:
 def _run(module: str, arguments: list[str], *, prog: str) -> int:
     command: Callable[..., int] = importlib.import_module(module).main
     try:
-        return command(arguments, prog=prog)
+        code = command(arguments, prog=prog)
+        sys.stdout.flush()  # now, where a reader that has left is no surprise
     except errors.CommandError as error:
         return _fail(prog, error)
     except (vendor_errors.ConfigError, wire_errors.WireError) as error:
@@ -76,6 +77,7 @@ def _run(module: str, arguments: list[str], *, prog: str) -> int:
         # The reader (`| head`) has what it wanted. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return code
 
 
 def _fail(prog: str, error: errors.CommandError) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -144,6 +145,8 @@ def test_a_reader_that_leaves_early_is_no_error_message() -> None:
     shell = f"{sys.executable} -m hami scheduler config --kube-version 1.36 | true"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {shell}"],  # noqa: S607 - the user's own shell
+        # Buffered, as people run it: then the last bytes are written at the very end.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         capture_output=True,
         text=True,
         check=False,
