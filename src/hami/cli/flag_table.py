@@ -1,19 +1,20 @@
-"""Every setting of the scheduler as one row: flag, environment, key in the file, meaning.
+"""Every setting of a process as one row: flag, environment, key in the file, meaning.
 
-The rows are made from the fields of `hami.extender.settings.Settings`; what a field cannot say for
-itself (the help, HAMi's spelling, names of variables that others set) stands here, in the groups
-of that struct. `hami.cli.flags` reads all three sources through these rows.
+The rows are made from the fields of the process's settings; what a field cannot say for itself
+stands here (HAMi's spelling, names of variables that others set) and beside the command (the help:
+`hami.cli.scheduler_flags`, `hami.cli.webhook_flags`). `hami.cli.flags` reads all three sources
+through these rows.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
-from hami.extender.settings import Settings
+from hami.cli import errors
 
 
 class Kind(enum.Enum):
@@ -65,76 +66,40 @@ _MORE_ENVIRONMENT = {
     "pod_namespace": "POD_NAMESPACE",
 }
 
-HELP: Mapping[str, Mapping[str, str]] = {
-    "Serving": {
-        "http_bind": "where /filter, /bind, /explain and health answer; only a sibling on "
-        "loopback, or holders of a client certificate, may call the first three",
-        "cert_file": "certificate (PEM) to serve HTTPS with; read again when it changes",
-        "key_file": "its key (PEM)",
-        "client_ca_file": "CA (PEM) whose clients may schedule from elsewhere; empty: nobody",
-        "metrics_bind_address": "where /metrics answers; empty: nowhere",
-        "legacy_metrics": "write HAMi's old metric names beside the new ones",
-        "profiling": "answer below /debug, to those who may schedule",
-        "drain_timeout": "how long requests under way may take to end after SIGTERM",
-    },
-    "Scheduling": {
-        "scheduler_name": "the kube-scheduler profile whose pods are ours, and the source of our "
-        "events",
-        "node_scheduler_policy": "how nodes are chosen for pods that do not say: binpack or spread",
-        "gpu_scheduler_policy": "how cards are chosen for pods that do not say: binpack, spread, "
-        "mutex, numa, topology-aware, or several with commas",
-        "node_label_selector": "know only nodes with these labels, as k=v,k2=v2; empty: all",
-        "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: as "
-        "they are",
-        "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
-        "grants are not signed",
-        "reservation_timeout": "how long a place is kept for a pod that nobody binds",
-        "filter_budget": "how long /filter may wait for caches before it answers an error",
-        "force_overwrite_default_scheduler": "take over pods that name default-scheduler; read by "
-        "admission",
-    },
-    "Nodes with a lock": {
-        "node_lock_timeout": "age at which a lock is looked at; one without a living owner goes",
-        "node_lock_retry_timeout": "how long a member of a pod group waits for a lock; 0: not at "
-        "all",
-    },
-    "The API server": {
-        "kubeconfig": "file that says where the API server is; empty: the pod's service account, "
-        "then ~/.kube/config",
-        "kube_qps": "requests per second to it; 0: without limit",
-        "kube_burst": "requests at once to it; 0: without limit",
-        "kube_timeout": "how long one request may take; 0: 30 seconds",
-        "resync_interval": "time between two comparisons of the caches with it",
-    },
-    "Leadership": {
-        "leader_elect": "several replicas run: schedule only while the lease is held",
-        "leader_elect_resource_name": "name of the sibling kube-scheduler's lease",
-        "leader_elect_resource_namespace": "its namespace",
-        "leader_elect_own_lease": "hold that lease ourselves: no kube-scheduler runs beside us",
-        "leader_elect_lease_duration": "how long a lease lives without being renewed; as in the "
-        "kube-scheduler's configuration, like the next two",
-        "leader_elect_renew_deadline": "how long after its renewal we still act on it",
-        "leader_elect_retry_period": "time between two renewals",
-        "pod_name": "this pod, which gets a label with its role; empty: no label",
-        "pod_namespace": "its namespace",
-    },
-    "Telling": {
-        "debug": "log every decision; klog's -v=4 and above do the same",
-        "otlp_endpoint": "address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces",
-    },
-}
+S = TypeVar("S", bound=msgspec.Struct)
+S_contra = TypeVar("S_contra", bound=msgspec.Struct, contravariant=True)
+
+Failure = Callable[[str, str, str], errors.UsageError]
+"""Builds the error about a field from its rule and remedy."""
+
+Check = Callable[[S_contra, Failure], None]
+"""Raises the error of the first rule broken."""
 
 
-@functools.cache
-def flags() -> Mapping[str, Flag]:
-    """Return the rows by key, in the order of the help."""
-    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
-    rows = (
-        _row(fields[name], group=group, text=text)
-        for group, texts in HELP.items()
-        for name, text in texts.items()
-    )
-    return {row.key: row for row in rows}
+class Table(Generic[S]):
+    """The settings of one command."""
+
+    def __init__(
+        self,
+        settings: type[S],
+        *,
+        description: str,
+        help: Mapping[str, Mapping[str, str]],  # noqa: A002 - what it is everywhere else
+        checks: Sequence[Check[S]],
+    ) -> None:
+        self.settings = settings
+        #: With {prog} for the command as it was called.
+        self.description = description
+        #: What must hold, in this order.
+        self.checks = checks
+        fields = {field.name: field for field in msgspec.structs.fields(settings)}
+        rows = (
+            _row(fields[name], group=group, text=text)
+            for group, texts in help.items()
+            for name, text in texts.items()
+        )
+        #: By key, in the order of the help.
+        self.flags: Mapping[str, Flag] = {row.key: row for row in rows}
 
 
 def _row(field: msgspec.structs.FieldInfo, *, group: str, text: str) -> Flag:

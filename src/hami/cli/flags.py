@@ -1,9 +1,9 @@
-"""The scheduler's settings from flags, environment and file.
+"""A process's settings from flags, environment and file.
 
 A flag counts before the environment, that before the file, that before the default. Flags are
 written as Go programs take them: `--name=value` or `--name value`, switches as `--name` or
 `--name=false`, with `_` and `-` the same. argparse knows neither of the last two, so it only
-prints the help. The rows are in `hami.cli.flag_table`, the rules in `hami.cli.flag_checks`.
+prints the help. The rows are those of a `hami.cli.flag_table.Table`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import collections
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, Generic
 
 import msgspec
 
@@ -24,9 +25,10 @@ from hami.cli import (
     parser,
     settings_file,
 )
-from hami.cli.flag_table import Flag, Kind
-from hami.extender.settings import Settings
+from hami.cli.flag_table import Flag, Kind, S, Table
 from hami.vendors import section
+
+Flags = Mapping[str, Flag]
 
 CONFIG = Flag(
     field="config",
@@ -37,9 +39,8 @@ CONFIG = Flag(
     spelling="config",
     environment=("HAMI_CONFIG",),
 )
-_DESCRIPTION = (
-    "Place pods on shared GPUs: answers a kube-scheduler's questions on loopback.\n"
-    "`{prog} config` writes the configuration of that kube-scheduler.\n\n"
+_SOURCES = (
+    "\n\n"
     "Each setting can be a flag, an environment variable or a key of --config; the first that is\n"
     "given counts. Durations are written as 5m, 28s or 1h30m. An empty variable is an empty text,\n"
     "and leaves numbers and switches as they are."
@@ -48,10 +49,10 @@ _LEVEL = re.compile(r"-v([0-9]+)")
 _HELP = ("-h", "--help", "-help")
 
 
-class Resolved(msgspec.Struct, frozen=True):
+class Resolved(msgspec.Struct, Generic[S], frozen=True):
     """Checked settings, and what the user should be told about how they were given."""
 
-    settings: Settings
+    settings: S
     warnings: tuple[str, ...] = ()
 
 
@@ -64,16 +65,16 @@ class _Given(msgspec.Struct):
 
 
 def resolve(
-    argv: Sequence[str], environ: Mapping[str, str], *, prog: str = "hami scheduler"
-) -> Resolved:
+    table: Table[S], argv: Sequence[str], environ: Mapping[str, str], *, prog: str = "hami"
+) -> Resolved[S]:
     """Read all sources; raises UsageError, and SystemExit(0) after printing the help."""
     if any(word in _HELP for word in argv):
-        help_parser(prog).parse_args(["--help"])
-    given = _command_line(argv)
+        help_parser(table, prog).parse_args(["--help"])
+    given = _command_line(argv, table.flags)
     sources = [
-        _from_flags(given),
-        _from_environment(environ),
-        settings_file.entries(_file_name(given, environ)),
+        _from_flags(given, table.flags),
+        _from_environment(environ, table.flags),
+        settings_file.entries(_file_name(given, environ), table.flags, prog=prog),
     ]
     values: dict[str, flag_values.Value] = {}
     origins: dict[str, str] = {}
@@ -81,18 +82,20 @@ def resolve(
         if flag.field not in values:
             values[flag.field] = flag_values.read(flag, value, origin=origin)
             origins[flag.field] = origin
-    settings = msgspec.structs.replace(Settings(), **values)
-    flag_checks.check(settings, origins)
+    settings = msgspec.structs.replace(table.settings(), **values)
+    flag_checks.check(table, settings, origins)
     return Resolved(settings, tuple(given.warnings))
 
 
-def help_parser(prog: str) -> parser.Parser:
+def help_parser(table: Table[Any], prog: str) -> parser.Parser:
     """Make the parser that prints every flag with its default and its variable."""
     made = parser.Parser(
-        prog=prog, usage=f"{prog} [FLAG ...]", description=_DESCRIPTION.format(prog=prog)
+        prog=prog,
+        usage=f"{prog} [FLAG ...]",
+        description=table.description.format(prog=prog) + _SOURCES,
     )
     group, title = None, ""
-    for flag in (CONFIG, *flag_table.flags().values()):
+    for flag in (CONFIG, *table.flags.values()):
         if flag.group != title:
             group, title = made.add_argument_group(flag.group), flag.group
         assert group is not None
@@ -103,7 +106,7 @@ def help_parser(prog: str) -> parser.Parser:
     return made
 
 
-def _command_line(argv: Sequence[str]) -> _Given:
+def _command_line(argv: Sequence[str], flags: Flags) -> _Given:
     given = _Given()
     rest = collections.deque(argv)
     while rest:
@@ -114,9 +117,9 @@ def _command_line(argv: Sequence[str]) -> _Given:
         level = _LEVEL.fullmatch(word)
         name, equals, text = ("-v", "=", level[1]) if level else word.partition("=")
         key = name.lstrip("-").replace("_", "-")
-        flag, ignored = _known(key), ignored_flags.find(key)
+        flag, ignored = _known(key, flags), ignored_flags.find(key)
         if flag is None and ignored is None and key != ignored_flags.VERBOSITY:
-            raise _unknown(name, key)
+            raise _unknown(name, key, flags)
         is_switch = flag.kind is Kind.SWITCH if flag else bool(ignored and ignored.is_switch)
         if not equals:
             text = "true" if is_switch else _next(name, rest)
@@ -129,12 +132,12 @@ def _command_line(argv: Sequence[str]) -> _Given:
     return given
 
 
-def _known(key: str) -> Flag | None:
-    return CONFIG if key == CONFIG.key else flag_table.flags().get(key)
+def _known(key: str, flags: Flags) -> Flag | None:
+    return CONFIG if key == CONFIG.key else flags.get(key)
 
 
-def _unknown(name: str, key: str) -> errors.UsageError:
-    spellings = [CONFIG.spelling, *(flag.spelling for flag in flag_table.flags().values())]
+def _unknown(name: str, key: str, flags: Flags) -> errors.UsageError:
+    spellings = [CONFIG.spelling, *(flag.spelling for flag in flags.values())]
     hint = section.nearest(key, spellings).replace("mean ", "mean --")
     return errors.UsageError(f"no flag {name}{hint or '; `--help` lists them all'}")
 
@@ -152,15 +155,15 @@ def _verbosity(given: _Given, name: str, text: str) -> None:
         given.values.setdefault("debug", "true")
 
 
-def _from_flags(given: _Given) -> flag_table.Source:
+def _from_flags(given: _Given, flags: Flags) -> flag_table.Source:
     for key, text in given.values.items():
         if key != CONFIG.key:
-            flag = flag_table.flags()[key]
+            flag = flags[key]
             yield flag, f"--{flag.spelling}", text
 
 
-def _from_environment(environ: Mapping[str, str]) -> flag_table.Source:
-    for flag in flag_table.flags().values():
+def _from_environment(environ: Mapping[str, str], flags: Flags) -> flag_table.Source:
+    for flag in flags.values():
         for name in flag.environment:
             if name in environ and (environ[name].strip() or flag.kind is Kind.TEXT):
                 yield flag, name, _one_path(name, environ[name])

@@ -1,84 +1,13 @@
-"""`hami scheduler`: settings, logs, then the process until it is told to stop.
-
-`--help` and a wrong flag are answered before the scheduler's modules are loaded: they bring numpy
-and aiohttp with them.
-"""
+"""`hami scheduler`: the scheduler process."""
 
 from __future__ import annotations
 
-import importlib
-import logging
 import os
-import sys
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
-
-from hami.cli import errors, flags
-from hami.extender import grant_keys
-from hami.extender.settings import Settings
-from hami.kube import errors as kube_errors
-from hami.serving import errors as serving_errors
-from hami.serving import logs
-from hami.vendors import errors as vendor_errors
-from hami.wire import errors as wire_errors
-
-_log = logging.getLogger(__name__)
-
-#: What only another configuration can cure.
-_MISCONFIGURED = (
-    grant_keys.GrantKeyError,
-    kube_errors.AccessError,
-    serving_errors.ServingError,
-    vendor_errors.ConfigError,
-    wire_errors.WireError,
-)
-#: What may be otherwise at the next try.
-_PREVENTED = (kube_errors.KubeError, OSError)
+from hami.cli import flags, processes, scheduler_flags
 
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
-    resolved = flags.resolve(arguments, os.environ, prog=prog)
-    return run(resolved.settings, resolved.warnings)
-
-
-def run(settings: Settings, warnings: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; 0 after a clean stop."""
-    logs.set_up(level="debug" if settings.debug else "info", stream=sys.stderr, format="json")
-    for warning in warnings:
-        _log.warning("a setting has no effect", extra={"detail": warning})
-    _log.info("settings", extra={"settings": msgspec.structs.asdict(settings)})
-    try:
-        _serve(settings)
-    except (*_MISCONFIGURED, *_PREVENTED, ExceptionGroup) as error:
-        _log.debug("stopped by an error", exc_info=error)
-        raise _for_the_user(error) from error
-    return 0
-
-
-def _serve(settings: Settings) -> None:
-    process: Any = importlib.import_module("hami.extender.process")
-    uvloop: Any = importlib.import_module("uvloop")
-    running: Coroutine[Any, Any, None] = process.run(settings)
-    uvloop.run(running)
-
-
-def _for_the_user(error: BaseException) -> BaseException:
-    """Return what to tell; an error that holds anything else than the user's own comes back."""
-    # Tasks fail as groups; one that holds only what the user can cure is told like a single one.
-    leaves = list(_leaves(error))
-    told = "; ".join(dict.fromkeys(str(leaf) for leaf in leaves))
-    if all(isinstance(leaf, _MISCONFIGURED) for leaf in leaves):
-        return errors.UsageError(told)
-    if all(isinstance(leaf, (*_MISCONFIGURED, *_PREVENTED)) for leaf in leaves):
-        return errors.CommandError(told)
-    return error
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+    resolved = flags.resolve(scheduler_flags.TABLE, arguments, os.environ, prog=prog)
+    return processes.run("hami.extender.process", resolved)

@@ -6,16 +6,16 @@ that is silently left at its default is found weeks later.
 
 from __future__ import annotations
 
-import pathlib
+from collections.abc import Mapping
 
-from hami.cli import flag_table
+from hami.cli.flag_table import Flag, Source
 from hami.vendors import errors as vendor_errors
-from hami.vendors import section, yaml_text
+from hami.vendors import section, text_file, yaml_text
 
 _MOST_CHARACTERS = 64 * 1024
 
 
-def entries(name: str) -> flag_table.Source:
+def entries(name: str, flags: Mapping[str, Flag], *, prog: str) -> Source:
     """Yield what the file says; raises ConfigError for a file that cannot be used."""
     if not name:
         return
@@ -29,31 +29,25 @@ def entries(name: str) -> flag_table.Source:
             remedy="write one `name: value` per line, as in `scheduler-name: hami-scheduler`",
         )
     for key, value in (data or {}).items():
-        flag = flag_table.flags().get(str(key).replace("_", "-"))
+        flag = flags.get(str(key).replace("_", "-"))
         if flag is None:
-            hint = section.nearest(key, flag_table.flags())
+            hint = section.nearest(key, flags)
             raise vendor_errors.ConfigError(
                 source=name,
                 place=str(key),
                 rule=f"no such setting{hint}",
-                remedy="the keys are the flags of `hami scheduler --help`, but for --config",
+                remedy=f"the keys are the flags of `{prog} --help`, but for --config",
             )
         if value is not None:
             yield flag, f"{name}: {key}", value
 
 
 def _text(name: str) -> str:
-    try:
-        with pathlib.Path(name).open(encoding="utf-8") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-        raise vendor_errors.ConfigError(
-            source=name,
-            place="",
-            rule=f"the file cannot be read: {told}",
-            remedy="check the path given by --config, and the file's permissions",
-        ) from error
+    text = text_file.read(
+        name,
+        remedy="check the path given by --config, and the file's permissions",
+        longest=_MOST_CHARACTERS,
+    )
     if len(text) > _MOST_CHARACTERS:
         raise vendor_errors.ConfigError(
             source=name,

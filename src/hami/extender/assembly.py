@@ -15,7 +15,12 @@ from typing import Any
 
 import msgspec
 
-from hami.extender import cluster_metrics, decoding, explaining, roles, telling
+from hami.admission import configuring
+from hami.admission import instruments as admission_instruments
+from hami.admission.inventory import Inventory
+from hami.admission.reviewing import Reviewer
+from hami.admission.rules import Facts, Rules
+from hami.extender import cluster_metrics, explaining, roles, telling
 from hami.extender.binding import Binder
 from hami.extender.bookings import Bookings
 from hami.extender.fates import Fates
@@ -34,15 +39,13 @@ from hami.extender.verbs import Verbs
 from hami.extender.waiting import Waiting
 from hami.extender.wake_ups import WakeUps
 from hami.extender.world import World
-from hami.kube import events, paths
+from hami.kube import decoding, events, paths
 from hami.kube.client import Client
 from hami.kube.lease import LeaseElector
 from hami.kube.reflector import Reflector
-from hami.placement import request
-from hami.serving import health, metrics, profiling, tracing
+from hami.kube.sink import Tee
+from hami.serving import health, lifetime, metrics, profiling, tracing
 from hami.serving.http_server import Request, Response, Route
-from hami.vendors import device_config, table
-from hami.vendors.row import Vendor
 from hami.wire import objects
 
 
@@ -59,7 +62,7 @@ class Scheduler:
         settings: Settings,
         client: Client,
         *,
-        vendors: tuple[Vendor, ...],
+        rules: Rules,
         keys: KeyFolder | None,
         tracer: tracing.Tracer,
         hostname: str = "",
@@ -71,15 +74,17 @@ class Scheduler:
         self.client = client
         self.tracer = tracer
         self.instruments = Instruments()
-        defaults = request.Defaults(settings.node_scheduler_policy, settings.gpu_scheduler_policy)
+        defaults = rules.defaults
         self.world = world = World(
-            vendors, reservation_timeout=settings.reservation_timeout, now=now
+            rules.vendors, reservation_timeout=settings.reservation_timeout, now=now
         )
         self.bookings = Bookings(world, clock=clock, timeout=settings.reservation_timeout)
         self.waiting = Waiting(world, clock=clock, first_note_after=FIRST_AFTER_S)
         self.elector: LeaseElector | None = None
         self.leadership = self._leadership(hostname, clock, now)
-        self.caches = self._caches(vendors)
+        plan = rules.fallback
+        self.inventory = Inventory(plan.vendor.resources.count if plan is not None else "")
+        self.caches = self._caches(rules)
         self.roles = roles.Roles(
             client,
             self.pods,
@@ -159,18 +164,35 @@ class Scheduler:
             tracer=tracer,
             budget=settings.filter_budget,
         )
+        self.stopping = lifetime.Stopping(settings.shutdown_delay)
+        self.reviewer = Reviewer(
+            Facts(rules=rules, inventory=self.inventory, headroom=world.cluster.quotas.headroom),
+            instruments=admission_instruments.Instruments(self.instruments.registry),
+            tracer=tracer,
+            why_not_ready=self._caches_missing,
+            patience=settings.filter_budget,
+        )
         self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
         self.leadership.changed.listen(self._on_leadership)
 
     def routes(self) -> tuple[Route, ...]:
         """Return what is served where kube-scheduler calls."""
         checks = health.Health(
-            {"caches": self._caches_missing, "leader": self._leader_missing},
+            {
+                "caches": self._caches_missing,
+                "leader": self._leader_missing,
+                "running": self.stopping.why_not_ready,
+            },
             # Every synced replica answers admission, the leader alone schedules.
-            subsets={"webhook": ("caches",)},
+            subsets={"webhook": ("caches", "running")},
         )
         debug = profiling.routes() if self.settings.profiling else ()
-        return (*self.verbs.routes(), *health.routes(checks.ready), *debug)
+        return (
+            *self.verbs.routes(),
+            self.reviewer.route(),
+            *health.routes(checks.ready),
+            *debug,
+        )
 
     def metrics_routes(self) -> tuple[Route, ...]:
         route = metrics.route(self.instruments.registry, self._families)
@@ -232,16 +254,23 @@ class Scheduler:
             )
         return leadership
 
-    def _caches(self, vendors: tuple[Vendor, ...]) -> dict[str, Reflector[Any]]:
+    def _caches(self, rules: Rules) -> dict[str, Reflector[Any]]:
         settings, client = self.settings, self.client
+        words = (
+            word
+            for vendor in rules.vendors
+            for word in (vendor.resources.count, vendor.annotations.allocated)
+        )
+        looked_for = configuring.looked_for(rules.fallback)
         nodes_query = (
             {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
         )
         self.pods = Reflector(
             client,
             paths.pods(),
-            decode=decoding.pods(vendors),
-            sink=self.world.pods,
+            # Pods without anything of ours are not even decoded.
+            decode=decoding.pods_with([*(f'"{word}"' for word in words if word), *looked_for]),
+            sink=Tee(self.world.pods, self.inventory.pods) if looked_for else self.world.pods,
             kind="pods",
             resync_interval=settings.resync_interval,
         )
@@ -250,7 +279,7 @@ class Scheduler:
                 client,
                 paths.nodes(),
                 decode=decoding.all_of(objects.Node, "node"),
-                sink=self.world.nodes,
+                sink=Tee(self.world.nodes, self.inventory.nodes),
                 kind="nodes",
                 query=nodes_query,
                 resync_interval=settings.resync_interval,
@@ -307,11 +336,3 @@ class _LeaseSink:
     def retain(self, uids: Any) -> None:
         if not uids:
             self._leadership.observe(None)
-
-
-def vendors_of(settings: Settings) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
-    """Return the vendors, and warnings about the file that changes them."""
-    if not settings.device_config_file:
-        return table.built_in(), ()
-    config = device_config.load(settings.device_config_file)
-    return config.vendors, config.warnings

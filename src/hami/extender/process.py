@@ -1,9 +1,8 @@
 """`hami scheduler`, from start to end.
 
 The servers come first, so that a probe finds somebody; the caches fill; once they are and we lead,
-requests are answered. Any background task that ends by itself ends the process: kubelet starts it
-anew, and everything it needs to know is in the API server. On SIGTERM requests under way are
-finished, and a Binding that has been sent is always waited for.
+requests are answered. On SIGTERM requests under way are finished, and a Binding that has been sent
+is always waited for.
 """
 
 from __future__ import annotations
@@ -11,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
-from collections.abc import Coroutine
-from typing import Any
 
-from hami.extender.assembly import Scheduler, vendors_of
+from hami.admission import configuring
+from hami.admission.rules import Rules
+from hami.extender.assembly import Scheduler
 from hami.extender.grant_keys import KeyFolder
 from hami.extender.settings import Settings
 from hami.kube import access
 from hami.kube.client import Client
-from hami.serving import bind_address, tracing
+from hami.placement.request import Defaults
+from hami.serving import bind_address, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Server
+from hami.vendors import device_config
+from hami.vendors.device_config import DeviceConfig
+from hami.wire import comma_list
 
 _log = logging.getLogger(__name__)
 
@@ -35,13 +37,11 @@ GC_THRESHOLDS = (50_000, 25, 100)
 
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    vendors, warnings = vendors_of(settings)
-    for warning in warnings:
+    stop = lifetime.stop_asked()
+    config = device_config.load_or_built_in(settings.device_config_file)
+    for warning in config.warnings:
         _log.warning("device configuration", extra={"warning": warning})
+    rules = admission_rules(settings, config)
     keys = KeyFolder(settings.grant_key_dir) if settings.grant_key_dir else None
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, "hami-scheduler")
     gc.set_threshold(*GC_THRESHOLDS)
@@ -53,12 +53,32 @@ async def run(settings: Settings) -> None:
         burst=settings.kube_burst,
     )
     async with client:
-        scheduler = Scheduler(settings, client, vendors=vendors, keys=keys, tracer=tracer)
+        scheduler = Scheduler(settings, client, rules=rules, keys=keys, tracer=tracer)
         try:
             await _serve(scheduler, stop)
         finally:
             await tracer.close()
     _log.info("stopped")
+
+
+def admission_rules(settings: Settings, config: DeviceConfig) -> Rules:
+    """Return what admission in this process goes by; reads the file of MIG chains."""
+    return Rules(
+        vendors=config.vendors,
+        nvidia=config.nvidia,
+        scheduler_name=settings.scheduler_name,
+        force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
+        defaults=Defaults(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
+        hook_path=settings.hook_path,
+        high_priority_namespaces=frozenset(comma_list.tokens(settings.high_priority_namespaces)),
+        high_priority_classes=frozenset(comma_list.tokens(settings.high_priority_classes)),
+        fallback=configuring.plan(
+            config.vendors,
+            mode=settings.mig_fallback,
+            end=settings.mig_fallback_gpu,
+            file=settings.mig_fallback_file,
+        ),
+    )
 
 
 async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
@@ -76,15 +96,13 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         _log.info("serving", extra={"address": settings.http_bind, "tls": certificate is not None})
         if settings.metrics_bind_address:
             await metrics.start(*bind_address.parse(settings.metrics_bind_address))
-        tasks = [
-            group.create_task(_endless(name, work), name=name)
-            for name, work in scheduler.background().items()
-        ]
+        works = scheduler.background()
         if certificate is not None:
-            tasks.append(group.create_task(certificate.watch(), name="certificate"))
-        tasks.append(group.create_task(_freeze_when_synced(scheduler), name="freeze"))
+            works["certificate"] = certificate.watch()
+        tasks = lifetime.start(group, works)
+        tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.caches.values())))
         await stop.wait()
-        _log.info("stopping")
+        await scheduler.stopping.announce()
         await main.stop()
         await scheduler.binder.drain()
         await metrics.stop()
@@ -93,22 +111,3 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         await scheduler.fates.end()
         for task in tasks:
             task.cancel()
-
-
-async def _endless(name: str, work: Coroutine[Any, Any, None]) -> None:
-    """Run a task that must not end; what ends it is said before it takes the process along."""
-    try:
-        await work
-    except Exception:
-        # The root of a task: without this line nobody would know which one it was.
-        _log.exception("a background task failed", extra={"task": name})
-        raise
-    raise RuntimeError(f"background task {name!r} ended by itself")
-
-
-async def _freeze_when_synced(scheduler: Scheduler) -> None:
-    """Take what the caches hold after their first list out of the collector's sight."""
-    for cache in scheduler.caches.values():
-        await cache.wait_synced()
-    gc.collect()
-    gc.freeze()

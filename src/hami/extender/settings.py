@@ -26,7 +26,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     legacy_metrics: bool = False
     #: Whether /debug answers (to those who may schedule).
     profiling: bool = False
-    #: Seconds that requests under way may take to end after SIGTERM.
+    #: Seconds that new requests are still answered after SIGTERM: until then nobody may know.
+    shutdown_delay: float = 0.0
+    #: Seconds that requests under way may take to end after that.
     drain_timeout: float = 10.0
 
     # Scheduling.
@@ -46,8 +48,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reservation_timeout: float = 900.0
     #: Seconds /filter may wait for caches or a pending outcome before it answers an error.
     filter_budget: float = 5.0
-    #: Take over pods that name default-scheduler; read by admission.
+
+    # Admission.
+
+    #: Whether pods that name default-scheduler are taken over.
     force_overwrite_default_scheduler: bool = True
+    #: The folder above `vgpu` that the node agent mounts into containers; pods may not mount there.
+    hook_path: str = "/usr/local"
+    #: Who may ask for the highest priority, with commas; `*` is every namespace.
+    high_priority_namespaces: str = ""
+    high_priority_classes: str = ""
+    #: When a MIG profile counts as there: off, type or available.
+    mig_fallback: str = "type"
+    #: What comes after the smallest profile: share or whole.
+    mig_fallback_gpu: str = "share"
+    #: Chains of profiles; empty: the built-in ones.
+    mig_fallback_file: str = ""
 
     # Nodes with a lock.
 

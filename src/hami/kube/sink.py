@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -47,3 +47,22 @@ class Sink(Protocol[T_contra]):
 
     def retain(self, uids: AbstractSet[str]) -> None:
         """Forget every other object: a complete list has just been taken."""
+
+
+class Tee(Generic[T]):
+    """Several sinks that are told the same, in the order given."""
+
+    def __init__(self, *sinks: Sink[T]) -> None:
+        self._sinks = sinks
+
+    def put(self, obj: T) -> None:
+        for sink in self._sinks:
+            sink.put(obj)
+
+    def drop(self, uid: str) -> None:
+        for sink in self._sinks:
+            sink.drop(uid)
+
+    def retain(self, uids: AbstractSet[str]) -> None:
+        for sink in self._sinks:
+            sink.retain(uids)

@@ -52,6 +52,11 @@ class CardRequest(msgspec.Struct, frozen=True):
     #: Percent of compute; 0 is unlimited.
     cores: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is cards for itself alone: nothing to share, so nothing to limit."""
+        return self.percentage == WHOLE_CARD and self.cores == WHOLE_CARD
+
 
 class ContainerRequest(msgspec.Struct, frozen=True):
     name: str

@@ -10,13 +10,12 @@ a `ConfigError`, because a half-understood configuration hands out the wrong GPU
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 from typing import Literal, cast, get_args
 
 import msgspec
 
-from hami.vendors import errors, row, section, table, yaml_text
+from hami.vendors import errors, row, section, table, text_file, yaml_text
 from hami.wire import errors as wire_errors
 from hami.wire import resource_names
 
@@ -41,8 +40,6 @@ KNOWN_SECTIONS = (
     "vnpus",
 )
 
-#: No character has more than four.
-_MAX_BYTES = 4 * yaml_text.MAX_CHARACTERS
 _START = "write at least\nnvidia:\n  resourceCountName: nvidia.com/gpu"
 
 #: Key in the file by field of the vendor's row.
@@ -106,27 +103,17 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(path: str | os.PathLike[str]) -> DeviceConfig:
     """Read and check the file at `path`."""
-    source = os.fspath(path)
-    try:
-        with pathlib.Path(path).open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        # What is cut off may end within a character; parse refuses it for its length.
-        text = data.decode("utf-8", "replace" if len(data) > _MAX_BYTES else "strict")
-    except OSError as error:
-        raise ConfigError(
-            source=source,
-            place="",
-            rule=f"the file cannot be read: {error.strerror or error}",
-            remedy="check the path, the mount of the ConfigMap and the file's permissions",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            source=source,
-            place=f"byte {error.start + 1}",
-            rule="the file is not UTF-8 text",
-            remedy="save it as UTF-8",
-        ) from error
-    return parse(text, source=source)
+    text = text_file.read(
+        path, remedy="check the path, the mount of the ConfigMap and the file's permissions"
+    )
+    return parse(text, source=os.fspath(path))
+
+
+def load_or_built_in(path: str) -> DeviceConfig:
+    """Read the file; an empty path stands for the built-in vendors as they are."""
+    if path:
+        return load(path)
+    return DeviceConfig(vendors=table.built_in(), nvidia=NvidiaSettings(), other_sections={})
 
 
 def parse(text: str, *, source: str) -> DeviceConfig:

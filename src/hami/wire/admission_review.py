@@ -19,6 +19,8 @@ from hami.wire import codec, errors, objects
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 _KIND = "AdmissionReview"
 _WHAT = "admission review"
+#: Longer warnings may be cut by the API server, or by an HTTP proxy before the user.
+_LONGEST_WARNING = 256
 
 
 class _Kind(codec.Object, frozen=True):
@@ -107,6 +109,7 @@ class _Response(codec.Object, frozen=True):
     patch: str | None = None
     patch_type: str | None = None
     status: _Status | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class _Answer(codec.Object, frozen=True):
@@ -123,8 +126,12 @@ def answer(
     reason: str = "",
     message: str = "",
     patch: Sequence[Mapping[str, Any]] = (),
+    warnings: Sequence[str] = (),
 ) -> bytes:
-    """Write the answer; `patch` holds the operations of a JSON Patch (RFC 6902)."""
+    """Write the answer; `patch` holds the operations of a JSON Patch (RFC 6902).
+
+    kubectl prints the warnings; API servers before 1.19 do not read them.
+    """
     encoded = base64.b64encode(codec.encode(patch)).decode() if patch else None
     return codec.encode(
         _Answer(
@@ -136,6 +143,12 @@ def answer(
                 patch=encoded,
                 patch_type="JSONPatch" if patch else None,
                 status=_Status(metadata={}, code=code, message=message, reason=reason),
+                warnings=tuple(_one_line(warning) for warning in warnings),
             ),
         )
     )
+
+
+def _one_line(warning: str) -> str:
+    line = " ".join(warning.split())
+    return line if len(line) <= _LONGEST_WARNING else f"{line[: _LONGEST_WARNING - 1]}…"

@@ -20,11 +20,20 @@ GRANT_MAC = "hami.io/grant-mac"
 SIGNED_DEVICES = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 EXPLANATION = "hami.io/explanation"
+#: A change of a running pod's share, signed like a grant.
+RESIZE = "hami.io/vgpu-resize"
+
+# Pod, written by admission.
+#: MIG profiles that were replaced, as `3g.30gb->2g.20gb`; the key is that of the first webhook.
+FALLBACK = "gpu-webhook.k8s.io/fallback"
 
 # Pod, written by its user.
 NODE_POLICY = "hami.io/node-scheduler-policy"
 GPU_POLICY = "hami.io/gpu-scheduler-policy"
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+
+# Pod, written by kubelet: a static pod's image in the API.
+MIRROR = "kubernetes.io/config.mirror"
 
 # Pod, a label of the cluster's gang scheduler.
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.cli import errors, flags
+from hami.cli.scheduler_flags import TABLE
 
 LEADING = (
     "--leader-elect",
@@ -75,14 +76,14 @@ LEGAL = [
 @pytest.mark.parametrize(("words", "message"), BROKEN.items())
 def test_a_broken_rule_is_told(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(errors.UsageError, match=message):
-        flags.resolve(words, {})
+        flags.resolve(TABLE, words, {})
 
 
 @pytest.mark.parametrize("words", LEGAL)
 def test_what_breaks_no_rule_is_taken(words: tuple[str, ...]) -> None:
-    assert flags.resolve(words, {}).warnings == ()
+    assert flags.resolve(TABLE, words, {}).warnings == ()
 
 
 def test_the_message_names_the_variable_that_the_value_came_from() -> None:
     with pytest.raises(errors.UsageError, match=r"^HAMI_NODE_SCHEDULER_POLICY: 'x' is no policy"):
-        flags.resolve([], {"HAMI_NODE_SCHEDULER_POLICY": "x"})
+        flags.resolve(TABLE, [], {"HAMI_NODE_SCHEDULER_POLICY": "x"})

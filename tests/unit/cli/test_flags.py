@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import pathlib
 import re
+from typing import Any
 
 import msgspec
 import pytest
 
-from hami.cli import errors, flag_table, flags
-from hami.extender import settings as settings_module
+from hami.cli import errors, flags, webhook_flags
+from hami.cli.flag_table import Table
+from hami.cli.scheduler_flags import TABLE
 from hami.extender.settings import Settings
 from hami.vendors.errors import ConfigError
 
@@ -39,11 +41,11 @@ HAMI = {
 
 
 def resolved(*argv: str, **environ: str) -> Settings:
-    return flags.resolve(argv, environ).settings
+    return flags.resolve(TABLE, argv, environ).settings
 
 
 def test_without_anything_all_is_default() -> None:
-    assert flags.resolve([], {}) == flags.Resolved(Settings())
+    assert flags.resolve(TABLE, [], {}) == flags.Resolved(Settings())
 
 
 @pytest.mark.parametrize(("word", "wanted"), HAMI.items())
@@ -84,7 +86,7 @@ def test_switches_are_read_as_go_reads_them(text: str, *, wanted: bool) -> None:
 
 @pytest.mark.parametrize("words", [["-v=4"], ["-v", "5"], ["--v=10"], ["-v4"], ["--v", "4"]])
 def test_klogs_level_four_and_above_is_debug(words: list[str]) -> None:
-    assert flags.resolve(words, {}) == flags.Resolved(Settings(debug=True))
+    assert flags.resolve(TABLE, words, {}) == flags.Resolved(Settings(debug=True))
 
 
 def test_a_lower_level_is_not_debug_and_debug_itself_decides() -> None:
@@ -114,7 +116,7 @@ def test_a_lower_level_is_not_debug_and_debug_itself_decides() -> None:
     }.items(),
 )
 def test_flags_without_effect_are_taken_and_answered(words: tuple[str, ...], why: str) -> None:
-    found = flags.resolve([*words, "--debug"], {})
+    found = flags.resolve(TABLE, [*words, "--debug"], {})
     assert found.settings == Settings(debug=True)
     (warning,) = found.warnings
     assert warning.startswith(words[0].partition("=")[0] + " has no effect: ")
@@ -122,7 +124,7 @@ def test_flags_without_effect_are_taken_and_answered(words: tuple[str, ...], why
 
 
 def test_a_switch_without_effect_that_is_off_needs_no_warning() -> None:
-    assert flags.resolve(["--enable-ascend=false"], {}).warnings == ()
+    assert flags.resolve(TABLE, ["--enable-ascend=false"], {}).warnings == ()
 
 
 def test_an_unknown_flag_names_the_nearest() -> None:
@@ -173,7 +175,7 @@ def test_flags_count_before_the_environment_and_that_before_the_file(
         "profiling: true\nnode-lock-timeout: 6m\nkube-qps: 4\n"
     )
     environ = {"HAMI_SCHEDULER_NAME": "env", "HAMI_GPU_SCHEDULER_POLICY": "numa"}
-    found = flags.resolve([f"--config={file}", "--scheduler-name=flag"], environ).settings
+    found = flags.resolve(TABLE, [f"--config={file}", "--scheduler-name=flag"], environ).settings
     assert found == Settings(
         scheduler_name="flag",
         gpu_scheduler_policy="numa",
@@ -217,24 +219,34 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         resolved(f"--config={tmp_path / 'none'}")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="cannot be read: 'utf-8'"):
+    with pytest.raises(ConfigError, match="byte 1: the file is not UTF-8 text"):
         resolved(f"--config={tmp_path / 'binary'}")
     (tmp_path / "large").write_text("#" * 70_000)
     with pytest.raises(ConfigError, match="more than 65536 characters"):
         resolved(f"--config={tmp_path / 'large'}")
 
 
-def test_every_setting_stands_in_the_help_in_the_groups_of_the_struct() -> None:
+@pytest.mark.parametrize("table", [TABLE, webhook_flags.TABLE])
+def test_every_setting_stands_in_the_help_in_the_groups_of_the_struct(table: Table[Any]) -> None:
     """The struct's source is the truth: `# Group.` lines, and the fields below each."""
     groups: dict[str, list[str]] = {}
-    for line in inspect.getsource(settings_module.Settings).splitlines():
+    for line in inspect.getsource(table.settings).splitlines():
         if group := re.fullmatch(r"    # (.+)\.", line):
             groups[group[1]] = []
         elif field := re.match(r"    (\w+): ", line):
             groups[list(groups)[-1]].append(field[1])
-    helped = {group: list(texts) for group, texts in flag_table.HELP.items()}
+    helped: dict[str, list[str]] = {}
+    for flag in table.flags.values():
+        helped.setdefault(flag.group, []).append(flag.field)
     assert helped == groups
-    assert all(text for texts in flag_table.HELP.values() for text in texts.values())
+    assert all(flag.help for flag in table.flags.values())
+
+
+def test_what_both_processes_can_be_told_means_the_same_in_both() -> None:
+    shared = TABLE.flags.keys() & webhook_flags.TABLE.flags.keys()
+    for key in shared - {"http-bind"}:  # the scheduler's is for its sibling on loopback
+        scheduler, webhook = TABLE.flags[key], webhook_flags.TABLE.flags[key]
+        assert (scheduler.kind, scheduler.default) == (webhook.kind, webhook.default), key
 
 
 def test_the_help_tells_default_variable_and_meaning_of_every_flag(
@@ -245,7 +257,7 @@ def test_the_help_tells_default_variable_and_meaning_of_every_flag(
         resolved("--help")
     assert ended.value.code == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for flag in flag_table.flags().values():
+    for flag in TABLE.flags.values():
         assert f"--{flag.spelling} " in printed
         assert " ".join(flag.help.split()) in printed
         assert flag.environment[0] in printed

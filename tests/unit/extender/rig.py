@@ -16,18 +16,22 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from hami.admission.rules import Rules
+from hami.extender import process
 from hami.extender.assembly import Scheduler
 from hami.extender.grant_keys import KeyFolder
 from hami.extender.settings import Settings
 from hami.kube.client import Client
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer
+from hami.vendors import device_config
 from hami.wire import codec, late_binding, node_register
 from tests import builders
 from tests.builders import GPU, NVIDIA
 from tests.scripted_api.server import ScriptedApi
 
 Object = dict[str, Any]
+BUILT_IN = device_config.load_or_built_in("")
 
 
 def node(name: str, *, cards: int = 1, late: bool = True, **annotations: str) -> Object:
@@ -130,6 +134,7 @@ async def running(
     seen: bool = True,
     hostname: str = "sched-1",
     tracer: Tracer | None = None,
+    rules: Rules | None = None,
     **settings: Any,
 ) -> AsyncIterator[Replica]:
     """Run a replica and all its background tasks."""
@@ -138,7 +143,7 @@ async def running(
         scheduler = Scheduler(
             chosen,
             client,
-            vendors=builders.VENDORS,
+            rules=rules or process.admission_rules(chosen, BUILT_IN),
             keys=KeyFolder(str(keys)) if keys else None,
             tracer=tracer or Tracer.disabled(),
             hostname=hostname,

@@ -407,11 +407,12 @@ async def test_readyz_tells_the_synced_leader_from_everybody_else(times: Times) 
         async with election.replica("sched-1") as one, election.replica("sched-2") as two:
             await election.elect("sched-1")
             await one.scheduler.readiness.require(5)
-            assert await readyz(one) == (200, "[+] caches\n[+] leader\nok\n")
+            assert await readyz(one) == (200, "[+] caches\n[+] leader\n[+] running\nok\n")
             holder = f"not the leader: sched-1_{UUID} holds the lease"
-            assert await readyz(two) == (503, f"[+] caches\n[-] leader: {holder}\nnot ready\n")
-            assert await readyz(two, "?webhook") == (200, "[+] caches\nok\n")
-            assert await readyz(one, "?webhook") == (200, "[+] caches\nok\n")
+            told = f"[+] caches\n[-] leader: {holder}\n[+] running\nnot ready\n"
+            assert await readyz(two) == (503, told)
+            assert await readyz(two, "?webhook") == (200, "[+] caches\n[+] running\nok\n")
+            assert await readyz(one, "?webhook") == (200, "[+] caches\n[+] running\nok\n")
 
 
 async def test_readyz_without_caches_is_ready_for_nothing() -> None:

@@ -1,7 +1,7 @@
 """Bytes of watched objects to what we keep of them.
 
-In a large cluster few pods have a GPU. A pod whose bytes name neither one of our resources nor one
-of our device lists is never decoded: two words of it are read, and it is gone.
+In a large cluster few pods have a GPU. A pod whose bytes name nothing that we look for is never
+decoded: two words of it are read, and it is gone.
 """
 
 from __future__ import annotations
@@ -11,23 +11,17 @@ from typing import TypeVar
 
 from hami.kube import raw
 from hami.kube.sink import Decode, Ignored
-from hami.vendors.row import Vendor
 from hami.wire import codec, objects
 
 T = TypeVar("T")
 
 
-def pods(vendors: Iterable[Vendor]) -> Decode[objects.Pod]:
-    """Return a decoder that ignores pods without anything of ours."""
-    needles = tuple(
-        f'"{word}"'.encode()
-        for vendor in vendors
-        for word in (vendor.resources.count, vendor.annotations.allocated)
-        if word
-    )
+def pods_with(needles: Iterable[str]) -> Decode[objects.Pod]:
+    """Return a decoder that ignores pods in whose JSON none of these texts stands."""
+    wanted = tuple(needle.encode() for needle in needles)
 
     def decode(body: bytes) -> objects.Pod | Ignored:
-        if raw.mentions(body, needles):
+        if raw.mentions(body, wanted):
             return codec.decode(body, objects.Pod, what="pod")
         return Ignored(*raw.meta(body))
 

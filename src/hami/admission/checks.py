@@ -1,0 +1,141 @@
+"""What a pod must not say: each check raises a Refusal that tells what to change.
+
+Whoever may create pods would otherwise take cards without being counted: by writing the
+annotations that record a grant, by naming the node himself, by looking past the container's limits
+(privileged, or with variables and mounts that replace ours), or by giving himself the highest
+priority.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+
+from hami.admission.cards import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
+from hami.admission.refusal import Refusal
+from hami.admission.rules import ANY, Rules
+from hami.vendors.row import Vendor
+from hami.wire import annotation_keys
+from hami.wire.objects import Container, EnvVar, Pod
+
+_OURS = (
+    annotation_keys.ASSIGNED_NODE,
+    annotation_keys.ASSIGNED_TIME,
+    annotation_keys.BIND_PHASE,
+    annotation_keys.BIND_TIME,
+    annotation_keys.GRANT_MAC,
+    annotation_keys.MIG_ALLOCATIONS,
+    annotation_keys.EXPLANATION,
+    annotation_keys.WAKE_UP,
+    annotation_keys.RESIZE,
+)
+_LIMIT_PREFIX = "CUDA_DEVICE_"
+_PRELOAD = "/etc/ld.so.preload"
+#: What a container may write to see no card.
+_SEES_NOTHING = (NO_DEVICES, "void", "")
+_HIGHEST = 0
+
+
+def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
+    """Return the keys that only the scheduler and the node agent write."""
+    lists = [
+        key
+        for vendor in vendors
+        for key in (vendor.annotations.to_allocate, vendor.annotations.allocated)
+        if key
+    ]
+    return tuple(dict.fromkeys([*_OURS, *lists]))
+
+
+def no_forged_grant(pod: Pod, vendors: Iterable[Vendor]) -> None:
+    forged = [key for key in protected_annotations(vendors) if key in pod.annotations]
+    if forged:
+        raise Refusal(
+            f"annotation {', '.join(forged)}: only the scheduler writes this, after it has placed "
+            "a pod; remove it from the pod (or from the template that makes it)"
+        )
+    if annotation_keys.ASSIGNED_NODE in pod.labels:
+        raise Refusal(
+            f"label {annotation_keys.ASSIGNED_NODE}: only the node agent writes this; remove it"
+        )
+
+
+def not_privileged(pod: Pod) -> None:
+    for _, container in pod.containers():
+        if container.security_context and container.security_context.privileged:
+            raise Refusal(
+                f"container {container.name} is privileged: it would see every GPU of its node, "
+                "whatever it was given; remove securityContext.privileged from it, or the GPU "
+                "from the pod"
+            )
+
+
+def no_node_named(pod: Pod) -> None:
+    if pod.node_name:
+        raise Refusal(
+            f"pod has node assigned: spec.nodeName {pod.node_name} would keep the scheduler from "
+            "counting its GPUs; write nodeSelector kubernetes.io/hostname instead"
+        )
+
+
+def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset[str]) -> None:
+    """Check a pod that shares cards: all its containers, since any might reach for more."""
+    hook = posixpath.join(rules.hook_path, "vgpu")
+    for _, container in pod.containers():
+        for variable in container.env or ():
+            if variable is not None:
+                _check_variable(container, variable, has_cards=container.name in with_cards)
+        for mount in container.volume_mounts or ():
+            path = posixpath.normpath(f"/{(mount and mount.mount_path) or ''}".replace("//", "/"))
+            for ours in (_PRELOAD, hook):
+                if path == ours or path.startswith(f"{ours}/"):
+                    raise Refusal(
+                        f"container {container.name}: volumeMount {path} lies where the library "
+                        f"that holds shares of a GPU is mounted ({ours}); choose another mountPath"
+                    )
+
+
+def _check_variable(container: Container, variable: EnvVar, *, has_cards: bool) -> None:
+    name = variable.name or ""
+    if name == VISIBLE_DEVICES:
+        if not has_cards and variable.value in _SEES_NOTHING:
+            return
+        rule = "would choose other GPUs than the pod was given"
+    elif name.startswith(_LIMIT_PREFIX):
+        rule = "would replace the limits of the share"
+    else:
+        return
+    raise Refusal(
+        f"container {container.name}: env {name} {rule}; remove it, the node agent sets what the "
+        "container needs"
+    )
+
+
+def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Rules) -> None:
+    """Check who asks for the highest priority, by resource or by the variable it becomes."""
+    if _may_have_highest(pod, rules):
+        return
+    for variable in container.env or ():
+        if variable is None or variable.name != TASK_PRIORITY:
+            continue
+        text = (variable.value or "").strip()
+        # The library takes whatever is no number for 0; so does this.
+        if text.isascii() and text.isdigit() and int(text) != _HIGHEST:
+            continue
+        raise Refusal(
+            f"container {container.name}: {priority or TASK_PRIORITY} {text or 'from elsewhere'} "
+            f"is the highest priority, which namespace {pod.namespace or 'default'} may not have; "
+            "write 1 or more, or have the namespace or the pod's PriorityClass added to "
+            "--high-priority-namespaces or --high-priority-classes "
+            "(chart: scheduler.admissionWebhook.highPriority)"
+        )
+
+
+def _may_have_highest(pod: Pod, rules: Rules) -> bool:
+    namespaces = rules.high_priority_namespaces
+    wanted = (pod.spec and pod.spec.priority_class_name) or ""
+    return (
+        ANY in namespaces
+        or pod.namespace in namespaces
+        or (bool(wanted) and wanted in rules.high_priority_classes)
+    )

@@ -1,0 +1,100 @@
+"""The JSON Patch that turns a pod into what it became: no operation more than is needed.
+
+Both pods are structs of the few fields we know, so the patch can touch nothing else of the API
+server's document: quantities, variables, annotations, scheduler and runtime class are addressed one
+by one. What is null or absent in the document is None here; `add` replaces the one and makes the
+other, so the two need not be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hami.wire import objects
+
+Operation = Mapping[str, object]
+
+
+def between(before: objects.Pod, after: objects.Pod) -> tuple[Operation, ...]:
+    """Return the operations; none if nothing has changed."""
+    return tuple(_pod(before, after))
+
+
+def _pod(before: objects.Pod, after: objects.Pod) -> Iterator[Operation]:
+    # The API server writes `metadata` on every object, however empty.
+    had = before.metadata.annotations if before.metadata else None
+    has = after.metadata.annotations if after.metadata else None
+    yield from _mapping("/metadata/annotations", had, has)
+    old, new = before.spec or objects.PodSpec(), after.spec or objects.PodSpec()
+    if old.scheduler_name != new.scheduler_name:
+        yield _add("/spec/schedulerName", new.scheduler_name)
+    if old.runtime_class_name != new.runtime_class_name:
+        yield _add("/spec/runtimeClassName", new.runtime_class_name)
+    yield from _containers("/spec/initContainers", old.init_containers, new.init_containers)
+    yield from _containers("/spec/containers", old.containers, new.containers)
+
+
+def _containers(
+    path: str,
+    before: Sequence[objects.Container | None] | None,
+    after: Sequence[objects.Container | None] | None,
+) -> Iterator[Operation]:
+    for place, (old, new) in enumerate(zip(before or (), after or (), strict=True)):
+        if old is None or new is None or old == new:
+            continue
+        yield from _resources(f"{path}/{place}/resources", old.resources, new.resources)
+        yield from _env(f"{path}/{place}/env", old.env, new.env)
+
+
+def _resources(
+    path: str, before: objects.Resources | None, after: objects.Resources | None
+) -> Iterator[Operation]:
+    if before == after or after is None:
+        return
+    if before is None:
+        parts = {"limits": after.limits, "requests": after.requests}
+        yield _add(path, {key: amounts for key, amounts in parts.items() if amounts})
+        return
+    yield from _mapping(f"{path}/limits", before.limits, after.limits)
+    yield from _mapping(f"{path}/requests", before.requests, after.requests)
+
+
+def _env(
+    path: str,
+    before: Sequence[objects.EnvVar | None] | None,
+    after: Sequence[objects.EnvVar | None] | None,
+) -> Iterator[Operation]:
+    old, new = list(before or ()), list(after or ())
+    if before is None and new:
+        yield _add(path, new)
+        return
+    for place, variable in enumerate(new):
+        if place >= len(old):
+            yield _add(f"{path}/-", variable)
+        elif old[place] != variable:
+            # As a whole: where its value comes from must go as well.
+            yield {"op": "replace", "path": f"{path}/{place}", "value": variable}
+
+
+def _mapping(
+    path: str, before: Mapping[str, object] | None, after: Mapping[str, object] | None
+) -> Iterator[Operation]:
+    if before is None:
+        if after:
+            yield _add(path, after)
+        return
+    has = after or {}
+    for key in before:
+        if key not in has:
+            yield {"op": "remove", "path": f"{path}/{_escaped(key)}"}
+    for key, value in has.items():
+        if key not in before or before[key] != value:
+            yield _add(f"{path}/{_escaped(key)}", value)
+
+
+def _add(path: str, value: object) -> Operation:
+    return {"op": "add", "path": path, "value": value}
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

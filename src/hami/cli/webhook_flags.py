@@ -1,0 +1,55 @@
+"""The flags of `hami webhook`: what each means, and what must hold between them."""
+
+from __future__ import annotations
+
+from hami.admission.settings import Settings
+from hami.cli import flag_checks
+from hami.cli.flag_table import Failure, Table
+
+_DESCRIPTION = (
+    "Replace MIG profiles that the cluster does not have when pods are created, and nothing else:\n"
+    "for clusters without our scheduler, which has the same within it."
+)
+_HELP = {
+    "Serving": {
+        "http_bind": "where /webhook and health answer",
+        "cert_file": "certificate (PEM) to serve HTTPS with; read again when it changes",
+        "key_file": "its key (PEM)",
+        "metrics_bind_address": "where /metrics answers; empty: nowhere",
+        "shutdown_delay": "how long new requests are still answered after SIGTERM",
+        "drain_timeout": "how long requests under way may take to end after that",
+    },
+    "Fallback": {
+        "mig_fallback": "when a profile counts as missing: type (no node has it) or available (or "
+        "none is free)",
+        "mig_fallback_file": "YAML file of chains of profiles; empty: the built-in ones",
+        "device_config_file": "device-config.yaml, for the name of the GPU resource; empty: "
+        "nvidia.com/gpu",
+    },
+    "The API server": {
+        "kubeconfig": "file that says where the API server is; empty: the pod's service account, "
+        "then ~/.kube/config",
+        "kube_qps": "requests per second to it; 0: without limit",
+        "kube_burst": "requests at once to it; 0: without limit",
+        "kube_timeout": "how long one request may take; 0: 30 seconds",
+        "resync_interval": "time between two comparisons of the caches with it",
+    },
+    "Telling": {
+        "debug": "log every decision; klog's -v=4 and above do the same",
+        "otlp_endpoint": "address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces",
+    },
+}
+
+
+def _fallback(settings: Settings, failure: Failure) -> None:
+    modes = flag_checks.fallback_modes(off=False)
+    meaning = "a way to replace MIG profiles"
+    flag_checks.one_of("mig_fallback", settings.mig_fallback, modes, failure, meaning=meaning)
+
+
+TABLE = Table(
+    Settings,
+    description=_DESCRIPTION,
+    help=_HELP,
+    checks=(flag_checks.addresses, flag_checks.certificates, _fallback, flag_checks.traces),
+)
