@@ -23,6 +23,7 @@ from hami.admission.rules import Facts, Rules
 from hami.extender import cluster_metrics, explaining, roles, telling
 from hami.extender.binding import Binder
 from hami.extender.bookings import Bookings
+from hami.extender.bypassed import Bypassed
 from hami.extender.fates import Fates
 from hami.extender.filtering import Filter
 from hami.extender.grant_keys import KeyFolder
@@ -98,6 +99,14 @@ class Scheduler:
         self.recorder = events.EventRecorder(
             client, component=settings.scheduler_name, host=hostname
         )
+        teller = telling.Teller(self.recorder)
+        bypassed = Bypassed(
+            world,
+            teller,
+            leads=lambda: self.leadership.leading,
+            scheduler_name=settings.scheduler_name,
+        )
+        self.instruments.bypassed_pods.set_function(lambda: len(bypassed))
         self.binder = Binder(
             client=client,
             world=world,
@@ -159,7 +168,7 @@ class Scheduler:
                 waiting=self.waiting,
                 defaults=defaults,
             ),
-            teller=telling.Teller(self.recorder),
+            teller=teller,
             instruments=self.instruments,
             tracer=tracer,
             budget=settings.filter_budget,

@@ -46,6 +46,10 @@ class Instruments:
         self.waiting_pods = make.gauge(
             "hami_scheduler_waiting_pods", "Pods that no node could take when last asked."
         )
+        self.bypassed_pods = make.gauge(
+            "hami_scheduler_bypassed_pods",
+            "Pods on nodes that ask for cards and were not placed by us; must be 0.",
+        )
         self.drift = make.gauge(
             "hami_scheduler_drift",
             "Differences between the kept state and the API server's, found and mended; must be 0.",

@@ -37,6 +37,9 @@ class Teller:
         message = f"Successfully binding node [{args.node}] to {key}"
         self._tell_of(args, "Normal", "BindingSucceed", message)
 
+    def bypassed(self, pod: objects.Pod, message: str) -> None:
+        self._tell(pod, "Warning", "AdmissionBypassed", message)
+
     def _tell(self, pod: objects.Pod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(
             namespace=pod.namespace,
