@@ -49,12 +49,13 @@ async def test_a_pod_bound_without_us_is_counted_and_told_until_it_is_gone() -> 
 async def test_only_the_leader_tells(caplog: pytest.LogCaptureFixture) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
-        lease = {
-            "leader_elect": True,
-            "leader_elect_resource_name": "l",
-            "leader_elect_resource_namespace": "kube-system",
-        }
-        async with rig.running(api, ready=False, **lease) as replica:
+        async with rig.running(
+            api,
+            ready=False,
+            leader_elect=True,
+            leader_elect_resource_name="lease",
+            leader_elect_resource_namespace="kube-system",
+        ) as replica:
             for cache in replica.scheduler.caches.values():
                 await cache.wait_synced()
             api.put(bound_by_another("past"))
