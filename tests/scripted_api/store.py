@@ -22,9 +22,14 @@ KINDS = {
     "resourcequotas": ("ResourceQuota", "v1"),
     "events": ("Event", "v1"),
     "leases": ("Lease", "coordination.k8s.io/v1"),
+    "secrets": ("Secret", "v1"),
+    "mutatingwebhookconfigurations": (
+        "MutatingWebhookConfiguration",
+        "admissionregistration.k8s.io/v1",
+    ),
 }
 RESOURCES = {kind: resource for resource, (kind, _) in KINDS.items()}
-CLUSTER_WIDE = {"nodes"}
+CLUSTER_WIDE = {"nodes", "mutatingwebhookconfigurations"}
 
 
 class Refused(Exception):  # noqa: N818 - it names what happened to the request
@@ -91,6 +96,8 @@ class Store:
         if resource == "leases" and not meta.get("resourceVersion"):
             raise Refused(422, "Invalid", "metadata.resourceVersion: must be specified")
         self._check(resource, before, meta)
+        if resource == "secrets" and before.get("type") != after.get("type"):
+            raise Refused(422, "Invalid", "type: Invalid value: field is immutable")
         return self._change(resource, before, after)
 
     def patch(self, resource: str, namespace: str, name: str, patch: Object) -> Object:

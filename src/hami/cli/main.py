@@ -25,6 +25,21 @@ COMMANDS = {
         "hami.cli.scheduler_config",
         "write the configuration of that kube-scheduler",
     ),
+    ("webhook",): ("hami.cli.webhook", "replace MIG profiles that the cluster does not have"),
+    ("certs", "create"): (
+        "hami.cli.certs_create",
+        "make or renew the webhook's certificate and the key that signs grants",
+    ),
+    ("certs", "patch"): (
+        "hami.cli.certs_patch",
+        "have the API server trust the webhook's certificate",
+    ),
+    ("certs", "rotate-grant-key"): (
+        "hami.cli.certs_rotate_grant_key",
+        "sign grants with a new key",
+    ),
+    ("cleanup",): ("hami.cli.cleanup", "after an uninstall, remove what is left behind"),
+    ("image", "build"): ("hami.cli.image_build", "build the image of hami as an archive"),
     ("explain",): ("hami.cli.explain", "tell why a pod waits, or which cards it got"),
     ("version",): ("hami.cli.version", "print the version"),
 }

@@ -25,6 +25,16 @@ def events(namespace: str, name: str | None = None) -> str:
     return _core("events", namespace, name)
 
 
+def secrets(namespace: str, name: str | None = None) -> str:
+    return _core("secrets", namespace, name)
+
+
+def mutating_webhooks(name: str) -> str:
+    """Return where the MutatingWebhookConfiguration of this name is."""
+    base = "/apis/admissionregistration.k8s.io/v1"
+    return _path(base, "mutatingwebhookconfigurations", None, name)
+
+
 def lease(namespace: str, name: str) -> str:
     return _path("/apis/coordination.k8s.io/v1", "leases", namespace, name)
 

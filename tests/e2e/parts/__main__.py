@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from tests.e2e.parts import cache, catalogue, image_archives
+from tests.e2e.parts import api_schemas, cache, catalogue, image_archives
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
             *catalogue.every_part(),
             image_archives.base_images(),
             image_archives.kube_scheduler_image(),
+            api_schemas.api_schemas(),
         )
         for part in parts:
             catalogue.provide(part)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import subprocess
 from pathlib import Path
 
 import hami.image
+from hami.cli import image_build
 from hami.image import recipes
-from tests.e2e.parts import cache, catalogue, project
+from tests.e2e.parts import cache, catalogue
 from tests.e2e.parts.cache import Part, Say
 
 BUSYBOX = "hami.test/busybox:1"
@@ -57,32 +57,7 @@ def kube_scheduler_image() -> Part:
 
 def build_hami_image(out: Path, say: Say = cache.say) -> Path:
     """Build our own image from this checkout; layers that did not change come from the cache."""
-    wheels = out.parent / "wheel"
-    subprocess.run(
-        [
-            project.ROOT / ".venv/bin/python",
-            "-m",
-            "hatchling",
-            "build",
-            "-t",
-            "wheel",
-            "-d",
-            str(wheels),
-        ],
-        cwd=project.ROOT,
-        check=True,
-        capture_output=True,
-    )
-    [wheel] = wheels.glob("*.whl")
-    recipes.hami(
-        out,
-        names=[HAMI],
-        wheel=wheel,
-        requirements=project.ROOT / "requirements/runtime.txt",
-        uv=project.uv(),
-        cache=cache.packages_folder(),
-        say=say,
-    )
+    image_build.build(out, names=[HAMI], cache=cache.packages_folder(), say=say)
     return out
 
 

@@ -12,6 +12,19 @@ from hami.cli import errors, main, version
 from hami.vendors.errors import ConfigError
 from hami.wire.errors import WireError
 
+EVERY = [
+    "scheduler",
+    "scheduler config",
+    "webhook",
+    "certs create",
+    "certs patch",
+    "certs rotate-grant-key",
+    "cleanup",
+    "image build",
+    "explain",
+    "version",
+]
+
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main.main(words)
@@ -26,12 +39,7 @@ def test_help_lists_every_command_and_nothing_else(
     code, out, err = run(capsys, word)
     assert (code, err) == (0, "")
     listed = out.partition("commands:\n")[2].partition("\n\n")[0].splitlines()
-    assert [line[2:].partition("  ")[0].strip() for line in listed] == [
-        "scheduler",
-        "scheduler config",
-        "explain",
-        "version",
-    ]
+    assert [line[2:].partition("  ")[0].strip() for line in listed] == EVERY
 
 
 def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +53,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     code, out, err = run(capsys, "schedler", "--debug")
     assert (code, out) == (2, "")
     assert err == (
-        "hami: no command 'schedler'; did you mean scheduler?; there are: "
-        "scheduler, scheduler config, explain, version\n"
+        f"hami: no command 'schedler'; did you mean scheduler?; there are: {', '.join(EVERY)}\n"
     )
 
 

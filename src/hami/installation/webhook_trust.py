@@ -1,0 +1,100 @@
+"""Which authorities the API server trusts when it calls our webhook: its configuration's caBundle.
+
+`set_from_secret` makes it exactly what the Secret says. `add` is for a renewal: the new authority
+is trusted beside the old ones before the first server shows its certificate.
+
+Items of a list cannot be addressed by a merge patch. So the configuration is read, changed and
+written back in the version that was read, and everything else in it stays: policies, selectors,
+rules.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+from hami.installation import errors, pem, secret_objects
+from hami.installation.job import Job
+from hami.kube import errors as kube_errors
+from hami.kube import paths
+from hami.wire import codec
+
+#: Seconds that a job waits for the objects it is about: the chart makes them in the same moment.
+WAIT_S = 30.0
+
+
+async def set_from_secret(job: Job, *, namespace: str, secret: str, webhook: str) -> None:
+    """Have every webhook of the configuration trust what the Secret's ca.crt holds, only that."""
+
+    async def step() -> None:
+        bundle = await _bundle(job, namespace, secret)
+        if not await _change(job, webhook, lambda _: bundle):
+            raise errors.NotThereYet(
+                f"MutatingWebhookConfiguration {webhook}",
+                "there is none",
+                "install the chart with the webhook enabled, or correct --webhook",
+            )
+
+    await job.persist(step, patience=WAIT_S)
+
+
+async def add(job: Job, webhook: str, authorities: bytes) -> bool:
+    """Have every webhook trust these as well; False: there is no such configuration yet."""
+
+    def extended(bundle: bytes) -> bytes:
+        # One that cannot be read protects nothing, and no call succeeds with it.
+        return pem.joined(bundle if pem.readable(bundle) else b"", authorities)
+
+    return await job.persist(lambda: _change(job, webhook, extended))
+
+
+async def _bundle(job: Job, namespace: str, name: str) -> bytes:
+    secret = await secret_objects.read(job.client, namespace, name)
+    if secret is None:
+        raise errors.NotThereYet(
+            f"Secret {namespace}/{name}", "there is none", "run `hami certs create` first"
+        )
+    bundle = secret.entry("ca.crt")
+    if not pem.readable(bundle):
+        raise errors.InstallationError(
+            f"Secret {namespace}/{name}",
+            "has no entry ca.crt with certificates in PEM form",
+            "write there the authority that signed its tls.crt, "
+            "or delete the Secret and run `hami certs create`",
+        )
+    return bundle
+
+
+async def _change(job: Job, name: str, change: Callable[[bytes], bytes]) -> bool:
+    """Change what each webhook trusts; False: there is no such configuration."""
+    path = paths.mutating_webhooks(name)
+    what = f"MutatingWebhookConfiguration {name}"
+    try:
+        body = await job.client.get(path)
+    except kube_errors.NotFound:
+        return False
+    document = codec.decode(body, dict[str, Any], what=what)
+    hooks = document.get("webhooks") or []
+    changed = [_trusting(hook, change) for hook in hooks]
+    if changed == hooks:
+        job.say(f"{what}: trusts the right authorities already")
+        return True
+    await job.client.replace(path, codec.encode({**document, "webhooks": changed}))
+    names = ", ".join(str(hook.get("name")) for hook in changed)
+    job.say(f"{what}: has new authorities to trust, for {names}")
+    return True
+
+
+def _trusting(hook: dict[str, Any], change: Callable[[bytes], bytes]) -> dict[str, Any]:
+    target = hook.get("clientConfig") or {}
+    bundle = base64.b64encode(change(_decoded(target.get("caBundle")))).decode()
+    return {**hook, "clientConfig": {**target, "caBundle": bundle}}
+
+
+def _decoded(text: str | None) -> bytes:
+    try:
+        return base64.b64decode(text or "", validate=True)
+    except (binascii.Error, ValueError):
+        return b""
