@@ -1,0 +1,37 @@
+{{/*
+Values that nobody here reads: HAMi's for parts that this version lacks, and misspelt ones. A JSON list of their names. The
+lists of what is read are those of values.yaml; a test holds them equal.
+*/}}
+{{- define "hami.unknownValues" -}}
+{{- $known := dict
+  "" (list "global" "nameOverride" "fullnameOverride" "namespaceOverride" "resourceName" "resourceMem" "resourceMemPercentage"
+    "resourceCores" "resourcePriority" "schedulerName" "legacyMetrics" "prometheus" "podSecurityPolicy" "fallback"
+    "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "devices" "device-config")
+  "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
+    "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"
+    "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "extenderHTTPTimeout"
+    "kubeQPS" "kubeBurst" "kubeTimeout" "metricsBindAddress" "livenessProbe" "shutdownDelay" "drainTimeout"
+    "clientCASecret" "grantKey" "kubeScheduler" "extender" "admissionWebhook" "certManager" "patch" "service")
+  "scheduler.kubeScheduler" (list "enabled" "image" "resources" "extraArgs" "extraNewArgs")
+  "scheduler.extender" (list "image" "resources" "extraArgs")
+  "scheduler.admissionWebhook" (list "enabled" "failurePolicy" "reinvocationPolicy" "timeoutSeconds" "whitelistNamespaces"
+    "manageNamespaceSelector" "namespaceSelector" "objectSelector" "customURL" "existingSecret" "caBundle" "highPriority")
+  "scheduler.patch" (list "enabled" "lifetime" "priorityClassName" "podAnnotations" "nodeSelector" "tolerations" "runAsUser")
+  "scheduler.service" (list "type" "httpPort" "schedulerPort" "httpTargetPort" "monitorPort" "monitorTargetPort" "labels" "annotations")
+  "fallback" (list "mode" "gpu" "chains")
+  "admissionPolicy" (list "enabled" "trustedAccounts")
+  "webhookOnly" (list "enabled" "replicas")
+  "devicePlugin" (list "deviceSplitCount" "deviceMemoryScaling" "deviceCoreScaling" "preConfiguredDeviceMemory" "disablecorelimit"
+    "enableNumaTopology" "runtimeClassName" "libPath")
+  "devices" (list "nvidia")
+  "devices.nvidia" (list "gpuCorePolicy" "libCudaLogLevel") }}
+{{- $unknown := list }}
+{{- range $section, $names := $known }}
+{{- $values := $.Values }}
+{{- range (compact (splitList "." $section)) }}{{ $values = get $values . | default dict }}{{ end }}
+{{- range $name := keys $values | sortAlpha }}
+{{- if not (has $name $names) }}{{ $unknown = append $unknown (trimPrefix "." (printf "%s.%s" $section $name)) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- toJson $unknown }}
+{{- end }}

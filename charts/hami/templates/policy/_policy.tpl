@@ -1,0 +1,76 @@
+{{/*
+What the two policies share. Both ask the same questions: does one of our keys change at all, may
+this account write that key, and does an agent stay on its own node.
+
+With failurePolicy Fail an expression that fails refuses the write, also kubelet's. So none can:
+fields are read as optionals, and loops run over our keys, whose number is known, never over what
+a user has written, who could make them too costly.
+*/}}
+
+{{/* "true" where the API server knows policies (1.30) and there is somebody who grants cards. */}}
+{{- define "hami.policy.enabled" -}}
+{{- if and .Values.admissionPolicy.enabled (not .Values.webhookOnly.enabled) (ge (include "hami.kubeMinor" . | int) 30) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- define "hami.policy.scheduler" -}}
+{{ printf "system:serviceaccount:%s:%s" (include "hami.namespace" .) (include "hami.scheduler" .) }}
+{{- end -}}
+{{- define "hami.policy.agent" -}}
+{{ printf "system:serviceaccount:%s:%s" (include "hami.namespace" .) (include "hami.devicePlugin" .) }}
+{{- end -}}
+
+{{/*
+Most writes to pods and nodes are status, by kubelet. They end here, where the maps are equal.
+All in one condition: the API server evaluates every condition before it looks at the first.
+*/}}
+{{- define "hami.policy.matchConditions" -}}
+- name: annotations-or-labels-change
+  expression: >-
+    oldObject == null ||
+    object.?metadata.?annotations.orValue({}) != oldObject.?metadata.?annotations.orValue({}) ||
+    object.?metadata.?labels.orValue({}) != oldObject.?metadata.?labels.orValue({})
+{{- end -}}
+
+{{/*
+Who writes, and the annotations before and after. From 1.30 on the token that kubelet mounts into a
+pod names the pod's node.
+*/}}
+{{- define "hami.policy.variables" -}}
+- name: user
+  expression: request.?userInfo.?username.orValue("")
+- name: isTrusted
+  expression: >-
+    variables.user in {{ .Values.admissionPolicy.trustedAccounts | default list | toJson }}
+- name: isScheduler
+  expression: >-
+    variables.user == {{ include "hami.policy.scheduler" . | toJson }}
+- name: isAgent
+  expression: >-
+    variables.user == {{ include "hami.policy.agent" . | toJson }} && !variables.isTrusted
+- name: nodesOfToken
+  expression: request.?userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([])
+- name: nodeOfToken
+  expression: 'variables.nodesOfToken.size() == 1 ? variables.nodesOfToken[0] : ""'
+- name: annotations
+  expression: object.?metadata.?annotations.orValue({})
+- name: oldAnnotations
+  expression: 'oldObject == null ? {} : oldObject.?metadata.?annotations.orValue({})'
+{{- end -}}
+
+{{/* How a refusal goes on after the keys and the account. */}}
+{{- define "hami.policy.whoMay" -}}
+{{ printf " must not add, change or remove this. Only hami does, each account its part: %s, and on its own node %s. Leave it as it is, and out of what you write. If this account must write it, add it to the chart's value admissionPolicy.trustedAccounts." (include "hami.policy.scheduler" .) (include "hami.policy.agent" .) }}
+{{- end -}}
+
+{{/* The binding that puts a policy in force; both have one name. Takes root and name. */}}
+{{- define "hami.policy.binding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "hami.metadata" . | nindent 2 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end -}}

@@ -1,0 +1,59 @@
+"""Pods that ask for cards as users write them: without a scheduler's name, and what became of them.
+
+A dry run passes admission like any other create and leaves nothing, so most tests only try.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from typing import Any
+
+from tests.e2e import pods
+from tests.e2e.install import nodes, scheduler_config
+from tests.kubeapi.client import ApiError, Client, Object
+from tests.kubeapi.paths import pods as pods_path
+
+DEFAULT_SCHEDULER = "default-scheduler"
+SHARE = nodes.limits(1, memory=1000)
+SOMEBODY = {"Impersonate-User": "somebody", "Impersonate-Group": "system:masters"}
+"""Headers of a user who may do everything, and whom no policy trusts."""
+
+
+def gpu_pod(name: str, asked: Object | None = None, **spec: Any) -> Object:
+    return pods.pod(name, container=SHARE if asked is None else asked, **spec)
+
+
+def tried(
+    client: Client, namespace: str, body: Object, headers: Mapping[str, str] | None = None
+) -> Object:
+    """Give the pod as it would be created; raise ApiError where it would be refused."""
+    return client.call(
+        "POST", pods_path(namespace), body=body, query={"dryRun": "All"}, headers=headers or {}
+    )
+
+
+def refused(
+    client: Client, namespace: str, body: Object, headers: Mapping[str, str] | None = None
+) -> ApiError:
+    """Give the API server's words; a pod that is admitted is a failure."""
+    try:
+        made = tried(client, namespace, body, headers)
+    except ApiError as error:
+        return error
+    raise AssertionError(f"admitted: {made}")
+
+
+def is_ours(pod: Object) -> bool:
+    """Whether admission took the pod over."""
+    name = pod["spec"]["schedulerName"]
+    assert name in {scheduler_config.NAME, DEFAULT_SCHEDULER}, pod
+    return bool(name == scheduler_config.NAME)
+
+
+def could_not_ask(error: ApiError) -> bool:
+    """Whether the API server refused because nobody answered it."""
+    return (
+        error.status == http.client.INTERNAL_SERVER_ERROR
+        and "failed calling webhook" in error.message
+    )

@@ -1,0 +1,46 @@
+"""Whose annotations are whose, from the product's own names: a new one must be put down here."""
+
+from __future__ import annotations
+
+from hami.serving import tracing
+from hami.vendors import table
+from hami.wire import annotation_keys
+from tests.e2e.install.nodes import KEYS
+
+OURS_ON_PODS = {
+    annotation_keys.ASSIGNED_NODE,
+    annotation_keys.ASSIGNED_TIME,
+    annotation_keys.BIND_PHASE,
+    annotation_keys.BIND_TIME,
+    annotation_keys.GRANT_MAC,
+    annotation_keys.MIG_ALLOCATIONS,
+    annotation_keys.EXPLANATION,
+    annotation_keys.WAKE_UP,
+    annotation_keys.RESIZE,
+    *(vendor.annotations.to_allocate for vendor in table.built_in()),
+    *(vendor.annotations.allocated for vendor in table.built_in()),
+}
+OF_THE_AGENT_ON_PODS = {
+    annotation_keys.BIND_PHASE,
+    annotation_keys.MIG_ALLOCATIONS,
+    KEYS.to_allocate,
+}
+#: What comes with a pod from its user, or from our webhook, which writes in the user's name.
+OF_USERS_ON_PODS = {
+    annotation_keys.FALLBACK,
+    annotation_keys.NODE_POLICY,
+    annotation_keys.GPU_POLICY,
+    annotation_keys.SCORING_WEIGHTS,
+    tracing.ANNOTATION,
+    *(KEYS.use_type, KEYS.nouse_type, KEYS.use_uuid, KEYS.nouse_uuid, KEYS.mode, KEYS.numa_bind),
+}
+
+OF_THE_SCHEDULER_ON_NODES = {KEYS.handshake, annotation_keys.NODE_LOCK, annotation_keys.WAKE_UP}
+OF_THE_AGENT_ON_NODES = {
+    KEYS.handshake,
+    KEYS.register,
+    KEYS.pair_scores,
+    KEYS.binding,
+    annotation_keys.NODE_LOCK,
+}
+OURS_ON_NODES = OF_THE_SCHEDULER_ON_NODES | OF_THE_AGENT_ON_NODES
