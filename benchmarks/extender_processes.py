@@ -46,11 +46,11 @@ class StartError(Exception):
 @contextlib.contextmanager
 def fake_api(nodes: int, placed: int) -> Iterator[Fake]:
     command = [sys.executable, "-m", "benchmarks.extender_api", str(nodes), str(placed)]
-    with tempfile.TemporaryDirectory() as folder, _running(command, stdout=subprocess.PIPE) as api:
+    with tempfile.TemporaryDirectory() as folder, running(command, stdout=subprocess.PIPE) as api:
         assert api.stdout is not None
         url = api.stdout.readline().decode().strip()
         kubeconfig = pathlib.Path(folder) / "kubeconfig"
-        kubeconfig.write_bytes(codec.encode(_kubeconfig(url)))
+        kubeconfig.write_bytes(codec.encode(access_to(url)))
         yield Fake(url, kubeconfig)
 
 
@@ -72,9 +72,9 @@ def ours(fake: Fake) -> Iterator[Extender]:
     command = [sys.executable, "-m", "hami", "scheduler", *_common(port, metrics_port)]
     command += [f"--kubeconfig={fake.kubeconfig}", "--leader-elect=false", "--grant-key-dir="]
     begin = time.perf_counter()
-    with tempfile.TemporaryFile() as log, _running(command, stderr=log) as process:
+    with tempfile.TemporaryFile() as log, running(command, stderr=log) as process:
         try:
-            _await(process, lambda: _is_ready(port))
+            wait_until(process, lambda: _is_ready(port))
         except StartError as error:
             log.seek(0)
             raise StartError(f"{error}: {log.read()[-2000:].decode(errors='replace')}") from error
@@ -95,9 +95,9 @@ def theirs(fake: Fake, binary: str, asks: Callable[[int], bool]) -> Iterator[Ext
         begin = time.perf_counter()
         with (
             pathlib.Path(os.devnull).open("wb") as nowhere,
-            _running(command, stdout=nowhere, stderr=nowhere, env=environment) as process,
+            running(command, stdout=nowhere, stderr=nowhere, env=environment) as process,
         ):
-            _await(process, lambda: _is_ready(port) and asks(port))
+            wait_until(process, lambda: _is_ready(port) and asks(port))
             start = time.perf_counter() - begin
             yield Extender(process.pid, port, metrics_port, start)
 
@@ -111,7 +111,7 @@ def _common(port: int, metrics_port: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], **how: object) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], **how: object) -> Iterator[subprocess.Popen[bytes]]:
     process: subprocess.Popen[bytes] = subprocess.Popen(command, **how)  # type: ignore[call-overload]  # noqa: S603  ours, or named by the user
     try:
         yield process
@@ -126,7 +126,7 @@ def _running(command: list[str], **how: object) -> Iterator[subprocess.Popen[byt
             process.stdout.close()
 
 
-def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
+def wait_until(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
     end = time.perf_counter() + _START
     while not ready():
         if process.poll() is not None:
@@ -144,11 +144,12 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def _kubeconfig(url: str) -> dict[str, object]:
+def access_to(url: str, **cluster: str) -> dict[str, object]:
+    """Return a kubeconfig that names a server; `cluster` says more of it, as the file has it."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "bench", "cluster": {"server": url}}],
+        "clusters": [{"name": "bench", "cluster": {"server": url, **cluster}}],
         "users": [{"name": "bench", "user": {"token": "bench"}}],
         "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
         "current-context": "bench",

@@ -18,6 +18,7 @@ TASK_PRIORITY = "CUDA_TASK_PRIORITY"
 CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = "none"
+_NVIDIA_DOMAIN = "nvidia.com/"
 
 
 def completed(container: Container, vendor: Vendor) -> Container:
@@ -26,11 +27,12 @@ def completed(container: Container, vendor: Vendor) -> Container:
     limits = (container.resources and container.resources.limits) or {}
     sizes = (names.cores, names.memory, names.memory_percentage)
     given: dict[str, Amount] = {}
-    if names.count not in limits and any(name and name in limits for name in sizes):
+    if limits.get(names.count) is None:
         asked = container.amount(names.count)
-        if asked is not None:
+        if asked is not None and wants(container, vendor):
+            # The API server wants a limit for what is requested of such a resource.
             given[names.count] = asked
-        elif vendor.default_count:
+        elif asked is None and vendor.default_count and any(n and n in limits for n in sizes):
             given[names.count] = str(vendor.default_count)
     if given:
         container = edits.amounts(container, limits=given)
@@ -74,11 +76,12 @@ def with_variables(container: Container, vendor: Vendor, settings: NvidiaSetting
 
 def hidden(container: Container, vendor: Vendor) -> Container:
     """Return a container that sees no card, unless it asks for one in a way we do not know."""
-    # Whoever offers nvidia.com/mig-1g.10gb or nvidia.com/gpu.shared hands cards out by this name.
-    domain = vendor.resources.count.partition("/")[0] + "/"
+    # Whoever offers nvidia.com/mig-1g.10gb or nvidia.com/gpu.shared hands cards out by this name;
+    # beside such a plugin ours may go by another.
+    domains = (vendor.resources.count.partition("/")[0] + "/", _NVIDIA_DOMAIN)
     resources = container.resources
     parts = (resources.limits, resources.requests) if resources else ()
-    if any(name.startswith(domain) for amounts in parts for name in amounts or ()):
+    if any(name.startswith(domains) for amounts in parts for name in amounts or ()):
         return container
     return edits.variable(container, VISIBLE_DEVICES, NO_DEVICES)
 

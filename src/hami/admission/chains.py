@@ -29,6 +29,7 @@ BUILT_IN: Mapping[str, Sequence[str]] = {
     "B200": ("7g.180gb", "4g.90gb", "3g.90gb", "2g.45gb", "1g.23gb"),
 }
 
+_KEYS = ("profile", "memory", "cores")
 _EXAMPLE = "write for example\nchains:\n- [3g.40gb, 2g.20gb, 1g.10gb]"
 
 
@@ -100,11 +101,12 @@ def _profile(given: object, source: str, place: str) -> Profile:
         memory=entry.whole("memory", base.memory, low=1),
         cores=entry.whole("cores", base.cores, low=1, high=100),
     )
-    for unknown in entry.unknown():
+    unknown = [key for key in given if key not in _KEYS] if isinstance(given, dict) else []
+    if unknown:
         raise ConfigError(
             source=source,
-            place=place,
-            rule=unknown,
+            place=f"{place}.{unknown[0]}",
+            rule=f"no such key{section.nearest(unknown[0], _KEYS)}",
             remedy="an entry has profile, and if you like memory (MiB) and cores (percent)",
         )
     return profile
@@ -113,36 +115,31 @@ def _profile(given: object, source: str, place: str) -> Profile:
 def _joined(chains: Iterable[Sequence[Profile]], *, source: str) -> Chains:
     profiles: dict[str, Profile] = {}
     following: dict[str, str] = {}
-    last: set[str] = set()
+    last: list[str] = []
     for chain in chains:
+        seen: set[str] = set()
         for profile in chain:
             known = profiles.setdefault(profile.name, profile)
             if known != profile:
-                rule = "has two different shares in two chains"
-                remedy = "give memory and cores once, or the same in both"
+                rule = "is given two different shares"
+                remedy = "give memory and cores once, or the same everywhere"
                 raise _error(source, profile.name, rule, remedy)
+            if profile.name in seen:
+                rule = "comes after itself"
+                raise _error(source, profile.name, rule, "name each profile once in a chain")
+            seen.add(profile.name)
         for upper, lower in itertools.pairwise(chain):
-            if following.setdefault(upper.name, lower.name) != lower.name or upper.name in last:
+            if following.setdefault(upper.name, lower.name) != lower.name:
                 rule = "is followed by different profiles in two chains"
                 remedy = "let each profile have one successor everywhere"
                 raise _error(source, upper.name, rule, remedy)
-        if chain[-1].name in following:
+        last.append(chain[-1].name)
+    # With these gone there is no circle either: the last of a chain on it would go on.
+    for name in last:
+        if name in following:
             rule = "ends one chain, and goes on in another"
-            raise _error(source, chain[-1].name, rule, "let each profile have one successor")
-        last.add(chain[-1].name)
-    _refuse_circles(following, source)
+            raise _error(source, name, rule, "let each profile have one successor everywhere")
     return Chains(profiles, following)
-
-
-def _refuse_circles(following: Mapping[str, str], source: str) -> None:
-    for start in following:
-        seen, name = {start}, following[start]
-        while name in following and name not in seen:
-            seen.add(name)
-            name = following[name]
-        if name in seen:
-            rule = "comes after itself"
-            raise _error(source, name, rule, "name each profile once, the largest first")
 
 
 def _error(source: str, name: str, rule: str, remedy: str) -> ConfigError:

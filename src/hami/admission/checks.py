@@ -15,7 +15,7 @@ from hami.admission.cards import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
 from hami.admission.refusal import Refusal
 from hami.admission.rules import ANY, Rules
 from hami.vendors.row import Vendor
-from hami.wire import annotation_keys
+from hami.wire import annotation_keys, errors, go_values
 from hami.wire.objects import Container, EnvVar, Pod
 
 _OURS = (
@@ -34,6 +34,7 @@ _PRELOAD = "/etc/ld.so.preload"
 #: What a container may write to see no card.
 _SEES_NOTHING = (NO_DEVICES, "void", "")
 _HIGHEST = 0
+_MOST_DIGITS = len(str(go_values.INT32_MAX))
 
 
 def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
@@ -80,19 +81,24 @@ def no_node_named(pod: Pod) -> None:
 
 def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset[str]) -> None:
     """Check a pod that shares cards: all its containers, since any might reach for more."""
-    hook = posixpath.join(rules.hook_path, "vgpu")
+    hook = _absolute(posixpath.join(rules.hook_path, "vgpu"))
     for _, container in pod.containers():
         for variable in container.env or ():
             if variable is not None:
                 _check_variable(container, variable, has_cards=container.name in with_cards)
         for mount in container.volume_mounts or ():
-            path = posixpath.normpath(f"/{(mount and mount.mount_path) or ''}".replace("//", "/"))
+            path = _absolute((mount and mount.mount_path) or "")
             for ours in (_PRELOAD, hook):
                 if path == ours or path.startswith(f"{ours}/"):
                     raise Refusal(
                         f"container {container.name}: volumeMount {path} lies where the library "
                         f"that holds shares of a GPU is mounted ({ours}); choose another mountPath"
                     )
+
+
+def _absolute(path: str) -> str:
+    """Return a path as the container has it; normpath alone would keep two slashes in front."""
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def _check_variable(container: Container, variable: EnvVar, *, has_cards: bool) -> None:
@@ -119,16 +125,22 @@ def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Ru
         if variable is None or variable.name != TASK_PRIORITY:
             continue
         text = (variable.value or "").strip()
-        # The library takes whatever is no number for 0; so does this.
-        if text.isascii() and text.isdigit() and int(text) != _HIGHEST:
+        if _HIGHEST < _number(text) <= go_values.INT32_MAX:
             continue
+        shown = errors.shorten(text) if text else "from elsewhere"
         raise Refusal(
-            f"container {container.name}: {priority or TASK_PRIORITY} {text or 'from elsewhere'} "
-            f"is the highest priority, which namespace {pod.namespace or 'default'} may not have; "
+            f"container {container.name}: {priority or TASK_PRIORITY} {shown} is (or counts as) "
+            f"the highest priority, which namespace {pod.namespace or 'default'} may not have; "
             "write 1 or more, or have the namespace or the pod's PriorityClass added to "
             "--high-priority-namespaces or --high-priority-classes "
             "(chart: scheduler.admissionWebhook.highPriority)"
         )
+
+
+def _number(text: str) -> int:
+    """Read a priority as the library does: what is no number, or beyond 32 bits, may be 0."""
+    plain = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return int(text) if plain else _HIGHEST
 
 
 def _may_have_highest(pod: Pod, rules: Rules) -> bool:

@@ -9,7 +9,9 @@ too; where nothing is free, the pod waits for what exists.
 
 from __future__ import annotations
 
+import collections
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,7 +22,7 @@ from hami.admission.refusal import Refusal, invalid
 from hami.vendors.row import Vendor
 from hami.wire import annotation_keys, errors, mig_profile, objects, quantity
 from hami.wire.mig_profile import Profile
-from hami.wire.objects import Container, Pod
+from hami.wire.objects import Container, ContainerKind, Pod
 
 GPU = "gpu"
 """The end of every chain, in annotation and metric."""
@@ -69,15 +71,21 @@ def move(pod: Pod, plan: Plan, inventory: Inventory) -> tuple[Pod, tuple[Step, .
     if plan.mode is Mode.OFF:
         return pod, ()
     steps: list[Step] = []
+    #: What those containers of this pod take that run on while later ones start.
+    running: collections.Counter[str] = collections.Counter()
 
-    def edit(_: objects.ContainerKind, container: Container) -> Container:
+    def edit(kind: ContainerKind, container: Container) -> Container:
+        taken = running + _cards(container, plan)
         for profile, number in _asked(container, plan.chains):
-            target = _target(profile, number, plan, inventory)
+            target = _target(profile, number, plan, inventory, taken)
+            taken[_resource(target, plan)] += number
             if target is profile:
                 continue
             container = _replaced(container, profile, number, target, plan)
             to = target.name if target is not None else GPU
             steps.append(Step(container.name or "", profile.name, to))
+        if kind is not ContainerKind.INIT:
+            running.update(taken - running)
         return container
 
     moved = edits.containers(pod, edit)
@@ -109,14 +117,31 @@ def _asked(container: Container, chains: Chains) -> list[tuple[Profile, int]]:
     return asked
 
 
-def _target(profile: Profile, number: int, plan: Plan, inventory: Inventory) -> Profile | None:
+def _cards(container: Container, plan: Plan) -> collections.Counter[str]:
+    """Return the GPUs that a container asks for besides; what cannot be read is judged later."""
+    resource = plan.vendor.resources.count
+    amount = container.amount(resource)
+    if amount is None:
+        return collections.Counter()
+    try:
+        return collections.Counter({resource: quantity.exact_integer(amount, what=resource)})
+    except errors.WireError:
+        return collections.Counter()
+
+
+def _resource(candidate: Profile | None, plan: Plan) -> str:
+    return candidate.resource if candidate is not None else plan.vendor.resources.count
+
+
+def _target(
+    profile: Profile, number: int, plan: Plan, inventory: Inventory, taken: Mapping[str, int]
+) -> Profile | None:
     """Return what to ask for in place of a profile: itself, one after it, or None, the GPU."""
-    gpu = plan.vendor.resources.count
     candidates: list[Profile | None] = [profile, *plan.chains.after(profile.name), None]
-    names = {each.resource if each is not None else gpu: each for each in candidates}
+    names = {_resource(each, plan): each for each in candidates}
     if plan.mode is Mode.AVAILABLE:
         for resource, candidate in names.items():
-            if inventory.available(resource, number):
+            if inventory.available(resource, number + taken.get(resource, 0)):
                 return candidate
     for resource, candidate in names.items():
         if inventory.exists(resource):
@@ -143,14 +168,18 @@ def _gpu(container: Container, profile: Profile, number: int, plan: Plan) -> dic
     already = _already(container, names.count)
     given = {names.count: str(already + number)}
     whole = plan.end is End.WHOLE or profile.cores == 100 or not names.memory  # noqa: PLR2004
-    if whole:
-        return given
-    if already:
+    sizes = (names.memory, names.memory_percentage, names.cores)
+    if (already and not whole) or any(
+        size and container.amount(size) is not None for size in sizes
+    ):
         raise Refusal(
             f"container {container.name}: {profile.resource} does not exist in this cluster, and a "
-            f"share in its place cannot be told from the {names.count} it asks for besides; "
-            "put the two into containers of their own, or ask for one of them"
+            f"GPU in its place cannot be told from the other GPUs it asks for ({names.count}, or "
+            "another profile that is missing); put the two into containers of their own, or ask "
+            "for one of them"
         )
+    if whole:
+        return given
     factor = max(plan.vendor.memory_factor, 1)
     given[names.memory] = str(-(-profile.memory // factor))
     if names.cores:

@@ -39,6 +39,8 @@ class Inventory:
         #: (node, resource) -> what its pods ask for; the node of waiting pods is empty.
         self._asked: collections.Counter[tuple[str, str]] = collections.Counter()
         self._held: dict[str, _Held] = {}
+        #: Resource -> what is free in all, and on the node that has most; until something changes.
+        self._free: dict[str, tuple[int, int]] = {}
         self.nodes = _NodeSink(self)
         self.pods = _PodSink(self)
 
@@ -48,12 +50,15 @@ class Inventory:
 
     def available(self, resource: str, number: int) -> bool:
         """Whether some node has so many left, with those taken off that waiting pods want."""
-        left = most = 0
-        for node in self._where.get(resource, ()):
-            free = max(self._offered[node][resource] - self._asked[node, resource], 0)
-            left += free
-            most = max(most, free)
-        return most >= number and left - self._asked["", resource] >= number
+        free = self._free.get(resource)
+        if free is None:
+            left = [
+                max(self._offered[node][resource] - self._asked[node, resource], 0)
+                for node in self._where.get(resource, ())
+            ]
+            free = self._free[resource] = sum(left), max(left, default=0)
+        total, most = free
+        return most >= number and total - self._asked["", resource] >= number
 
     def _counts(self, resource: str) -> bool:
         return resource == self._gpu or resource.startswith(mig_profile.RESOURCE_PREFIX)
@@ -74,6 +79,7 @@ class Inventory:
     def set_node(self, name: str, allocatable: Mapping[str, objects.Amount | None]) -> None:
         offered = self._whole(allocatable)
         for resource in self._offered.pop(name, ()):
+            self._free.pop(resource, None)
             nodes = self._where[resource]
             nodes.discard(name)
             if not nodes:
@@ -81,6 +87,7 @@ class Inventory:
         if offered:
             self._offered[name] = offered
         for resource in offered:
+            self._free.pop(resource, None)
             self._where.setdefault(resource, set()).add(name)
 
     def set_pod(self, uid: str, pod: objects.Pod | None) -> None:
@@ -107,6 +114,7 @@ class Inventory:
 
     def _count(self, held: _Held, sign: int) -> None:
         for resource, number in held.amounts.items():
+            self._free.pop(resource, None)
             self._asked[held.node, resource] += sign * number
             if not self._asked[held.node, resource]:
                 del self._asked[held.node, resource]

@@ -1,7 +1,8 @@
 """`hami webhook`, from start to end: MIG fallback for clusters that have no need of our scheduler.
 
 It watches nodes (and in `available` mode pods), keeps no state of its own, and any number of
-replicas answer. No table of cards is kept, so numpy is never loaded.
+replicas answer. No table of cards is kept, so numpy is never loaded. It is meant to be small:
+what the lists of nodes took is given back once they are read.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, NoReturn
 
 from hami.admission import configuring
 from hami.admission.instruments import Instruments
@@ -21,7 +22,7 @@ from hami.admission.settings import Settings
 from hami.kube import access, decoding, paths
 from hami.kube.client import Client
 from hami.kube.reflector import Reflector
-from hami.serving import bind_address, health, lifetime, metrics, tracing
+from hami.serving import bind_address, health, lifetime, memory, metrics, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Server
 from hami.vendors import device_config
@@ -36,6 +37,7 @@ DEFAULT_TIMEOUT_S = 30.0
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = lifetime.stop_asked()
+    memory.bound()
     config = device_config.load_or_built_in(settings.device_config_file)
     for warning in config.warnings:
         _log.warning("device configuration", extra={"warning": warning})
@@ -137,13 +139,18 @@ async def _serve(webhook: Webhook, stop: asyncio.Event) -> None:
         works: dict[str, Coroutine[Any, Any, None]] = {
             f"cache of {kind}": cache.run() for kind, cache in webhook.caches.items()
         }
+        works["memory"] = _keep_small(webhook.caches.values())
         if certificate is not None:
             works["certificate"] = certificate.watch()
         tasks = lifetime.start(group, works)
-        tasks.append(group.create_task(lifetime.freeze_when_synced(webhook.caches.values())))
         await stop.wait()
         await webhook.stopping.announce()
         await main.stop()
         await told.stop()
         for task in tasks:
             task.cancel()
+
+
+async def _keep_small(caches: Iterable[lifetime.Synced]) -> NoReturn:
+    await lifetime.freeze_when_synced(caches)
+    await memory.keep_giving_back()

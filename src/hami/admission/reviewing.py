@@ -63,9 +63,14 @@ class Reviewer:
                 self._instruments.errors.labels("not ready").inc()
                 return Response.error(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {missing}")
             result, response = self._review(request.body)
+        except Exception:
+            self._instruments.errors.labels("internal").inc()
+            raise
+        else:
             return response
         finally:
-            self._instruments.seconds.labels(result).observe(self._clock() - begin)
+            if result:
+                self._instruments.seconds.labels(result).observe(self._clock() - begin)
 
     async def _wait(self, missing: str) -> str:
         """Give the caches a moment; returns what is missing then."""
@@ -76,6 +81,7 @@ class Reviewer:
         return missing
 
     def _review(self, body: bytes) -> tuple[str, Response]:
+        """Return the result, empty if it must not be counted, and the answer."""
         try:
             review = admission_review.decode(body)
         except errors.WireError as error:
@@ -86,15 +92,16 @@ class Reviewer:
         if review.kind == "Pod" and review.operation != _CREATE:
             # Nothing that we change may be changed later.
             told = f"{review.operation or 'this'} is not CREATE: nothing to do"
-            return "unchanged", _written(review, Decision(message=told))
+            return _counted(review, "unchanged"), _written(review, Decision(message=told))
         try:
             pod = decide.namespaced(review.pod(), review.namespace)
         except errors.WireError as error:
-            self._instruments.errors.labels("no pod").inc()
+            if not review.dry_run:
+                self._instruments.errors.labels("no pod").inc()
             _log.warning("review without a pod", extra={"uid": review.uid, "error": str(error)})
             remedy = "let the rules of the webhook configuration name pods, and CREATE, only"
             told = f"{error}; {remedy}"
-            return "error", _written(
+            return _counted(review, "error"), _written(
                 review, Decision(allowed=False, code=HTTPStatus.BAD_REQUEST, message=told)
             )
         name = f"{pod.namespace}/{_name(review, pod.name)}"
@@ -110,13 +117,17 @@ class Reviewer:
             self._instruments.decided(decision)
         result = _word(decision)
         _tell(review, name, decision, result)
-        return result, _written(review, decision)
+        return _counted(review, result), _written(review, decision)
 
 
 def _word(decision: Decision) -> str:
     if not decision.allowed:
         return "refused"
     return "changed" if decision.patch else "unchanged"
+
+
+def _counted(review: Review, result: str) -> str:
+    return "" if review.dry_run else result
 
 
 def _tell(review: Review, name: str, decision: Decision, result: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.e2e import pods
+from tests.e2e.cluster import fleet
 from tests.e2e.install import nodes, scheduler_config
 from tests.kubeapi.client import ApiError, Client, Object
 from tests.kubeapi.paths import pods as pods_path
@@ -20,8 +21,17 @@ SOMEBODY = {"Impersonate-User": "somebody", "Impersonate-Group": "system:masters
 """Headers of a user who may do everything, and whom no policy trusts."""
 
 
-def gpu_pod(name: str, asked: Object | None = None, **spec: Any) -> Object:
-    return pods.pod(name, container=SHARE if asked is None else asked, **spec)
+def gpu_pod(name: str, asked: Object = SHARE, **spec: Any) -> Object:
+    return pods.pod(name, container=asked, **spec)
+
+
+def for_simulated_nodes(name: str) -> Object:
+    """Describe a pod that bears the taint of simulated nodes, and wants one of them."""
+    return gpu_pod(name, nodeSelector={fleet.MARK: "true"}, tolerations=[fleet.TOLERATION])
+
+
+def created(client: Client, namespace: str, body: Object) -> Object:
+    return client.create(pods_path(namespace), body)
 
 
 def tried(

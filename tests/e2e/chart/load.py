@@ -1,7 +1,8 @@
-"""A steady stream of pods that ask for a GPU, each a dry run, while something happens.
+"""A steady stream of pods that ask for a GPU, while something happens.
 
-Every admission is written down with what came of it and when. One that nobody answered is sent
-again at once, as a user or a controller would.
+Most are dry runs, which cost the cluster least. Every tenth is created, since dry runs stand in no
+metric; it has a gate, so that nobody places it. Every admission is written down with what came of
+it and when. One that nobody answered is sent again at once, as a user or a controller would.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import time
 from typing import Self
 
 from tests.e2e.chart import asking
-from tests.kubeapi.client import ApiError, Client, wait_for
+from tests.kubeapi.client import ApiError, Client, Object, wait_for
 
 CLIENTS = 8
 TRIES = 20
-STARTED_S = 60
+ANSWERED_S = 60
+CREATED_EVERY = 10
+GATE: Object = {"schedulingGates": [{"name": "hami.test/never"}]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Load:
         def answered() -> bool:
             return len(self.answered) >= wanted or bool(self._broken)
 
-        wait_for(f"{number} more admissions", answered, STARTED_S, self._pause)
+        wait_for(f"{number} more admissions", answered, ANSWERED_S, self._pause)
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -88,21 +91,22 @@ class Load:
                 due = self._begin + number * self._pause
                 if self._ended.wait(max(due - time.monotonic(), 0)):
                     return
-                self.answered.append(self._admit(f"pod-{number}"))
+                self.answered.append(self._admit(number))
         except BaseException as error:  # noqa: BLE001 (the root of a thread: raised at the end)
             self._broken.append(error)
 
-    def _admit(self, name: str) -> Admission:
+    def _admit(self, number: int) -> Admission:
         begin = time.time()
-        ours: bool | None = None
         unanswered: list[tuple[float, ApiError]] = []
-        while ours is None and len(unanswered) < TRIES:
+        body = asking.gpu_pod(f"pod-{number}", **GATE)
+        create = asking.tried if number % CREATED_EVERY else asking.created
+        while len(unanswered) < TRIES:
             try:
-                made = asking.tried(self._client, self._namespace, asking.gpu_pod(name))
+                made = create(self._client, self._namespace, body)
             except ApiError as error:
                 if not asking.could_not_ask(error):
                     raise
                 unanswered.append((time.time(), error))
             else:
-                ours = asking.is_ours(made)
-        return Admission(begin, time.time(), ours, tuple(unanswered))
+                return Admission(begin, time.time(), asking.is_ours(made), tuple(unanswered))
+        return Admission(begin, time.time(), None, tuple(unanswered))

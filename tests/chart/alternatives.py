@@ -1,0 +1,157 @@
+"""For each value of the chart another one, and what else must be said for it to show.
+
+A value that is in values.yaml and not here fails a test, and so does one whose other value changes
+nothing: no value may be dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tests.chart import rendering
+from tests.chart.rendering import Values
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    value: Any
+    beside: Values = dataclasses.field(default_factory=dict)
+    """Values without which it has no meaning; they hold in both renderings."""
+    kube: str = rendering.NEWEST
+
+
+WEBHOOK = "scheduler.admissionWebhook"
+CUSTOM = {f"{WEBHOOK}.customURL.enabled": True}
+OWN_SECRET = {f"{WEBHOOK}.existingSecret": "mine"}
+LABELS = {"team": "gpu"}
+RESOURCES = {"limits": {"memory": "1Gi"}}
+EXPRESSION = [{"key": "team", "operator": "Exists"}]
+TOLERATION = [{"operator": "Exists"}]
+SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
+
+ALTERNATIVES: dict[str, Other] = {
+    "global.imageRegistry": Other("registry.example"),
+    "global.imagePullSecrets": Other(["key"]),
+    "global.imageTag": Other("v9"),
+    "global.gpuHookPath": Other("/opt"),
+    "global.labels": Other(LABELS),
+    "global.annotations": Other(LABELS),
+    "global.managedNodeSelectorEnable": Other(value=True),
+    "global.managedNodeSelector.usage": Other("ai", {"global.managedNodeSelectorEnable": True}),
+    "nameOverride": Other("gpu"),
+    "fullnameOverride": Other("gpu"),
+    "namespaceOverride": Other("elsewhere"),
+    "resourceName": Other("example.com/gpu"),
+    "resourceMem": Other("example.com/mem"),
+    "resourceMemPercentage": Other("example.com/percent"),
+    "resourceCores": Other("example.com/cores"),
+    "resourcePriority": Other("example.com/priority"),
+    "schedulerName": Other("mine"),
+    "legacyMetrics": Other(value=True),
+    "prometheus.enabled": Other(value=True),
+    "podSecurityPolicy.enabled": Other(value=True, kube="1.24.17"),
+    "fallback.mode": Other("available"),
+    "fallback.gpu": Other("whole"),
+    "fallback.chains": Other([["2g.20gb", "1g.10gb"]]),
+    "admissionPolicy.enabled": Other(value=False),
+    "admissionPolicy.trustedAccounts": Other(["system:serviceaccount:a:b"]),
+    "webhookOnly.enabled": Other(value=True),
+    "webhookOnly.replicas": Other(5, {"webhookOnly.enabled": True}),
+    "scheduler.replicas": Other(2),
+    "scheduler.leaderElect": Other(value=False),
+    "scheduler.leaseDuration": Other("30s"),
+    "scheduler.renewDeadline": Other("5s"),
+    "scheduler.retryPeriod": Other("2s"),
+    "scheduler.nodeName": Other("node-1"),
+    "scheduler.nodeSelector": Other(LABELS),
+    "scheduler.tolerations": Other(TOLERATION),
+    "scheduler.affinity": Other({"nodeAffinity": {}}),
+    "scheduler.topologySpreadConstraints": Other(SPREAD),
+    "scheduler.priorityClassName": Other("high"),
+    "scheduler.podAnnotations": Other(LABELS),
+    "scheduler.runAsUser": Other(1000),
+    "scheduler.nodeLabelSelector": Other(LABELS),
+    "scheduler.overwriteEnv": Other(value=True),
+    "scheduler.forceOverwriteDefaultScheduler": Other(value=False),
+    "scheduler.defaultSchedulerPolicy.nodeSchedulerPolicy": Other("spread"),
+    "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": Other("numa,binpack"),
+    "scheduler.nodeLockExpire": Other("9m"),
+    "scheduler.nodeLockRetryTimeout": Other("30s"),
+    "scheduler.extenderHTTPTimeout": Other(30),
+    "scheduler.kubeQPS": Other(50),
+    "scheduler.kubeBurst": Other(100),
+    "scheduler.kubeTimeout": Other(20),
+    "scheduler.metricsBindAddress": Other(
+        ":9000", {"scheduler.service.monitorTargetPort": "metrics"}
+    ),
+    "scheduler.livenessProbe": Other(value=False),
+    "scheduler.shutdownDelay": Other("20s"),
+    "scheduler.drainTimeout": Other("30s"),
+    "scheduler.clientCASecret": Other("clients"),
+    "scheduler.grantKey.existingSecret": Other("mine"),
+    "scheduler.kubeScheduler.enabled": Other(
+        value=False, beside={"scheduler.clientCASecret": "clients"}
+    ),
+    "scheduler.kubeScheduler.image.registry": Other("registry.example"),
+    "scheduler.kubeScheduler.image.repository": Other("kube/scheduler"),
+    "scheduler.kubeScheduler.image.tag": Other("v1.2.3"),
+    "scheduler.kubeScheduler.image.pullPolicy": Other("Always"),
+    "scheduler.kubeScheduler.image.pullSecrets": Other(["key"]),
+    "scheduler.kubeScheduler.resources": Other(RESOURCES),
+    "scheduler.kubeScheduler.extraArgs": Other(["-v=4"]),
+    "scheduler.kubeScheduler.extraNewArgs": Other(["-v=4"]),
+    "scheduler.extender.image.registry": Other("registry.example"),
+    "scheduler.extender.image.repository": Other("gpu/hami"),
+    "scheduler.extender.image.tag": Other("v9"),
+    "scheduler.extender.image.pullPolicy": Other("Always"),
+    "scheduler.extender.image.pullSecrets": Other(["key"]),
+    "scheduler.extender.resources": Other(RESOURCES),
+    "scheduler.extender.extraArgs": Other(["--debug"]),
+    f"{WEBHOOK}.enabled": Other(value=False),
+    f"{WEBHOOK}.failurePolicy": Other("Fail"),
+    f"{WEBHOOK}.reinvocationPolicy": Other("IfNeeded"),
+    f"{WEBHOOK}.timeoutSeconds": Other(5),
+    f"{WEBHOOK}.whitelistNamespaces": Other(["default"]),
+    f"{WEBHOOK}.manageNamespaceSelector": Other(value=False),
+    f"{WEBHOOK}.namespaceSelector.matchLabels": Other(LABELS),
+    f"{WEBHOOK}.namespaceSelector.matchExpressions": Other(EXPRESSION),
+    f"{WEBHOOK}.objectSelector.matchLabels": Other(LABELS),
+    f"{WEBHOOK}.objectSelector.matchExpressions": Other(EXPRESSION),
+    f"{WEBHOOK}.customURL.enabled": Other(value=True),
+    f"{WEBHOOK}.customURL.host": Other("gpu.example", CUSTOM),
+    f"{WEBHOOK}.customURL.port": Other(8443, CUSTOM),
+    f"{WEBHOOK}.customURL.path": Other("/gpu/webhook", CUSTOM),
+    f"{WEBHOOK}.existingSecret": Other("mine"),
+    f"{WEBHOOK}.caBundle": Other("Q0E=", OWN_SECRET),
+    f"{WEBHOOK}.highPriority.namespaces": Other(["urgent"]),
+    f"{WEBHOOK}.highPriority.priorityClasses": Other(["urgent"]),
+    "scheduler.certManager.enabled": Other(value=True),
+    "scheduler.patch.enabled": Other(value=False, beside=OWN_SECRET),
+    "scheduler.patch.lifetime": Other("8760h"),
+    "scheduler.patch.priorityClassName": Other("high"),
+    "scheduler.patch.podAnnotations": Other(LABELS),
+    "scheduler.patch.nodeSelector": Other(LABELS),
+    "scheduler.patch.tolerations": Other(TOLERATION),
+    "scheduler.patch.runAsUser": Other(1000),
+    "scheduler.service.type": Other("ClusterIP"),
+    "scheduler.service.httpPort": Other(8443),
+    "scheduler.service.schedulerPort": Other(30443),
+    "scheduler.service.httpTargetPort": Other(9443),
+    "scheduler.service.monitorPort": Other(30993),
+    "scheduler.service.monitorTargetPort": Other("metrics"),
+    "scheduler.service.labels": Other(LABELS),
+    "scheduler.service.annotations": Other(LABELS),
+    "devicePlugin.deviceSplitCount": Other(5),
+    "devicePlugin.deviceMemoryScaling": Other(1.5),
+    "devicePlugin.deviceCoreScaling": Other(2),
+    "devicePlugin.preConfiguredDeviceMemory": Other(24576),
+    "devicePlugin.disablecorelimit": Other(value=True),
+    "devicePlugin.enableNumaTopology": Other(value=True),
+    "devicePlugin.runtimeClassName": Other("nvidia"),
+    # Its effect is a refusal: it must follow gpuHookPath.
+    "devicePlugin.libPath": Other("/opt/vgpu"),
+    "devices.nvidia.gpuCorePolicy": Other("force"),
+    "devices.nvidia.libCudaLogLevel": Other(3),
+    "device-config.content": Other("nvidia: {resourceCountName: example.com/gpu}\n"),
+}

@@ -1,0 +1,69 @@
+"""What a person reads after `helm install`: the next command, and what has no effect."""
+
+from __future__ import annotations
+
+from tests.chart.rendering import notes
+
+WEBHOOK = "scheduler.admissionWebhook"
+
+
+def test_the_next_commands_name_what_was_installed() -> None:
+    text = notes()
+    assert "kubectl -n hami-system rollout status deployment/hami-scheduler" in text
+    assert "kubectl get mutatingwebhookconfiguration hami-webhook" in text
+    assert '"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"' in text
+    assert "no effect" not in text
+    assert "Careful" not in text
+
+
+def test_the_notes_of_the_webhook_alone_speak_of_nothing_else() -> None:
+    text = notes({"webhookOnly.enabled": True})
+    assert "rollout status deployment/hami-webhook" in text
+    assert "part of a card" not in text
+
+
+def test_without_admission_the_example_names_the_scheduler_itself() -> None:
+    text = notes({f"{WEBHOOK}.enabled": False, "schedulerName": "mine"})
+    assert '"schedulerName": "mine"' in text
+    assert "mutatingwebhookconfiguration" not in text
+
+
+def test_values_without_effect_are_named() -> None:
+    text = notes(
+        {
+            "mluResourceName": "cambricon.com/vmlu",
+            "devicePlugin.migStrategy": "mixed",
+            "scheduler.patch.imageNew.tag": "v1",
+            "scheduler.replica": 2,
+            "scheduler.admissionWebhook.failPolicy": "Fail",
+        }
+    )
+    told = text.partition("These values have no effect in this version:\n")[2].split("\n")
+    assert [line.strip() for line in told if line.strip()] == [
+        "mluResourceName",
+        "devicePlugin.migStrategy: for the part on GPU nodes",
+        "scheduler.replica",
+        "scheduler.admissionWebhook.failPolicy",
+        "scheduler.patch.imageNew: jobs run scheduler.extender.image",
+    ]
+
+
+def test_a_policy_that_could_stop_every_pod_is_warned_of() -> None:
+    fail = {f"{WEBHOOK}.failurePolicy": "Fail"}
+    assert "Careful" not in notes(fail)
+    assert "overwriteEnv concerns every pod" in notes({**fail, "scheduler.overwriteEnv": True})
+
+
+def test_a_ca_that_nobody_tells_of_is_warned_of() -> None:
+    own = {f"{WEBHOOK}.existingSecret": "mine"}
+    warning = "Nobody tells the API server of the CA that signed mine"
+    assert warning in notes({**own, "scheduler.patch.enabled": False})
+    assert warning not in notes(own)
+    assert warning not in notes({**own, f"{WEBHOOK}.caBundle": "Q0E="})
+
+
+def test_where_policies_hold_the_account_of_the_device_plugin_must_be_named() -> None:
+    asked = "admissionPolicy.trustedAccounts={system:serviceaccount:NAMESPACE:hami-device-plugin}"
+    assert asked in notes()
+    assert asked not in notes({"admissionPolicy.trustedAccounts": ["system:node-plugin"]})
+    assert asked not in notes({"admissionPolicy.enabled": False})

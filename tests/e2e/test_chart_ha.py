@@ -1,0 +1,123 @@
+"""Two replicas under two hundred admissions a second, and the leader goes: killed, or in order.
+
+failurePolicy is Fail, so that whoever is not answered hears of it, and nothing passes unchanged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.chart import asking, striking
+from tests.e2e.chart import release as releases
+from tests.e2e.chart.fixtures import _audited  # noqa: F401 (our grants are signed)
+from tests.e2e.chart.load import Load
+from tests.e2e.chart.release import Release
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.install import nodes, placing
+from tests.kubeapi.client import ApiError, Client, Object, wait_for
+from tests.kubeapi.paths import pods as pods_path
+
+PER_SECOND = 200
+MANY = 2 * PER_SECOND
+ENOUGH = 10
+# Until nothing is sent to a replica that was killed: kubelet sees it, kube-proxy hears of it.
+NOTICED_S = 10.0
+# A lease ends after 8 s and is taken within 2.2 s more; the rest is for a busy machine.
+AGAIN_S = 20.0
+READY_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster) -> Iterator[Release]:
+    with (
+        releases.installed(
+            cluster, "scheduler.replicas=2", "scheduler.admissionWebhook.failurePolicy=Fail"
+        ) as release,
+        nodes.simulated(cluster, 2),
+    ):
+        yield release
+
+
+def await_leader(release: Release) -> Object:
+    """Wait until both replicas are ready and one of them leads; give that one."""
+
+    def found() -> Object | None:
+        roles = sorted(map(releases.role, release.pods()))
+        well = roles == ["follower", "leader"] and len(release.ready()) == len(roles)
+        return release.leader() if well else None
+
+    try:
+        return wait_for("both replicas to be ready and one to lead", found, READY_S)
+    except TimeoutError as error:
+        raise AssertionError(f"{error}; {releases.diagnosis(release)}") from None
+
+
+def await_answers_of(release: Release, pod: Object) -> None:
+    """Wait until a replica has its part of the load."""
+
+    def answers() -> bool:
+        name = "gpu_webhook_response_time_seconds_count"
+        return release.metric(pod, name, result="changed") >= ENOUGH
+
+    wait_for(f"{pod['metadata']['name']} to answer", answers, READY_S)
+
+
+def require_placed(client: Client, namespace: str) -> None:
+    """See that somebody schedules: a pod that is created now gets its node."""
+    body = asking.for_simulated_nodes("afterwards")
+
+    def created() -> bool:
+        try:
+            asking.created(client, namespace, body)
+        except ApiError as error:
+            if not asking.could_not_ask(error):
+                raise
+            return False
+        return True
+
+    wait_for("the pod to be admitted", created, NOTICED_S)
+    placing.await_one_bound(client, namespace, "afterwards", AGAIN_S)
+
+
+def tell(load: Load) -> None:
+    print(f"{len(load.answered)} admissions, {load.per_second:.0f} per second")  # noqa: T201
+
+
+def test_a_leader_that_is_deleted_is_missed_by_nobody(
+    client: Client, namespace: str, release: Release
+) -> None:
+    struck = await_leader(release)
+    path = pods_path(release.namespace, struck["metadata"]["name"])
+    with Load(client, namespace, per_second=PER_SECOND) as load:
+        await_answers_of(release, struck)
+        client.delete(path)
+        require_placed(client, namespace)
+        wait_for("the pod to be gone", lambda: client.find(path) is None, READY_S)
+        load.await_more(MANY)
+    tell(load)
+    assert load.held_up == []
+    assert load.not_ours == []
+    assert await_leader(release)["metadata"]["uid"] != struck["metadata"]["uid"]
+
+
+def test_a_leader_that_is_killed_fails_only_what_it_was_asked_and_that_can_be_asked_again(
+    client: Client, namespace: str, release: Release
+) -> None:
+    struck = await_leader(release)
+    with Load(client, namespace, per_second=PER_SECOND) as load:
+        await_answers_of(release, struck)
+        killed_at = time.time()
+        striking.kill_containers(release.cluster, struck)
+        require_placed(client, namespace)
+        await_leader(release)
+        load.await_more(MANY)
+    tell(load)
+    assert load.not_ours == []
+    for admission in load.held_up:
+        for when, refusal in admission.unanswered:
+            assert killed_at <= when <= killed_at + NOTICED_S, refusal
+    restarted = client.get(pods_path(release.namespace, struck["metadata"]["name"]))
+    assert [each["restartCount"] for each in restarted["status"]["containerStatuses"]] == [1, 1]
