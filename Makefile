@@ -11,7 +11,7 @@ setup: ## make .venv from the hashed requirements
 	@scripts/setup
 
 test: setup ## all tests that need neither root nor Go
-	$(PY) -m pytest tests/unit
+	$(PY) -m pytest tests/unit tests/chart
 	@$(MAKE) --no-print-directory oracle mutants
 
 oracle: setup ## only the 8,000 comparisons with the slow reference filter
@@ -29,6 +29,7 @@ lint: setup ## ruff, mypy --strict, import-linter
 bench: setup ## the benchmarks; each prints ratios against a baseline of the same run
 	$(PY) -m benchmarks.filter
 	$(PY) -m benchmarks.extender
+	$(PY) -m benchmarks.webhook
 
 demo: ## (not built yet) the main job on the embedded cluster
 	@echo "make demo: nothing here yet. The embedded cluster (src/hami/sandbox) is still to be built." >&2; exit 1

@@ -50,6 +50,7 @@ ALTERNATIVES: dict[str, Other] = {
     "schedulerName": Other("mine"),
     "legacyMetrics": Other(value=True),
     "prometheus.enabled": Other(value=True),
+    "grafana.dashboards": Other(value=True),
     "podSecurityPolicy.enabled": Other(value=True, kube="1.24.17"),
     "fallback.mode": Other("available"),
     "fallback.gpu": Other("whole"),

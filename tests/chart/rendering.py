@@ -80,7 +80,7 @@ class Rendered:
 
 
 @functools.cache
-def helm() -> Path:
+def helm_4() -> Path:
     return catalogue.provide(catalogue.client_tools()) / "helm"
 
 
@@ -91,13 +91,14 @@ def render(
     release: str = RELEASE,
     namespace: str = NAMESPACE,
     knows: Sequence[str] = (PROMETHEUS,),
+    helm: Path | None = None,
 ) -> Rendered:
     """Render with dotted values: {"scheduler.replicas": 2}."""
     arguments = (
         *("template", release, str(CHART), "--namespace", namespace, "--kube-version", kube),
         *(word for each in knows for word in ("--api-versions", each)),
     )
-    text = _run(arguments, json.dumps(nested(values or {})))
+    text = _run(arguments, json.dumps(nested(values or {})), helm or helm_4())
     return Rendered(tuple(each for each in yaml.load_all(text, yaml.CSafeLoader) if each))
 
 
@@ -135,9 +136,9 @@ def defaults() -> Object:
 
 
 @functools.cache
-def _run(arguments: tuple[str, ...], values: str) -> str:
+def _run(arguments: tuple[str, ...], values: str, helm: Path | None = None) -> str:
     done = subprocess.run(
-        [str(helm()), *arguments, "--values", "-"],
+        [str(helm or helm_4()), *arguments, "--values", "-"],
         input=values,
         capture_output=True,
         text=True,

@@ -108,7 +108,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_name(path: str, value: ob
 
 def test_helm_finds_nothing_to_complain_of() -> None:
     done = subprocess.run(
-        [str(rendering.helm()), "lint", "--strict", str(CHART)],
+        [str(rendering.helm_4()), "lint", "--strict", str(CHART)],
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e import pods
 from tests.e2e.chart import asking
 from tests.e2e.chart import release as releases
-from tests.e2e.chart.fixtures import _audited  # noqa: F401 (our grants are signed)
+from tests.e2e.chart.fixtures import _audited, _told  # noqa: F401 (for every test)
 from tests.e2e.chart.release import Helm, Release
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install import nodes, placing

@@ -18,6 +18,7 @@ import pytest
 from hami.wire import annotation_keys
 from tests.e2e import pods
 from tests.e2e.chart import release as releases
+from tests.e2e.chart.fixtures import _told  # noqa: F401 (for every test)
 from tests.e2e.chart.release import WEBHOOK, Release
 from tests.e2e.cluster import fleet
 from tests.e2e.cluster.cluster import Cluster

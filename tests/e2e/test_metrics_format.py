@@ -6,7 +6,9 @@ import pathlib
 import subprocess
 
 import pytest
+import yaml
 
+from tests.chart import rendering
 from tests.e2e.parts import catalogue, promtool
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import pods
@@ -58,3 +60,14 @@ async def test_the_schedulers_metrics_are_read(program: str) -> None:
 def test_what_is_no_metric_is_not_read(program: str) -> None:
     with pytest.raises(AssertionError, match="error"):
         complaints(program, b'hami_build_info{version="1} 1\n')
+
+
+def test_the_charts_alerts_are_read(tmp_path: pathlib.Path, program: str) -> None:
+    rule = rendering.render({"prometheus.enabled": True}).one("PrometheusRule", "hami")
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump(rule["spec"]))
+    ran = subprocess.run(
+        [program, "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 rules found" in ran.stdout

@@ -5,7 +5,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
 {{- define "hami.unknownValues" -}}
 {{- $known := dict
   "" (list "global" "nameOverride" "fullnameOverride" "namespaceOverride" "resourceName" "resourceMem" "resourceMemPercentage"
-    "resourceCores" "resourcePriority" "schedulerName" "legacyMetrics" "prometheus" "podSecurityPolicy" "fallback"
+    "resourceCores" "resourcePriority" "schedulerName" "legacyMetrics" "prometheus" "grafana" "podSecurityPolicy" "fallback"
     "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "devices" "device-config")
   "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
     "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"

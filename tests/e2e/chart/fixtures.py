@@ -1,7 +1,7 @@
-"""The audit of a test that has the chart installed: its grants are signed with the chart's keys.
+"""What every test has that has the chart installed: an audit with its keys, and words on failure.
 
-A test module that imports `_audited` has this one in place of the one that all tests have. It must
-have a fixture `release`.
+A test module imports these; it must have a fixture `release`. `_audited` takes the place of the one
+that all tests have, since the grants are signed with the chart's keys.
 """
 
 from __future__ import annotations
@@ -13,8 +13,18 @@ import pytest
 
 from tests.e2e.auditor.gathering import Sources
 from tests.e2e.auditor.recording import Recorder
+from tests.e2e.chart import release as releases
 from tests.e2e.chart.release import Release
 from tests.e2e.install.fixtures import _remove_pods
+
+
+@pytest.fixture(autouse=True)
+def _told(request: pytest.FixtureRequest, release: Release) -> Iterator[None]:
+    """Print all that is known of the release's pods after a test that failed."""
+    before = request.session.testsfailed
+    yield
+    if request.session.testsfailed > before:
+        print(releases.diagnosis(release))  # noqa: T201 (pytest shows it with the failure)
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.e2e import pods as e2e_pods
 from tests.e2e.chart import leftovers, node_images
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install.installing import COMPONENT, METRICS_PORT, ROLE_LABEL, _sum
@@ -186,7 +187,7 @@ def installed(
         made = Release(cluster, client, helm, release, namespace, folder)
         before = leftovers.everything(client, namespace)
         if client.find(namespaces(namespace)) is None:
-            stack.callback(client.delete, namespaces(namespace))
+            stack.callback(_remove_namespace, client, namespace)
         try:
             made.install(*values)
             yield made
@@ -199,11 +200,20 @@ def installed(
         _require_nothing_left(made, before)
 
 
+def _remove_namespace(client: Client, namespace: str) -> None:
+    """Take away the namespace that Helm made, and wait: the next release may want its name."""
+    if client.find(namespaces(namespace)) is not None:
+        client.delete(namespaces(namespace))
+        e2e_pods.await_no_namespace(client, namespace)
+
+
 def _require_nothing_left(release: Release, before: set[str]) -> None:
     """Wait for what goes by itself (pods that end, slices of services); the rest must be gone."""
     # Every namespace gets these two from Kubernetes, and keeps them.
-    usual = {f"ServiceAccount default in {release.namespace}"}
-    usual |= {f"ConfigMap kube-root-ca.crt in {release.namespace}"}
+    usual = {
+        f"{one} in {release.namespace}"
+        for one in ("ServiceAccount default", "ConfigMap kube-root-ca.crt")
+    }
     left: set[str] = set()
 
     def nothing() -> bool:

@@ -1,7 +1,8 @@
 """The scheduler on the test cluster, for as long as a test needs it.
 
-Until the chart exists, this is the installation: account and roles, grant keys, and replicas. Pods
-name the scheduler themselves (scheduler_config.NAME).
+Without the chart: account and roles, grant keys, and replicas in machines of their own, whose
+programs can be killed, stopped and slowed down. Pods name the scheduler themselves
+(scheduler_config.NAME). The chart's own tests are in tests/e2e/chart.
 """
 
 from __future__ import annotations

@@ -1,0 +1,76 @@
+"""Alerts and dashboards ask for metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from hami.admission import instruments as admission
+from hami.extender import instruments as scheduler
+from hami.serving.metrics import Registry
+from tests.chart import rendering
+
+ON = {"prometheus.enabled": True, "grafana.dashboards": True}
+#: Written by `hami webhook` itself.
+ALONE = {"hami_webhook_certificate_days"}
+_METRIC = re.compile(r"\b(?:hami|gpu)_[a-z_]+\b")
+
+
+def known() -> set[str]:
+    """Give the names under which our processes write samples."""
+    counted = scheduler.Instruments()
+    admission.Instruments(counted.registry)
+    names = set()
+    for family in _families(counted.registry):
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
+        names |= {family[0] + suffix for suffix in suffixes.get(family[1], ("",))}
+    return names | ALONE
+
+
+def _families(registry: Registry) -> Iterator[tuple[str, str]]:
+    for text in registry.render():
+        for line in text.decode().splitlines():
+            if line.startswith("# TYPE "):
+                _, _, name, kind = line.split()
+                yield name.removesuffix("_total"), kind
+
+
+def asked(expressions: list[str]) -> set[str]:
+    texts = [text.replace("(scheduler|webhook)", "scheduler") for text in expressions]
+    return {name for text in texts for name in _METRIC.findall(text)}
+
+
+def test_alerts_ask_for_what_is_there() -> None:
+    rule = rendering.render(ON).one("PrometheusRule", "hami")
+    rules: list[dict[str, Any]] = [each for g in rule["spec"]["groups"] for each in g["rules"]]
+    by_name = {each["alert"]: each for each in rules}
+    assert by_name["HighGPUFallbackRate"]["expr"] == "rate(gpu_webhook_fallback_total[5m]) > 10"
+    names = asked([each["expr"] for each in rules])
+    assert names == names & known()
+    assert len(names) == 3
+    for each in rules:
+        assert each["annotations"]["summary"]
+        assert "$value" in each["annotations"]["description"]
+
+
+def test_without_a_scheduler_nobody_asks_for_its_metrics() -> None:
+    rule = rendering.render({**ON, "webhookOnly.enabled": True}).one("PrometheusRule", "hami")
+    alerts = {each["alert"] for group in rule["spec"]["groups"] for each in group["rules"]}
+    assert alerts == {"HighGPUFallbackRate", "HamiCertificateExpires"}
+
+
+def test_dashboards_ask_for_what_is_there_and_grafana_finds_them() -> None:
+    made = rendering.render(ON).one("ConfigMap", "hami-dashboards")
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    for text in made["data"].values():
+        board = json.loads(text)
+        expressions = [t["expr"] for panel in board["panels"] for t in panel["targets"]]
+        names = asked(expressions)
+        assert names == names & known()
+        assert "gpu_webhook_fallback_total" in names
+
+
+def test_where_nobody_knows_the_kind_there_is_no_rule() -> None:
+    assert rendering.render(ON, knows=()).names("PrometheusRule") == []
