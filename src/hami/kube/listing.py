@@ -41,11 +41,13 @@ class Page(msgspec.Struct, frozen=True):
     items: list[bytes]
 
 
-async def pages(client: Client, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
+async def pages(
+    client: Client, path: str, query: Mapping[str, str], *, size: int = PAGE
+) -> AsyncIterator[Page]:
     """Yield the pages of a list as it is now. A page may say that those before do not count."""
     for _ in range(_TRIES_IN_PAGES):
         try:
-            async for page in _pages(client, path, {**query, "limit": str(PAGE)}):
+            async for page in _pages(client, path, {**query, "limit": str(size)}):
                 yield page
         except errors.Gone:
             continue

@@ -74,6 +74,7 @@ class Reflector(Generic[T]):
         kind: str,
         query: Mapping[str, str] | None = None,
         resync_interval: float = 900,
+        page_size: int = listing.PAGE,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = randomness.random,
@@ -84,6 +85,8 @@ class Reflector(Generic[T]):
         self._path = path
         self._query = dict(query or {})
         self._resync_interval = resync_interval
+        #: Objects in one answer of a list: all of them are in memory at once, three times over.
+        self._page_size = page_size
         self._clock = clock
         self._sleep = sleep
         self._random = random
@@ -164,7 +167,9 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         self.stats.lists += 1
         version = 0
-        async for page in listing.pages(self._client, self._path, self._query):
+        async for page in listing.pages(
+            self._client, self._path, self._query, size=self._page_size
+        ):
             if page.first:
                 self._mirror.begin_list()
             for body in page.items:
@@ -311,7 +316,9 @@ class Reflector(Generic[T]):
         self.stats.lists += 1
         before = self._mirror.version
         comparison = self._mirror.begin_comparison()
-        async for page in listing.pages(self._client, self._path, self._query):
+        async for page in listing.pages(
+            self._client, self._path, self._query, size=self._page_size
+        ):
             if page.first:
                 comparison.begin()
             comparison.version = page.version

@@ -3,8 +3,7 @@
 aiohttp speaks HTTP; this module adds what every listener of ours needs: one id per request, who may
 ask (`Route.trusted`), limits on bodies, errors that tell callers nothing of our inside, and an end
 that lets requests under way finish. Its low-level server is used, because a route here is a method
-and a path, and everything else of an aiohttp application would only cost time on each call. Nor is
-`aiohttp.web` imported as a whole, which would bring a MiB of what nobody calls.
+and a path, and everything else of an aiohttp application would only cost time on each call.
 
 Handlers are `async def handler(request: Request) -> Response`. One whose caller has gone is
 cancelled where it awaits.
@@ -19,11 +18,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 import msgspec
-from aiohttp.web_protocol import RequestPayloadError
-from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import Response as WholeAnswer
-from aiohttp.web_response import StreamResponse
-from aiohttp.web_server import Server as Protocols
+from aiohttp import web
 
 from hami.serving import bind_address, certificates, logs, peers
 from hami.wire import codec, correlation
@@ -114,8 +109,7 @@ class Server:
         self._tls = tls
         self._drain_timeout = drain_timeout
         self._is_local = is_local
-        self._protocols: Protocols | None = None
-        self._listener: asyncio.Server | None = None
+        self._runner: web.ServerRunner | None = None
         self._draining = False
         #: Tasks of the requests under way.
         self._under_way: set[asyncio.Task[object]] = set()
@@ -127,29 +121,33 @@ class Server:
         listening = bind_address.listen(host, port)
         self.port = listening.getsockname()[1]
         self._draining = False
-        self._protocols = Protocols(
-            self._serve,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=_KEEP_ALIVE,
+        self._runner = web.ServerRunner(
+            web.Server(
+                self._serve,
+                handler_cancellation=True,
+                access_log=None,
+                keepalive_timeout=_KEEP_ALIVE,
+            ),
+            shutdown_timeout=_LAST_WRITES,
         )
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._protocols,
-            sock=listening,
-            ssl=None if self._tls is None else self._tls.context,
-            backlog=bind_address.BACKLOG,
+        await self._runner.setup()
+        context = None if self._tls is None else self._tls.context
+        site = web.SockSite(
+            self._runner, listening, ssl_context=context, backlog=bind_address.BACKLOG
         )
+        await site.start()
 
     async def stop(self) -> None:
         """Take no new connections, let requests under way finish in time, cancel the rest.
 
         Kept-alive connections are served until then, but each answer closes its connection.
         """
-        if self._protocols is None or self._listener is None:
+        if self._runner is None:
             return
-        protocols, self._protocols = self._protocols, None
+        runner, self._runner = self._runner, None
         self._draining = True
-        self._listener.close()
+        for site in runner.sites:
+            await site.stop()
         # Requests that have been read begin to be handled.
         await asyncio.sleep(0)
         deadline = asyncio.get_running_loop().time() + self._drain_timeout
@@ -166,12 +164,9 @@ class Server:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        # Those that have just come begin, too, before idle connections are closed.
-        await asyncio.sleep(0)
-        protocols.pre_shutdown()
-        await protocols.shutdown(_LAST_WRITES)
+        await runner.cleanup()
 
-    async def _serve(self, request: BaseRequest) -> StreamResponse:
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         given = request.headers.get(REQUEST_ID, "")
         request_id = correlation.begin(given if _GOOD_ID.fullmatch(given) else "")
         task = asyncio.current_task()
@@ -190,7 +185,7 @@ class Server:
             response = Response.error(500, f"internal error; the log has it under id {request_id}")
         return await self._write(request, response, request_id)
 
-    async def _answer(self, request: BaseRequest, request_id: str) -> Response:
+    async def _answer(self, request: web.BaseRequest, request_id: str) -> Response:
         route = self._find(request)
         peer = peers.address(request.transport)
         if route.trusted:
@@ -210,7 +205,7 @@ class Server:
         )
         return await route.handler(asked)
 
-    def _find(self, request: BaseRequest) -> Route:
+    def _find(self, request: web.BaseRequest) -> Route:
         methods = self._routes.get(request.path)
         if methods is None:
             raise _Refusal(Response.error(404, "there is nothing under this path"))
@@ -221,7 +216,7 @@ class Server:
             raise _Refusal(msgspec.structs.replace(answer, headers=(("Allow", allowed),)))
         return route
 
-    def _check_peer(self, request: BaseRequest, peer: str) -> None:
+    def _check_peer(self, request: web.BaseRequest, peer: str) -> None:
         if self._is_local(peer) or peers.has_certificate(request.transport, self._tls):
             return
         self._refused.log(
@@ -236,7 +231,7 @@ class Server:
         refused = Response.error(403, f"{rule}, not {peer or 'you'}; {remedy}")
         raise _Refusal(_closing(refused))  # a new connection may show another certificate
 
-    def _log_refusal(self, request: BaseRequest, status: int) -> None:
+    def _log_refusal(self, request: web.BaseRequest, status: int) -> None:
         if status == _FORBIDDEN:
             return  # told with its rule already
         shown = {"method": request.method[:16], "path": request.path[:256], "status": status}
@@ -244,19 +239,19 @@ class Server:
         self._refused.log(_log, logging.WARNING, "request refused", key=status, extra=shown)
 
     async def _write(
-        self, request: BaseRequest, response: Response, request_id: str
-    ) -> StreamResponse:
+        self, request: web.BaseRequest, response: Response, request_id: str
+    ) -> web.StreamResponse:
         headers = {
             "Content-Type": response.content_type,
             REQUEST_ID: request_id,
             **dict(response.headers),
         }
         if isinstance(response.body, bytes):
-            answer: StreamResponse = WholeAnswer(
+            answer: web.StreamResponse = web.Response(
                 body=response.body, status=response.status, headers=headers
             )
         else:
-            answer = StreamResponse(status=response.status, headers=headers)
+            answer = web.StreamResponse(status=response.status, headers=headers)
         if self._draining or headers.get("Connection") == "close":
             answer.force_close()
         if not isinstance(response.body, bytes):
@@ -264,7 +259,7 @@ class Server:
         return answer
 
     async def _stream(
-        self, request: BaseRequest, answer: StreamResponse, chunks: AsyncIterator[bytes]
+        self, request: web.BaseRequest, answer: web.StreamResponse, chunks: AsyncIterator[bytes]
     ) -> None:
         try:
             await answer.prepare(request)
@@ -294,7 +289,7 @@ async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[None]:
             await close()
 
 
-async def _read(request: BaseRequest, limit: int) -> bytes:
+async def _read(request: web.BaseRequest, limit: int) -> bytes:
     """Read the body, and no more than the limit, however long it says it is."""
     if (request.content_length or 0) > limit:
         raise _Refusal(_too_large(limit))
@@ -313,7 +308,7 @@ async def _read(request: BaseRequest, limit: int) -> bytes:
     except TimeoutError as error:
         slow = f"the body did not arrive within {_BODY_TIMEOUT:.0f} s; send it faster"
         raise _Refusal(_closing(Response.error(408, slow))) from error
-    except RequestPayloadError as error:
+    except web.RequestPayloadError as error:
         raise _Refusal(_closing(Response.error(400, "the body is not encoded as announced"))) from (
             error
         )

@@ -16,10 +16,13 @@ from typing import NoReturn
 
 #: Names of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-#: Bytes from which a buffer is the system's as soon as it is freed; what glibc itself begins with.
-_LARGE = 128 * 1024
+#: Bytes from which a buffer is the system's as soon as it is freed. Python reads from a TLS
+#: connection into one of 256 KiB each time: those must stay, or every request pays for new pages.
+_LARGE = 512 * 1024
+#: Bytes that may lie free at the end of the heap.
+_SPARE = 1024 * 1024
 #: Seconds. Where there is nothing to give back, a look costs some microseconds.
-_INTERVAL = 60.0
+_INTERVAL = 10.0
 
 _library = ctypes.CDLL(None)
 
@@ -30,7 +33,7 @@ def bound() -> None:
     if set_option is None:
         return
     set_option(_MMAP_THRESHOLD, _LARGE)
-    set_option(_TRIM_THRESHOLD, _LARGE)
+    set_option(_TRIM_THRESHOLD, _SPARE)
     # Threads would each get a heap of their own, and ours have little to do.
     set_option(_ARENA_MAX, 1)
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from tests.e2e.parts import api_schemas, cache, catalogue, image_archives
+from tests.e2e.parts import api_schemas, cache, catalogue, image_archives, promtool
 
 
 def main() -> None:
@@ -23,6 +23,7 @@ def main() -> None:
             image_archives.base_images(),
             image_archives.kube_scheduler_image(),
             api_schemas.api_schemas(),
+            promtool.promtool(),
         )
         for part in parts:
             catalogue.provide(part)

@@ -86,5 +86,7 @@ async def _is_connected(webhook: webhooks.Webhook) -> bool:
     try:
         async with servers.connected(webhooks.PORT, host=webhook.host):
             return True
+    except ConnectionResetError:
+        return True  # it was just about to stop listening
     except ConnectionRefusedError:
         return False

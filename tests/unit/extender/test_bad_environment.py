@@ -3,83 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
 import pathlib
-import secrets
-import signal
 import socket
-import sys
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
+from tests import processes
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.extender import rig
 from tests.unit.kube import kubeconfigs
 from tests.unit.serving import servers
-
-
-class Process:
-    """A real scheduler process, its stderr read as it comes."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.lines: list[str] = []
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self._process.stderr is not None
-        async for line in self._process.stderr:
-            self.lines.append(line.decode().rstrip("\n"))
-
-    @property
-    def running(self) -> bool:
-        return self._process.returncode is None
-
-    async def ended(self) -> int:
-        code = await asyncio.wait_for(self._process.wait(), 30)
-        await self._reading
-        return code
-
-    async def stop(self) -> int:
-        if self.running:
-            self._process.send_signal(signal.SIGTERM)
-        return await self.ended()
-
-    def kill(self) -> None:
-        if self.running:
-            self._process.kill()
-
-    def logged(self, message: str) -> list[dict[str, Any]]:
-        """Return the log records with this message; every line but the last must be one."""
-        records = [json.loads(line) for line in self.lines if line.startswith("{")]
-        return [record for record in records if record["message"] == message]
-
-
-@contextlib.asynccontextmanager
-async def process(*flags: str) -> AsyncIterator[Process]:
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
-    made = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "hami", "scheduler", *flags),
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    started = Process(made)
-    try:
-        yield started
-    finally:
-        started.kill()
-        await started.ended()
-
-
-def own_address() -> str:
-    """Return a loopback address that nobody else has in use."""
-    return f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(255)}.{1 + secrets.randbelow(254)}"
 
 
 @pytest.fixture
@@ -89,12 +22,7 @@ def kubeconfig(tmp_path: pathlib.Path) -> str:
 
 
 async def fails(*flags: str) -> tuple[int, str]:
-    """Return the exit code and the last line, which is the only one not in JSON."""
-    async with process(*flags) as started:
-        code = await started.ended()
-    assert [line for line in started.lines if not line.startswith("{")] == started.lines[-1:]
-    assert started.logged("settings")
-    return code, started.lines[-1]
+    return await processes.fails("scheduler", *flags)
 
 
 async def test_an_unreadable_kubeconfig(tmp_path: pathlib.Path) -> None:
@@ -124,7 +52,7 @@ async def test_a_missing_folder_of_grant_keys(tmp_path: pathlib.Path, kubeconfig
 
 @pytest.mark.parametrize("flag", ["http_bind", "metrics-bind-address"])
 async def test_a_busy_port(kubeconfig: str, flag: str) -> None:
-    host = own_address()
+    host = processes.own_address()
     ports = {"http_bind": 8080, "metrics-bind-address": 9395}
     with socket.socket() as taken:
         taken.bind((host, ports[flag]))
@@ -138,7 +66,7 @@ async def test_a_busy_port(kubeconfig: str, flag: str) -> None:
 
 
 async def test_an_expired_token_is_told_and_waited_out(tmp_path: pathlib.Path) -> None:
-    host = own_address()
+    host = processes.own_address()
 
     async def readyz() -> tuple[int, bytes]:
         async with servers.connected(8080, host=host) as connection:
@@ -151,19 +79,19 @@ async def test_an_expired_token_is_told_and_waited_out(tmp_path: pathlib.Path) -
         config = kubeconfigs.write(
             tmp_path / "config", cluster={"server": api.url}, user={"token": "old"}
         )
-        async with process(
+        async with processes.running(
+            "scheduler",
             "--grant-key-dir=",
             f"--kubeconfig={config}",
             f"--http_bind={host}:8080",
             "--metrics-bind-address=",
         ) as started:
-            await rig.eventually(lambda: bool(started.logged("list failed")), 30)
+            error = (await started.logged("list failed"))["error"]
             status, told = await readyz()
             assert status == 503
             assert b"[-] caches: the caches of " in told
             assert b"not filled yet" in told
             assert started.running
-            error = started.logged("list failed")[0]["error"]
             assert error.startswith("401 Unauthorized: ")
             assert "does not accept our credentials (expired or revoked?)" in error
             assert f"renew those of {config}, context 'here'" in error
@@ -172,4 +100,4 @@ async def test_an_expired_token_is_told_and_waited_out(tmp_path: pathlib.Path) -
                 while (await readyz())[0] != 200:
                     await asyncio.sleep(0.05)
             assert await started.stop() == 0
-            assert started.logged("stopped")
+            assert started.records("stopped")
