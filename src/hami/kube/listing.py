@@ -42,12 +42,12 @@ class Page(msgspec.Struct, frozen=True):
 
 
 async def pages(
-    client: Client, path: str, query: Mapping[str, str], *, size: int = PAGE
+    client: Client, path: str, query: Mapping[str, str], *, size: int | None = None
 ) -> AsyncIterator[Page]:
     """Yield the pages of a list as it is now. A page may say that those before do not count."""
     for _ in range(_TRIES_IN_PAGES):
         try:
-            async for page in _pages(client, path, {**query, "limit": str(size)}):
+            async for page in _pages(client, path, {**query, "limit": str(size or PAGE)}):
                 yield page
         except errors.Gone:
             continue

@@ -74,7 +74,7 @@ class Reflector(Generic[T]):
         kind: str,
         query: Mapping[str, str] | None = None,
         resync_interval: float = 900,
-        page_size: int = listing.PAGE,
+        page_size: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = randomness.random,
@@ -85,7 +85,8 @@ class Reflector(Generic[T]):
         self._path = path
         self._query = dict(query or {})
         self._resync_interval = resync_interval
-        #: Objects in one answer of a list: all of them are in memory at once, three times over.
+        #: Objects in one answer of a list, which are in memory at once, three times over; None:
+        #: as many as usual.
         self._page_size = page_size
         self._clock = clock
         self._sleep = sleep
