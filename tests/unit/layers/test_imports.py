@@ -50,7 +50,9 @@ def test_the_reference_shares_nothing_with_the_product_but_the_wire(module: path
     assert {name for name in ours if not name.startswith(allowed)} == set()
 
 
-@pytest.mark.parametrize("package", ["", "wire", "vendors", "cluster", "placement", "admission", "installation"])
+@pytest.mark.parametrize(
+    "package", ["", "wire", "vendors", "cluster", "placement", "admission", "installation"]
+)
 def test_packages_import_nothing_by_themselves(package: str) -> None:
     source = pathlib.Path(hami.wire.__path__[0]).parent / package / "__init__.py"
     assert "import" not in source.read_text()
