@@ -38,8 +38,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     #: For the user, though the pod is allowed.
     warnings: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
-    #: Whether it asks for cards, and so is ours to place.
-    has_cards: bool = False
 
 
 def decide(pod: Pod, facts: Facts, *, trace: str = "", trace_key: str = "") -> Decision:
@@ -82,17 +80,14 @@ def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> Decision:
     key, value = trace
     if value and not taken.annotation(key):
         taken = edits.annotation(taken, key, value)
-    return _allowed(pod, taken, steps, has_cards=True)
+    return _allowed(pod, taken, steps)
 
 
-def _allowed(
-    before: Pod, after: Pod, steps: tuple[Step, ...], *, has_cards: bool = False
-) -> Decision:
+def _allowed(before: Pod, after: Pod, steps: tuple[Step, ...]) -> Decision:
     return Decision(
         patch=patching.between(before, after),
         warnings=tuple(_told(step) for step in steps),
         steps=steps,
-        has_cards=has_cards,
     )
 
 

@@ -94,6 +94,12 @@ def test_a_number_that_is_requested_goes_before_the_default() -> None:
     assert pods.limits(Door().passes(document)) == {GPU: "2", MEMORY: "1000"}
 
 
+def test_zero_cards_that_are_requested_stay_zero() -> None:
+    document = pods.pod(pods.container(memory=1000, parts=["limits"]))
+    document["spec"]["containers"][0]["resources"]["requests"] = {GPU: "0"}
+    assert Door().send(document).patch == []
+
+
 @pytest.mark.parametrize("asked", [{"priority": 1}, {"gpu": 0, "memory": 1000}])
 def test_neither_priority_nor_zero_cards_ask_for_one(asked: dict[str, Any]) -> None:
     assert Door().send(pods.pod(pods.container(**asked))).patch == []

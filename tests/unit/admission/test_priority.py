@@ -31,6 +31,8 @@ def test_the_namespace_may_come_from_the_review() -> None:
     door = Door(high_priority_namespaces=frozenset({"team-a"}))
     assert door.send(document, namespace="team-a").allowed
     assert "namespace team-b may" in door.send(document, namespace="team-b").message
+    document["metadata"]["namespace"] = "team-a"
+    assert door.send(document, namespace="team-b").allowed
 
 
 @pytest.mark.parametrize("namespaces", [{"team-a"}, {"*"}, {"team-b", "team-a"}])

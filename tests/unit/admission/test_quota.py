@@ -89,8 +89,12 @@ def test_the_message_says_what_is_asked_what_is_left_and_what_to_do() -> None:
 def test_only_what_is_exceeded_is_told_and_an_overdrawn_quota_has_nothing_left() -> None:
     overdrawn = Door(headroom=lambda _, __: Headroom(memory=-7, cores=50))
     message = overdrawn.refuses(pod(container(gpu=1, memory=300, cores=30)))
-    assert "300 MiB (nvidia.com/gpumem) where 0 MiB are left;" in message
+    assert "asks for 300 MiB (nvidia.com/gpumem) where 0 MiB are left;" in message
     assert "gpucores" not in message
+    message = door(memory=300, cores=20).refuses(pod(container(gpu=1, memory=300, cores=30)))
+    assert "asks for 30 % (nvidia.com/gpucores) where 20 % are left;" in message
+    overdrawn = Door(headroom=lambda _, __: Headroom(memory=-7, cores=20))
+    assert "gpumem " not in overdrawn.refuses(pod(container(gpu=1, percent=50, cores=30)))
 
 
 def test_the_quota_of_another_namespace_does_not_count() -> None:

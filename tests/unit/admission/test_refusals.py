@@ -46,6 +46,11 @@ class TestForgedGrants:
         message = Door().refuses(document)
         assert all(key in message for key in WRITTEN_BY_US)
 
+    def test_are_found_where_only_the_review_names_the_namespace(self) -> None:
+        document = pods.pod(pods.container(), annotations={annotation_keys.GRANT_MAC: "v1:x"})
+        del document["metadata"]["namespace"]
+        assert "hami.io/grant-mac" in Door().send(document, namespace="team-a").message
+
     def test_the_list_is_the_one_that_the_chart_protects(self) -> None:
         assert set(checks.protected_annotations(VENDORS)) == set(WRITTEN_BY_US)
 

@@ -126,6 +126,14 @@ class TestOverwriteEnv:
         )
         assert door.send(pods.pod(container)).patch == []
 
+    def test_spares_containers_with_other_resources_of_the_configured_domain(self) -> None:
+        vendor = pods.renamed(count="acme.io/vgpu")
+        door = Door(vendor=vendor, nvidia={"overwrite_env": True})
+        container = {"name": "main", "resources": {"requests": {"acme.io/vgpu.whole": "1"}}}
+        assert door.send(pods.pod(container)).patch == []
+        container["resources"] = {"requests": {"acme.iox/vgpu": "1"}}
+        assert pods.env(door.passes(pods.pod(container))) == [NONE]
+
     def test_also_holds_in_pods_that_share_cards(self) -> None:
         document = pods.pod(
             pods.container("share", gpu=1, memory=10),
