@@ -104,7 +104,8 @@ def _absolute(path: str) -> str:
 def _check_variable(container: Container, variable: EnvVar, *, has_cards: bool) -> None:
     name = variable.name or ""
     if name == VISIBLE_DEVICES:
-        if not has_cards and variable.value in _SEES_NOTHING:
+        hides = variable.value_from is None and (variable.value or "") in _SEES_NOTHING
+        if hides and not has_cards:
             return
         rule = "would choose other GPUs than the pod was given"
     elif name.startswith(_LIMIT_PREFIX):
@@ -127,7 +128,7 @@ def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Ru
         text = (variable.value or "").strip()
         if _HIGHEST < _number(text) <= go_values.INT32_MAX:
             continue
-        shown = errors.shorten(text) if text else "from elsewhere"
+        shown = "from elsewhere" if variable.value_from else errors.shorten(text)
         raise Refusal(
             f"container {container.name}: {priority or TASK_PRIORITY} {shown} is (or counts as) "
             f"the highest priority, which namespace {pod.namespace or 'default'} may not have; "

@@ -66,7 +66,10 @@ _NO_RESOURCES = Resources()
 
 class EnvVar(codec.Object, frozen=True):
     name: str | None = None
+    #: An empty one is left out of the API server's JSON.
     value: str | None = None
+    #: Where else its value comes from, in place of `value`.
+    value_from: dict[str, object] | None = None
 
 
 class VolumeMount(codec.Object, frozen=True):

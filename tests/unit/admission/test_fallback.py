@@ -149,7 +149,10 @@ def test_a_resource_that_only_looks_like_a_profile_is_left_alone() -> None:
 
 
 def test_no_instance_asked_for_is_nothing_to_replace() -> None:
-    assert Door(nodes={}).send(pod(container(mig={"3g.40gb": 0}))).patch == []
+    document = pod(container(mig={"3g.40gb": 0}))
+    assert Door(nodes={}).send(document).patch == []
+    document["spec"]["containers"][0]["resources"] = {"limits": {f"{MIG}3g.40gb": None}}
+    assert Door(nodes={}).send(document).patch == []
 
 
 @pytest.mark.parametrize("value", ["1.5", "-1", "x"])
@@ -159,6 +162,12 @@ def test_an_amount_that_cannot_be_is_refused(value: str) -> None:
     for door in (Door(), Door.alone()):
         message = door.refuses(document, code=422)
         assert message.startswith(f"container main, {MIG}3g.40gb: {value!r} is")
+
+
+def test_cards_asked_for_besides_must_be_readable() -> None:
+    for door in (Door(), Door.alone()):
+        message = door.refuses(pod(container(gpu="1.5", mig={"7g.80gb": 1})), code=422)
+        assert message.startswith("container main, nvidia.com/gpu: '1.5' is not a whole number")
 
 
 def test_a_cluster_without_any_gpu_refuses_the_pod() -> None:

@@ -69,6 +69,13 @@ class TestNodes:
         inventory.nodes.put(node("a", three=amount))
         assert free(inventory) == 3
 
+    def test_every_change_counts_at_once(self, inventory: Inventory) -> None:
+        for name, amount, most in [("a", "2", 2), ("b", "5", 5), ("b", "1", 2), ("a", "0", 1)]:
+            inventory.nodes.put(node(name, three=amount))
+            assert free(inventory) == most
+        inventory.nodes.drop("b")
+        assert free(inventory) == 0
+
     def test_other_resources_are_not_kept(self, inventory: Inventory) -> None:
         inventory.set_node("a", {"cpu": "4", "nvidia.com/gpumem": "1000", GPU: "1"})
         assert not inventory.exists("cpu")
@@ -124,6 +131,11 @@ class TestPods:
     ) -> None:
         inventory.pods.put(holder("u", container(mig={"3g.40gb": 2}, parts=parts), nodeName="a"))
         assert free(inventory) == 8
+
+    def test_count_the_containers_that_ask_and_no_others(self, inventory: Inventory) -> None:
+        none = container("none", gpu=1)
+        inventory.pods.put(holder("u", container(mig={"3g.40gb": 2}), none, nodeName="a"))
+        assert (free(inventory), free(inventory, GPU)) == (8, 9)
 
     def test_count_the_most_they_have_at_one_time(self, inventory: Inventory) -> None:
         init = [
