@@ -80,6 +80,7 @@ def move(pod: Pod, plan: Plan, inventory: Inventory) -> tuple[Pod, tuple[Step, .
             target = _target(profile, number, plan, inventory, taken)
             taken[_resource(target, plan)] += number
             if target is profile:
+                container = _with_limit(container, profile, number)
                 continue
             container = _replaced(container, profile, number, target, plan)
             to = target.name if target is not None else GPU
@@ -89,9 +90,15 @@ def move(pod: Pod, plan: Plan, inventory: Inventory) -> tuple[Pod, tuple[Step, .
         return container
 
     moved = edits.containers(pod, edit)
-    if not steps:
-        return pod, ()
-    return _noted(moved, steps), tuple(steps)
+    return (_noted(moved, steps) if steps else moved), tuple(steps)
+
+
+def _with_limit(container: Container, profile: Profile, number: int) -> Container:
+    """Return a container whose request has a limit beside it, as the API server will have it."""
+    limits = (container.resources and container.resources.limits) or {}
+    if limits.get(profile.resource) is not None:
+        return container
+    return edits.amounts(container, limits={profile.resource: str(number)})
 
 
 def _asked(container: Container, chains: Chains) -> list[tuple[Profile, int]]:

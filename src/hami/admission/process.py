@@ -147,6 +147,7 @@ async def _serve(webhook: Webhook, stop: asyncio.Event) -> None:
             works["certificate"] = certificate.watch()
         tasks = lifetime.start(group, works)
         await stop.wait()
+        main.let_go()
         await webhook.stopping.announce()
         await main.stop()
         await told.stop()

@@ -102,6 +102,7 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         tasks = lifetime.start(group, works)
         tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.caches.values())))
         await stop.wait()
+        main.let_go()
         await scheduler.stopping.announce()
         await main.stop()
         await scheduler.binder.drain()

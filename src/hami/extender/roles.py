@@ -10,6 +10,7 @@ list.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -61,6 +62,10 @@ class Roles:
         self._own = ""
 
     @property
+    def leads(self) -> bool:
+        return self._leads()
+
+    @property
     def has_pod(self) -> bool:
         return bool(self._namespace and self._name)
 
@@ -104,7 +109,8 @@ class Roles:
                 return  # whoever leads now says who follows
             role = self._own if pod.name == self._name else FOLLOWER
             if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
-                await self._label(pod.name, role)
+                with contextlib.suppress(errors.NotFound):  # it has ended meanwhile
+                    await self._label(pod.name, role)
 
     async def demote_self(self) -> None:
         self._own = FOLLOWER
@@ -129,6 +135,8 @@ class Roles:
 
 async def follow(roles: Roles, changes: asyncio.Queue[bool]) -> None:
     """Keep the labels in step with who leads; what fails is tried again at the next change."""
+    # Who starts beside a leader follows, and there may be no change to tell it for a long time.
+    changes.put_nowait(roles.leads)
     while True:
         leading = await changes.get()
         while not changes.empty():

@@ -137,6 +137,14 @@ class Server:
         )
         await site.start()
 
+    def let_go(self) -> None:
+        """Go on answering, but close each connection with its next answer.
+
+        Clients then come back elsewhere. A connection that is closed without warning while a
+        client writes into it costs that request, which Go's clients do not repeat.
+        """
+        self._draining = True
+
     async def stop(self) -> None:
         """Take no new connections, let requests under way finish in time, cancel the rest.
 

@@ -178,6 +178,11 @@ class Door:
         assert (answer.code, answer.reason) == (200, "")
         return answer.pod
 
+    def leaves(self, document: Document) -> bool:
+        """Return whether a pod comes through as it is."""
+        answer = self.send(document)
+        return answer.allowed and not answer.patch
+
     def refuses(self, document: Document, *, code: int = 403) -> str:
         """Return why a pod does not come through."""
         answer = self.send(document)

@@ -85,7 +85,7 @@ def test_the_number_of_cards_by_default_is_configuration() -> None:
     document = pods.pod(pods.container(memory=1000))
     assert pods.limits(Door(vendor=three).passes(document))[GPU] == "3"
     off = msgspec.structs.replace(NVIDIA, default_count=0)
-    assert Door(vendor=off).send(document).patch == []
+    assert Door(vendor=off).leaves(document)
 
 
 def test_a_number_that_is_requested_goes_before_the_default() -> None:
@@ -97,12 +97,12 @@ def test_a_number_that_is_requested_goes_before_the_default() -> None:
 def test_zero_cards_that_are_requested_stay_zero() -> None:
     document = pods.pod(pods.container(memory=1000, parts=["limits"]))
     document["spec"]["containers"][0]["resources"]["requests"] = {GPU: "0"}
-    assert Door().send(document).patch == []
+    assert Door().leaves(document)
 
 
 @pytest.mark.parametrize("asked", [{"priority": 1}, {"gpu": 0, "memory": 1000}])
 def test_neither_priority_nor_zero_cards_ask_for_one(asked: dict[str, Any]) -> None:
-    assert Door().send(pods.pod(pods.container(**asked))).patch == []
+    assert Door().leaves(pods.pod(pods.container(**asked)))
 
 
 def test_every_container_is_completed_for_itself() -> None:
@@ -136,7 +136,7 @@ class TestTheRuntimeClass:
         assert self.door.passes(document)["spec"]["runtimeClassName"] == "kata"
 
     def test_is_not_set_on_other_pods(self) -> None:
-        assert self.door.send(pods.pod(pods.container())).patch == []
+        assert self.door.leaves(pods.pod(pods.container()))
 
     def test_is_not_set_where_none_is_configured(self) -> None:
         through = Door().passes(pods.pod(pods.container(gpu=1)))

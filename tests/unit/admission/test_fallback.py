@@ -145,14 +145,14 @@ def test_a_profile_of_no_chain_is_left_alone(name: str) -> None:
 def test_a_resource_that_only_looks_like_a_profile_is_left_alone() -> None:
     document = pod(container())
     document["spec"]["containers"][0]["resources"] = {"limits": {"3g.40gb": "1"}}
-    assert Door(nodes={}).send(document).patch == []
+    assert Door(nodes={}).leaves(document)
 
 
 def test_no_instance_asked_for_is_nothing_to_replace() -> None:
     document = pod(container(mig={"3g.40gb": 0}))
-    assert Door(nodes={}).send(document).patch == []
+    assert Door(nodes={}).leaves(document)
     document["spec"]["containers"][0]["resources"] = {"limits": {f"{MIG}3g.40gb": None}}
-    assert Door(nodes={}).send(document).patch == []
+    assert Door(nodes={}).leaves(document)
 
 
 @pytest.mark.parametrize("value", ["1.5", "-1", "x"])
@@ -182,8 +182,8 @@ def test_a_cluster_without_any_gpu_refuses_the_pod() -> None:
 
 def test_the_fallback_can_be_off() -> None:
     document = pod(container(mig={"3g.40gb": 1}))
-    assert Door(mode="off").send(document).patch == []
-    assert Door(mode="off", nodes={}).send(document).patch == []
+    assert Door(mode="off").leaves(document)
+    assert Door(mode="off", nodes={}).leaves(document)
 
 
 def test_pods_that_need_no_card_after_all_stay_with_their_scheduler() -> None:
@@ -338,7 +338,7 @@ class TestAlone:
             annotations={annotation_keys.MIRROR: "hash"},
             nodeName="a",
         )
-        assert Door.alone().send(document).patch == []
+        assert Door.alone().leaves(document)
 
 
 def test_the_chains_are_configuration() -> None:
@@ -351,7 +351,7 @@ chains:
     assert noted(door.passes(pod(container(mig={"3g.40gb": 1})))) == "3g.40gb->gpu"
     through = door.passes(pod(container(mig={"4g.24gb": 1})))
     assert pods.asked(through) == {GPU: "1", MEMORY: "23000", CORES: "90"}
-    assert door.send(pod(container(mig={"7g.80gb": 1}))).patch == []
+    assert door.leaves(pod(container(mig={"7g.80gb": 1})))
 
 
 def test_the_example_deployment_falls_back_replica_by_replica() -> None:
@@ -362,7 +362,14 @@ def test_the_example_deployment_falls_back_replica_by_replica() -> None:
     door.inventory.set_node("b", {f"{MIG}1g.10gb": "7"})
     assert noted(door.passes(template)) == "2g.20gb->1g.10gb"
     door.inventory.set_node("b", {f"{MIG}2g.20gb": "3"})
-    assert door.send(template).patch == []
+    through = door.passes(template)
+    # Kubernetes wants a limit for what is requested of such a resource.
+    assert through["spec"]["containers"][0]["resources"] == {
+        "limits": {f"{MIG}2g.20gb": "1"},
+        "requests": {f"{MIG}2g.20gb": "1"},
+    }
+    assert "annotations" not in through["metadata"]
+    assert door.leaves(through)
     door.inventory.set_node("b", {})
     assert noted(door.passes(template)) == "2g.20gb->gpu"
     door.inventory.set_node("a", {})

@@ -124,13 +124,13 @@ class TestOverwriteEnv:
             vendor=pods.renamed(count=count),
             nvidia={"overwrite_env": True},
         )
-        assert door.send(pods.pod(container)).patch == []
+        assert door.leaves(pods.pod(container))
 
     def test_spares_containers_with_other_resources_of_the_configured_domain(self) -> None:
         vendor = pods.renamed(count="acme.io/vgpu")
         door = Door(vendor=vendor, nvidia={"overwrite_env": True})
         container = {"name": "main", "resources": {"requests": {"acme.io/vgpu.whole": "1"}}}
-        assert door.send(pods.pod(container)).patch == []
+        assert door.leaves(pods.pod(container))
         container["resources"] = {"requests": {"acme.iox/vgpu": "1"}}
         assert pods.env(door.passes(pods.pod(container))) == [NONE]
 
@@ -142,4 +142,4 @@ class TestOverwriteEnv:
         assert pods.env(self.door.passes(document), 1) == [NONE]
 
     def test_is_off_by_default(self) -> None:
-        assert Door().send(pods.pod(pods.container())).patch == []
+        assert Door().leaves(pods.pod(pods.container()))

@@ -350,6 +350,27 @@ async def test_the_role_label_follows_the_lease(times: Times) -> None:
             assert role(api, "unrelated") == ""
 
 
+async def test_who_starts_beside_a_leader_is_called_a_follower(times: Times) -> None:
+    async with ScriptedApi() as api:
+        api.put(scheduler_pod("sched-2"))
+        election = Election(api, times)
+        await election.elect("sched-1")
+        async with election.replica("sched-2", **named("sched-2")):
+            await rig.eventually(lambda: role(api, "sched-2") == "follower")
+
+
+async def test_a_replica_that_ends_meanwhile_keeps_no_other_from_its_label(times: Times) -> None:
+    async with ScriptedApi() as api:
+        for name in ("sched-1", "sched-2", "sched-3"):
+            api.put(scheduler_pod(name))
+        gone = api.fault(method="PATCH", path="/pods/sched-2", status=404, times=None)
+        election = Election(api, times)
+        async with election.replica("sched-1", **named("sched-1")):
+            await election.elect("sched-1")
+            await rig.eventually(lambda: role(api, "sched-3") == "follower")
+        assert gone.hits
+
+
 async def test_a_pod_that_cannot_be_labelled_leads_all_the_same(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))

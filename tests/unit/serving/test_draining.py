@@ -101,6 +101,21 @@ async def test_a_kept_alive_connection_gets_one_more_answer_that_closes_it() -> 
         await stopping
 
 
+async def test_who_is_let_go_is_answered_and_told_to_come_back_elsewhere() -> None:
+    server = await started(Route("GET", "/", servers.saying("hello")))
+    async with servers.connected(server.port) as kept:
+        _, headers, _ = await kept.ask("GET", "/")
+        assert headers.get("connection") != "close"
+        server.let_go()
+        status, headers, _ = await kept.ask("GET", "/")
+        assert (status, headers["connection"]) == (200, "close")
+        assert await kept.reader.read() == b""
+    async with servers.connected(server.port) as late:
+        status, headers, _ = await late.ask("GET", "/")
+        assert (status, headers["connection"]) == (200, "close")
+    await server.stop()
+
+
 async def test_an_idle_connection_holds_nothing_up() -> None:
     server = await started(Route("GET", "/", servers.saying("hello")), drain_timeout=3600)
     async with servers.connected(server.port) as kept:
