@@ -31,7 +31,6 @@ from hami.wire import objects
 _log = logging.getLogger(__name__)
 
 USER_AGENT = "hami-webhook"
-DEFAULT_TIMEOUT_S = 30.0
 #: A node is some 30 kB long; 500 of them at once, as of pods, would take twice our own memory.
 _NODES_AT_ONCE = 50
 
@@ -50,7 +49,7 @@ async def run(settings: Settings) -> None:
     client = Client(
         access.find(settings.kubeconfig),
         user_agent=USER_AGENT,
-        timeout=settings.kube_timeout or DEFAULT_TIMEOUT_S,
+        timeout=settings.kube_timeout,
         qps=settings.kube_qps,
         burst=settings.kube_burst,
     )

@@ -29,7 +29,6 @@ from hami.wire import comma_list
 _log = logging.getLogger(__name__)
 
 USER_AGENT = "hami-scheduler"
-DEFAULT_TIMEOUT_S = 30.0
 #: Young objects before a collection. What is decoded from the API server is not tracked at all, and
 #: a full collection over a large ledger would hold up a request for longer than its decision takes.
 GC_THRESHOLDS = (50_000, 25, 100)
@@ -48,7 +47,7 @@ async def run(settings: Settings) -> None:
     client = Client(
         access.find(settings.kubeconfig),
         user_agent=USER_AGENT,
-        timeout=settings.kube_timeout or DEFAULT_TIMEOUT_S,
+        timeout=settings.kube_timeout,
         qps=settings.kube_qps,
         burst=settings.kube_burst,
     )

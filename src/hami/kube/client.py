@@ -28,6 +28,9 @@ from hami.wire import correlation
 
 Query = Mapping[str, str]
 
+#: Seconds for one request where nobody says otherwise.
+DEFAULT_TIMEOUT_S = 30.0
+
 _JSON = "application/json"
 _MOST_ID = 128
 
@@ -74,7 +77,7 @@ class Client:
         access: reach.Access,
         *,
         user_agent: str,
-        timeout: float = 30,
+        timeout: float = 0,
         qps: float = 0,
         burst: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -82,7 +85,7 @@ class Client:
     ) -> None:
         self.access = access
         #: Seconds that a request may take, with all its waiting.
-        self.timeout = timeout
+        self.timeout = timeout or DEFAULT_TIMEOUT_S
         self._user_agent = user_agent
         self._clock = clock
         self._sleep = sleep
