@@ -91,6 +91,8 @@ def run_temporarily(arguments: argparse.Namespace) -> None:
         raise ValueError("run: name the command that the cluster is for")
     # An order to end is obeyed in order; a kill is seen by the machines themselves.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # A shell starts what runs in the background with this one ignored, and so are its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with cluster.temporary(wanted_by(arguments)) as found:
         code = run_inside(found, arguments.command)
     sys.exit(code)

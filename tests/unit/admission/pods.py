@@ -105,7 +105,7 @@ def defaulted(document: Document) -> Document:
     result = copy.deepcopy(document)
     for key in ("containers", "initContainers"):
         for each in result["spec"].get(key) or ():
-            resources = each.get("resources") or {}
+            resources = (each or {}).get("resources") or {}
             if resources.get("limits"):
                 resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
     return result

@@ -103,3 +103,16 @@ def test_limits_are_added_whatever_there_is(resources: Document) -> None:
 def test_a_null_scheduler_is_replaced() -> None:
     document = pods.pod(pods.container(gpu=1, memory=10), schedulerName=None)
     assert Door().send(document).patch == [SCHEDULER]
+
+
+def test_a_null_container_is_left_to_the_api_server() -> None:
+    document = pods.pod(pods.container())
+    document["spec"]["containers"].insert(0, None)
+    answer = Door(nvidia={"overwrite_env": True}).send(document)
+    assert (answer.allowed, answer.paths) == (True, ["/spec/containers/1/env"])
+
+
+@pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {}}], ids=str)
+def test_a_pod_without_metadata_is_patched_too(metadata: Document) -> None:
+    document = {**metadata, "spec": {"containers": [pods.container(gpu=1, memory=10)]}}
+    assert Door().send(document).patch == [SCHEDULER]

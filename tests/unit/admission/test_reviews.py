@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -204,11 +205,18 @@ class TestAReplicaThatDoesNotKnowTheCluster:
         assert response.body == b'{"error":"not ready: nodes not read yet"}'
 
     async def test_answers_as_soon_as_it_does(self) -> None:
-        missing = iter(["nodes", "nodes", ""])
+        missing = ["nodes"]
         door = Door(nodes={})
-        waiting = Desk(door, why_not_ready=lambda: next(missing), patience=1e9)
-        door.inventory.set_node("a", {GPU: "1"})
-        assert (await waiting.ask(review(SHARE)))["allowed"]
+
+        def learn() -> None:
+            door.inventory.set_node("a", {GPU: "1"})
+            missing[0] = ""
+
+        # Others must get their turn meanwhile, or it would wait for ever.
+        asyncio.get_running_loop().call_soon(learn)
+        waiting = Desk(door, why_not_ready=lambda: missing[0], patience=1e9)
+        moved = pods.pod(pods.container(mig={"1g.10gb": 1}))
+        assert (await waiting.ask(review(moved)))["allowed"]
 
     async def test_waits_no_longer_than_it_may(self) -> None:
         times = iter([0.0, 0.0, 0.4, 0.9, 1.1, 1.2])
