@@ -19,6 +19,7 @@ from hami.admission import edits
 from hami.admission.chains import Chains
 from hami.admission.inventory import Inventory
 from hami.admission.refusal import Refusal, invalid
+from hami.placement.request import WHOLE_CARD
 from hami.vendors.row import Vendor
 from hami.wire import annotation_keys, errors, mig_profile, objects, quantity
 from hami.wire.mig_profile import Profile
@@ -174,7 +175,7 @@ def _gpu(container: Container, profile: Profile, number: int, plan: Plan) -> dic
     names = plan.vendor.resources
     already = _already(container, names.count)
     given = {names.count: str(already + number)}
-    whole = plan.end is End.WHOLE or profile.cores == 100 or not names.memory  # noqa: PLR2004
+    whole = plan.end is End.WHOLE or profile.cores == WHOLE_CARD or not names.memory
     sizes = (names.memory, names.memory_percentage, names.cores)
     if (already and not whole) or any(
         size and container.amount(size) is not None for size in sizes
