@@ -1,10 +1,10 @@
 """What happens to a pod at the door: `decide(pod, facts) -> Decision`, without I/O.
 
-In this order: what is no business of ours passes; what pretends to be placed already is refused;
-pods of other schedulers pass; missing MIG profiles are replaced; requests for cards are completed
-and read strictly; then what would evade them is refused, and what the namespace may not have. The
-result is the pod as it should be, and the patch that makes it so. Deciding a patched pod again
-changes nothing.
+In this order: what pretends to be placed already is refused; what is no business of ours passes,
+and so do pods of other schedulers; missing MIG profiles are replaced; requests for cards are
+completed and read strictly; then what would evade them is refused, and what the namespace may not
+have. The result is the pod as it should be, and the patch that makes it so. Deciding a patched pod
+again changes nothing.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ def decide(pod: Pod, facts: Facts, *, trace: str = "", trace_key: str = "") -> D
 
 def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> Decision:
     rules = facts.rules
+    if rules.scheduler_name:
+        # Anyone may write the mark of a mirror pod; kubelet's own never carry a grant.
+        checks.no_forged_grant(pod, rules.vendors)
     if annotation_keys.MIRROR in pod.annotations and pod.node_name:
         return Decision(message="mirror pod: what kubelet runs already is not changed")
     if pod.spec is None or not pod.spec.containers:
@@ -62,7 +65,6 @@ def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> Decision:
     if not rules.scheduler_name:
         moved, steps = _moved(pod, facts)
         return _allowed(pod, moved, steps)
-    checks.no_forged_grant(pod, rules.vendors)
     if _is_for_another(pod, rules):
         return Decision(message=_OTHER_SCHEDULER)
     moved, steps = _moved(pod, facts)

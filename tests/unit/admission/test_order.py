@@ -26,7 +26,7 @@ def set_limit(document: Document, resource: str, amount: str) -> None:
 
 
 def mirror(document: Document) -> None:
-    document["metadata"]["annotations"] = {annotation_keys.MIRROR: "hash"}
+    document["metadata"].setdefault("annotations", {})[annotation_keys.MIRROR] = "hash"
     document["spec"]["nodeName"] = "a"
 
 
@@ -68,9 +68,9 @@ def other_limits(document: Document) -> None:
 
 # In this order.
 FAULTS: dict[Callable[[Document], None], tuple[int, str]] = {
+    forged: (403, "annotation hami.io/grant-mac"),
     mirror: (200, "mirror pod"),
     no_containers: (403, "pod has no containers"),
-    forged: (403, "annotation hami.io/grant-mac"),
     foreign: (200, "pod already has different scheduler assigned"),
     missing_profile: (403, "the cluster has no GPU"),
     unreadable: (422, "'1.5' is not a whole number"),
@@ -154,12 +154,21 @@ def test_a_pod_that_asks_for_no_card_is_left_as_it_is(container: Document) -> No
 def test_a_mirror_pod_is_left_as_it_is_whatever_it_asks_for() -> None:
     document = pods.pod(
         pods.container(gpu=1, privileged=True),
-        annotations={annotation_keys.MIRROR: "hash", annotation_keys.ASSIGNED_NODE: "a"},
+        annotations={annotation_keys.MIRROR: "hash"},
         nodeName="a",
     )
     answer = Door().send(document)
     assert (answer.allowed, answer.patch) == (True, [])
     assert "mirror pod" in answer.message
+
+
+def test_a_grant_is_not_smuggled_in_as_a_mirror_pod() -> None:
+    document = pods.pod(
+        pods.container(gpu=1),
+        annotations={annotation_keys.MIRROR: "hash", annotation_keys.ASSIGNED_NODE: "a"},
+        nodeName="a",
+    )
+    assert f"annotation {annotation_keys.ASSIGNED_NODE}" in Door().refuses(document)
 
 
 def test_a_pod_without_a_node_is_no_mirror_pod() -> None:
