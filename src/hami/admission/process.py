@@ -19,7 +19,7 @@ from hami.admission.inventory import Inventory
 from hami.admission.reviewing import Reviewer
 from hami.admission.rules import Facts, Rules, unlimited
 from hami.admission.settings import Settings
-from hami.kube import access, decoding, paths
+from hami.kube import connecting, decoding, paths
 from hami.kube.client import Client
 from hami.kube.reflector import Reflector
 from hami.serving import bind_address, health, lifetime, memory, metrics, tracing
@@ -46,14 +46,7 @@ async def run(settings: Settings) -> None:
         config.vendors, mode=settings.mig_fallback, end="whole", file=settings.mig_fallback_file
     )
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
-    client = Client(
-        access.find(settings.kubeconfig),
-        user_agent=USER_AGENT,
-        timeout=settings.kube_timeout,
-        qps=settings.kube_qps,
-        burst=settings.kube_burst,
-    )
-    async with client:
+    async with connecting.client(settings, user_agent=USER_AGENT) as client:
         webhook = Webhook(
             settings,
             client,

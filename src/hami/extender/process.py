@@ -16,8 +16,7 @@ from hami.admission.rules import Rules
 from hami.extender.assembly import Scheduler
 from hami.extender.grant_keys import KeyFolder
 from hami.extender.settings import Settings
-from hami.kube import access
-from hami.kube.client import Client
+from hami.kube import connecting
 from hami.placement.request import Defaults
 from hami.serving import bind_address, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
@@ -42,16 +41,9 @@ async def run(settings: Settings) -> None:
         _log.warning("device configuration", extra={"warning": warning})
     rules = admission_rules(settings, config)
     keys = KeyFolder(settings.grant_key_dir) if settings.grant_key_dir else None
-    tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, "hami-scheduler")
+    tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
     gc.set_threshold(*GC_THRESHOLDS)
-    client = Client(
-        access.find(settings.kubeconfig),
-        user_agent=USER_AGENT,
-        timeout=settings.kube_timeout,
-        qps=settings.kube_qps,
-        burst=settings.kube_burst,
-    )
-    async with client:
+    async with connecting.client(settings, user_agent=USER_AGENT) as client:
         scheduler = Scheduler(settings, client, rules=rules, keys=keys, tracer=tracer)
         try:
             await _serve(scheduler, stop)
