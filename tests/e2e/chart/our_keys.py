@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from hami.admission import checks
 from hami.serving import tracing
 from hami.vendors import table
 from hami.wire import annotation_keys
 from tests.e2e.install.nodes import KEYS
 
-OURS_ON_PODS = {
-    annotation_keys.ASSIGNED_NODE,
-    annotation_keys.ASSIGNED_TIME,
-    annotation_keys.BIND_PHASE,
-    annotation_keys.BIND_TIME,
-    annotation_keys.GRANT_MAC,
-    annotation_keys.MIG_ALLOCATIONS,
-    annotation_keys.EXPLANATION,
-    annotation_keys.WAKE_UP,
-    annotation_keys.RESIZE,
-    *(vendor.annotations.to_allocate for vendor in table.built_in()),
-    *(vendor.annotations.allocated for vendor in table.built_in()),
-}
+OURS_ON_PODS = set(checks.protected_annotations(table.built_in()))
 OF_THE_AGENT_ON_PODS = {
     annotation_keys.BIND_PHASE,
     annotation_keys.MIG_ALLOCATIONS,
