@@ -1,0 +1,300 @@
+/* Contexts come and go.
+ *
+ * A context costs some hundred MiB (518 on an H200), known only after one was made: the agent's figure in the policy, or what the first process
+ * of the container measured, is reserved before; what NVML then counts is charged. A context that goes takes along what was allocated in it.
+ */
+#include "contexts.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "arrays.h"
+#include "books.h"
+#include "guard.h"
+#include "ledger.h"
+#include "linear.h"
+#include "overhead.h"
+#include "state.h"
+#include "test_points.h"
+
+#define USUAL_CONTEXT (640 * MIB) /* reserved for the first context where nobody measured one yet */
+
+static atomic_int created[VGPU_MAX_DEVICES];        /* by cuCtxCreate */
+static atomic_int primary_active[VGPU_MAX_DEVICES]; /* 0 or 1 */
+static CUcontext primary_of[VGPU_MAX_DEVICES];      /* under the books' lock */
+
+int contexts_alive(int index) { return atomic_load(&created[index]) + atomic_load(&primary_active[index]); }
+
+int contexts_only_index(void) {
+    int only = -1;
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if (contexts_alive(index) > 0) {
+            if (only >= 0) {
+                return -1;
+            }
+            only = index;
+        }
+    }
+    return only;
+}
+
+void contexts_forget_after_fork(void) {
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        atomic_store(&created[index], 0);
+        atomic_store(&primary_active[index], 0);
+        primary_of[index] = NULL;
+    }
+}
+
+/* What to reserve for a new context; `*measured` says whether anybody knows. */
+static uint64_t expected_cost(int index, bool *measured) {
+    uint64_t known = guard_limits()->devices[index].context_bytes;
+    const struct vgpu_state *state = guard_state();
+    if (state != NULL && state->devices[index].context_bytes > known) {
+        known = state->devices[index].context_bytes;
+    }
+    *measured = known != 0;
+    return known != 0 ? known : USUAL_CONTEXT;
+}
+
+static bool reserve_context(int index, uint64_t *reserved) {
+    bool measured;
+    *reserved = expected_cost(index, &measured);
+    if (ledger_reserve(index, *reserved)) {
+        return true;
+    }
+    /* Nobody knows the cost on this card yet, and the guess does not fit: take what there is, and judge by the measurement. */
+    *reserved = ledger_room(index);
+    return !measured && *reserved > 0 && ledger_reserve_lightly(index, *reserved);
+}
+
+static void learn_cost(int index, uint64_t cost) {
+    struct vgpu_state *state = guard_state();
+    if (cost > 0 && state != NULL && state->devices[index].context_bytes == 0 && state_lock(state)) {
+        state->devices[index].context_bytes = cost;
+        state_unlock(state);
+    }
+}
+
+/* After a context was made under `reserved`. False: it does not fit after all. */
+static bool charge_context(int index, uint64_t reserved) {
+    uint64_t before = ledger_own(index, LEDGER_OVERHEAD);
+    overhead_measure(index, reserved);
+    uint64_t after = ledger_own(index, LEDGER_OVERHEAD);
+    learn_cost(index, after > before ? after - before : 0);
+    TEST_POINT("contexts.charged");
+    return after <= before + reserved || ledger_room(index) > 0;
+}
+
+static CUdevice device_of_context(CUcontext context) {
+    CUdevice device = -1;
+    CUcontext popped;
+    if (real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+        if (real.cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+            device = -1;
+        }
+        real.cuCtxPopCurrent_v2(&popped);
+    }
+    return device;
+}
+
+static void drop_all_of(CUcontext context) {
+    linear_drop_context(context);
+    arrays_drop_context(context);
+    books_lock();
+    table_take(&books.contexts, (uint64_t)(uintptr_t)context, NULL);
+    books_unlock();
+}
+
+/* --- primary contexts ------------------------------------------------------------------------------------------------------------- */
+
+static bool primary_is_active(CUdevice device) {
+    unsigned int flags;
+    int active = 0;
+    return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    if (!guard_on()) {
+        return real.cuDevicePrimaryCtxRetain(context, device);
+    }
+    int index = guard_index_of(device);
+    if (index == GUARD_FORWARD || (index >= 0 && primary_is_active(device))) {
+        return real.cuDevicePrimaryCtxRetain(context, device);
+    }
+    uint64_t reserved;
+    if (index == GUARD_REFUSE || !reserve_context(index, &reserved)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    TEST_POINT("contexts.reserved");
+    CUresult result = real.cuDevicePrimaryCtxRetain(context, device);
+    TEST_POINT("contexts.made");
+    if (result != CUDA_SUCCESS) {
+        ledger_return(index, LEDGER_PENDING, reserved);
+        return result;
+    }
+    books_lock();
+    primary_of[index] = *context;
+    books_unlock();
+    atomic_store(&primary_active[index], 1);
+    if (!charge_context(index, reserved)) {
+        cuDevicePrimaryCtxRelease_v2(device);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+/* After a release or reset: if nobody holds it any more, all that was in it is gone. */
+static void after_release(CUdevice device, CUresult result) {
+    int index = result == CUDA_SUCCESS ? guard_index_of(device) : GUARD_FORWARD;
+    if (index < 0 || primary_is_active(device)) {
+        return;
+    }
+    books_lock();
+    CUcontext gone = primary_of[index];
+    primary_of[index] = NULL;
+    books_unlock();
+    atomic_store(&primary_active[index], 0);
+    overhead_drop_floor(index);
+    if (gone != NULL) {
+        drop_all_of(gone);
+    }
+    overhead_measure(index, 0);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    bool on = guard_on();
+    CUresult result = real.cuDevicePrimaryCtxRelease_v2(device);
+    if (on) {
+        after_release(device, result);
+    }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    bool on = guard_on();
+    CUresult result = real.cuDevicePrimaryCtxRelease(device);
+    if (on) {
+        after_release(device, result);
+    }
+    return result;
+}
+
+/* A reset leaves the context retained but empty, until it is used again: the driver calls that inactive. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    bool on = guard_on();
+    CUresult result = real.cuDevicePrimaryCtxReset_v2(device);
+    if (on) {
+        after_release(device, result);
+    }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    bool on = guard_on();
+    CUresult result = real.cuDevicePrimaryCtxReset(device);
+    if (on) {
+        after_release(device, result);
+    }
+    return result;
+}
+
+/* --- other contexts --------------------------------------------------------------------------------------------------------------- */
+
+/* Before a context is made. GUARD_FORWARD: just forward. */
+static int before_creation(CUdevice device, uint64_t *reserved) {
+    int index = guard_index_of(device);
+    if (index >= 0 && !reserve_context(index, reserved)) {
+        return GUARD_REFUSE;
+    }
+    return index;
+}
+
+static CUresult after_creation(CUcontext *context, int index, uint64_t reserved, CUresult result) {
+    if (result != CUDA_SUCCESS) {
+        ledger_return(index, LEDGER_PENDING, reserved);
+        return result;
+    }
+    books_lock();
+    table_put(&books.contexts, &(struct record){.key = (uint64_t)(uintptr_t)*context, .size = 0, .index = index, .kind = 1});
+    books_unlock();
+    atomic_fetch_add(&created[index], 1);
+    if (!charge_context(index, reserved)) {
+        cuCtxDestroy_v2(*context);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+#define CREATE_CONTEXT(call)                                        \
+    if (!guard_on()) {                                              \
+        return call;                                                \
+    }                                                               \
+    uint64_t reserved;                                              \
+    int index = before_creation(device, &reserved);                 \
+    if (index == GUARD_REFUSE) {                                    \
+        return CUDA_ERROR_OUT_OF_MEMORY;                            \
+    }                                                               \
+    if (index == GUARD_FORWARD) {                                   \
+        return call;                                                \
+    }                                                               \
+    CUresult result = call;                                         \
+    return after_creation(context, index, reserved, result)
+
+CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) { CREATE_CONTEXT(real.cuCtxCreate(context, flags, device)); }
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
+    CREATE_CONTEXT(real.cuCtxCreate_v2(context, flags, device));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned int flags, CUdevice device) {
+    CREATE_CONTEXT(real.cuCtxCreate_v3(context, affinity, count, flags, device));
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device) {
+    CREATE_CONTEXT(real.cuCtxCreate_v4(context, params, flags, device));
+}
+
+typedef CUresult (*end_context)(CUcontext context);
+
+static CUresult destroy(CUcontext context, end_context end) {
+    CUdevice device = device_of_context(context);
+    int index = device >= 0 ? guard_index_of(device) : GUARD_FORWARD;
+    CUresult result = end(context);
+    if (result != CUDA_SUCCESS || index < 0) {
+        return result;
+    }
+    books_lock();
+    const struct record *known = table_find(&books.contexts, (uint64_t)(uintptr_t)context);
+    bool counted = known != NULL && known->kind == 1;
+    books_unlock();
+    if (counted) {
+        atomic_fetch_sub(&created[index], 1);
+    }
+    overhead_drop_floor(index);
+    drop_all_of(context);
+    overhead_measure(index, 0);
+    return result;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDestroy_v2) : real.cuCtxDestroy_v2(context); }
+CUresult cuCtxDestroy(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDestroy) : real.cuCtxDestroy(context); }
+CUresult cuCtxDetach(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDetach) : real.cuCtxDetach(context); }
+
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
+    if (!guard_on()) {
+        return real.cuGreenCtxCreate(context, description, device, flags);
+    }
+    /* It lives in the primary context, which must be there already; what it takes besides is measured. */
+    int index = guard_index_of(device);
+    CUresult result = real.cuGreenCtxCreate(context, description, device, flags);
+    if (index >= 0) {
+        overhead_measure(index, 0);
+    }
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+    overhead_suspect();
+    return (guard_on(), real.cuGreenCtxDestroy(context));
+}

@@ -1,0 +1,48 @@
+/* The exported dlsym, as in dlsym_x86_64.S: the real one must see the link register of our caller.
+ */
+#if defined(__aarch64__)
+    .text
+    .p2align 2
+    .globl dlsym
+    .type dlsym, %function
+    .hidden intercept_dlsym_hook
+dlsym:
+    .cfi_startproc
+    hint #34 /* bti c */
+    stp x29, x30, [sp, #-32]!
+    .cfi_def_cfa_offset 32
+    .cfi_offset x29, -32
+    .cfi_offset x30, -24
+    mov x29, sp
+    stp x0, x1, [sp, #16]
+    bl intercept_dlsym_hook
+    mov x9, x0
+    mov x16, x1
+    ldp x0, x1, [sp, #16]
+    ldp x29, x30, [sp], #32
+    .cfi_restore x30
+    .cfi_restore x29
+    .cfi_def_cfa_offset 0
+    cbnz x9, 1f
+    cbz x16, 1f
+    br x16 /* x16: what a landing pad for calls accepts from a jump */
+1:
+    mov x0, x9
+    ret
+    .cfi_endproc
+    .size dlsym, . - dlsym
+
+/* Branch target identification: this code has its landing pad. */
+    .section .note.gnu.property, "a", %note
+    .p2align 3
+    .long 4
+    .long 16
+    .long 5
+    .asciz "GNU"
+    .long 0xc0000000
+    .long 4
+    .long 1
+    .long 0
+
+    .section .note.GNU-stack, "", %progbits
+#endif

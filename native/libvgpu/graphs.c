@@ -1,0 +1,189 @@
+/* Graph memory nodes.
+ *
+ * A graph's allocations take memory at its first launch, each rounded up to 32 MiB, and the driver keeps it until cuDeviceGraphMemTrim. Launches are not
+ * ours, so an executable graph is charged when it is made, with the sum of its allocation nodes, child graphs included. What the
+ * driver really has is never less than what is charged then: the charge is the larger of the two.
+ */
+#include "graphs.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "books.h"
+#include "guard.h"
+#include "ledger.h"
+#include "overhead.h"
+#include "test_points.h"
+
+#define CHUNK (32 * MIB)
+#define DEEPEST 16 /* child graphs in child graphs */
+
+static uint64_t promised[VGPU_MAX_DEVICES]; /* sum over living executables; under the books' lock */
+
+void graphs_forget_after_fork(void) {
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        promised[index] = 0;
+    }
+}
+
+uint64_t graphs_reserved(int index) {
+    uint64_t bytes = 0;
+    CUdevice device = guard_device_of(index);
+    if (device < 0 || real.cuDeviceGetGraphMemAttribute == NULL ||
+        real.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS) {
+        return 0;
+    }
+    return bytes;
+}
+
+/* Adds up a graph's allocation nodes per card. */
+static void add_up(CUgraph graph, uint64_t bytes[VGPU_MAX_DEVICES], int depth) {
+    size_t count = 0;
+    if (depth > DEEPEST || real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0) {
+        return;
+    }
+    CUgraphNode *nodes = calloc(count, sizeof *nodes);
+    if (nodes == NULL || real.cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS) {
+        free(nodes);
+        return;
+    }
+    for (size_t at = 0; at < count; at++) {
+        int type = -1;
+        CUDA_MEM_ALLOC_NODE_PARAMS params;
+        CUgraph child;
+        real.cuGraphNodeGetType(nodes[at], &type);
+        if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && real.cuGraphMemAllocNodeGetParams(nodes[at], &params) == CUDA_SUCCESS &&
+            params.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+            int index = guard_index_of(params.poolProps.location.id);
+            if (index >= 0) {
+                bytes[index] += round_up(params.bytesize, CHUNK);
+            }
+        } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && real.cuGraphChildGraphNodeGetGraph(nodes[at], &child) == CUDA_SUCCESS) {
+            add_up(child, bytes, depth + 1);
+        }
+    }
+    free(nodes);
+}
+
+/* Charges the larger of what executables may take and what the driver has. */
+static void charge(int index, uint64_t reserved) {
+    uint64_t has = graphs_reserved(index);
+    books_lock();
+    uint64_t may = promised[index];
+    books_unlock();
+    ledger_set(index, LEDGER_GRAPH, has > may ? has : may, reserved);
+}
+
+static void promise(int index, int64_t bytes) {
+    books_lock();
+    promised[index] = (uint64_t)((int64_t)promised[index] + bytes);
+    books_unlock();
+}
+
+/* Budget for a graph's memory on each card. False: nothing was taken. */
+static bool reserve(const uint64_t bytes[VGPU_MAX_DEVICES]) {
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if (bytes[index] > 0 && !ledger_reserve(index, bytes[index])) {
+            while (--index >= 0) {
+                if (bytes[index] > 0) {
+                    ledger_return(index, LEDGER_PENDING, bytes[index]);
+                }
+            }
+            return false;
+        }
+    }
+    return true;
+}
+
+/* books.graphs: key = executable + card (executables are pointers, aligned to more than 16 bytes), size = bytes. */
+static uint64_t key_of(CUgraphExec exec, int index) { return (uint64_t)(uintptr_t)exec + (uint64_t)index; }
+
+static CUresult instantiated(CUgraphExec *exec, const uint64_t bytes[VGPU_MAX_DEVICES], CUresult result) {
+    TEST_POINT("graphs.instantiated");
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if (bytes[index] == 0) {
+            continue;
+        }
+        if (result != CUDA_SUCCESS) {
+            ledger_return(index, LEDGER_PENDING, bytes[index]);
+            continue;
+        }
+        books_lock();
+        table_put(&books.graphs, &(struct record){.key = key_of(*exec, index), .size = bytes[index], .index = index});
+        books_unlock();
+        promise(index, (int64_t)bytes[index]);
+        charge(index, bytes[index]);
+    }
+    return result;
+}
+
+#define INSTANTIATE(call)                       \
+    if (!guard_on()) {                          \
+        return call;                            \
+    }                                           \
+    uint64_t bytes[VGPU_MAX_DEVICES] = {0};     \
+    add_up(graph, bytes, 0);                    \
+    if (!reserve(bytes)) {                      \
+        return CUDA_ERROR_OUT_OF_MEMORY;        \
+    }                                           \
+    CUresult result = call;                     \
+    return instantiated(exec, bytes, result)
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {
+    INSTANTIATE(real.cuGraphInstantiate(exec, graph, error_node, log, log_size));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {
+    INSTANTIATE(real.cuGraphInstantiate_v2(exec, graph, error_node, log, log_size));
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    INSTANTIATE(real.cuGraphInstantiateWithFlags(exec, graph, flags));
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    INSTANTIATE(real.cuGraphInstantiateWithParams(exec, graph, params));
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+    INSTANTIATE(real.cuGraphInstantiateWithParams_ptsz(exec, graph, params));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    if (!guard_on()) {
+        return real.cuGraphExecDestroy(exec);
+    }
+    struct record gone[VGPU_MAX_DEVICES];
+    int count = 0;
+    books_lock();
+    for (int index = 0; index < VGPU_MAX_DEVICES && books.graphs.live > 0; index++) {
+        count += table_take(&books.graphs, key_of(exec, index), &gone[count]);
+    }
+    books_unlock();
+    CUresult result = real.cuGraphExecDestroy(exec);
+    for (int at = 0; at < count; at++) {
+        if (result != CUDA_SUCCESS) {
+            books_lock();
+            table_put(&books.graphs, &gone[at]);
+            books_unlock();
+        } else {
+            promise(gone[at].index, -(int64_t)gone[at].size);
+            charge(gone[at].index, 0);
+        }
+    }
+    return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    if (!guard_on()) {
+        return real.cuDeviceGraphMemTrim(device);
+    }
+    int index = guard_index_of(device);
+    overhead_operation_begins();
+    CUresult result = real.cuDeviceGraphMemTrim(device);
+    if (index >= 0) {
+        charge(index, 0);
+    }
+    overhead_operation_ends();
+    return result;
+}

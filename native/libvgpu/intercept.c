@@ -1,0 +1,262 @@
+/* Finding the real driver, and exchanging its entry points for our hooks. See intercept.h.
+ *
+ * dlsym may be called before any constructor ran, by sanitizers even before memory can be allocated, in constructors that our own
+ * dlopen runs, and in a child forked at any moment. So nothing here waits: there is no lock and no "someone else is filling it".
+ * Whoever needs the table fills it; every pointer in it changes from NULL to its one possible value by compare-and-swap, and `ready`
+ * is set by whoever has seen all of them. That is why readers of `real` need no atomics once they have seen `ready`.
+ */
+#include "intercept.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include "guard.h"
+
+/* dlsym runs before a sanitizer's shadow memory exists: what it touches on the way to the real one must not be instrumented. */
+#define BEFORE_SANITIZERS __attribute__((no_sanitize_address, no_sanitize_thread))
+
+#define ABSENT_FOR_NS 1000000000ll
+
+typedef void *__attribute__((may_alias)) any_pointer;
+typedef void *(*dlsym_function)(void *handle, const char *name);
+
+struct row {
+    const char *name;
+    void *hook; /* NULL for what we only call */
+    uint16_t offset;
+    uint16_t length;
+};
+
+struct driver {
+    const char *file;
+    const struct row *rows;
+    size_t count;
+    atomic_bool ready;
+    atomic_llong absent_since; /* CLOCK_MONOTONIC in ns of the last failed load; 0 = none */
+};
+
+struct real_entry_points real;
+
+#define HOOKED(entry) {#entry, (void *)entry, offsetof(struct real_entry_points, entry), sizeof #entry - 1},
+#define CALLED(entry) {#entry, NULL, offsetof(struct real_entry_points, entry), sizeof #entry - 1},
+
+static const struct row cuda_rows[] = {
+#define HOOK(name, params) HOOKED(name)
+#define NEED(name, params) CALLED(name)
+#define NVML_HOOK(name, params)
+#define NVML_NEED(name, params)
+#include "entry_points.def"
+#undef HOOK
+#undef NEED
+#undef NVML_HOOK
+#undef NVML_NEED
+};
+
+static const struct row nvml_rows[] = {
+#define HOOK(name, params)
+#define NEED(name, params)
+#define NVML_HOOK(name, params) HOOKED(name)
+#define NVML_NEED(name, params) CALLED(name)
+#include "entry_points.def"
+#undef HOOK
+#undef NEED
+#undef NVML_HOOK
+#undef NVML_NEED
+};
+
+static struct driver cuda = {.file = "libcuda.so.1", .rows = cuda_rows, .count = sizeof cuda_rows / sizeof cuda_rows[0]};
+static struct driver nvml = {.file = "libnvidia-ml.so.1", .rows = nvml_rows, .count = sizeof nvml_rows / sizeof nvml_rows[0]};
+
+static _Atomic(dlsym_function) next_dlsym;
+
+/* The C library's dlsym, without dlsym. Under its oldest version, which every glibc has. */
+BEFORE_SANITIZERS static dlsym_function find_next_dlsym(void) {
+    dlsym_function next = atomic_load_explicit(&next_dlsym, memory_order_acquire);
+    if (next != NULL) {
+        return next;
+    }
+#if defined(__x86_64__)
+    next = (dlsym_function)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+#else
+    next = (dlsym_function)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
+#endif
+    if (next == NULL) {
+        next = (dlsym_function)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    }
+    atomic_store_explicit(&next_dlsym, next, memory_order_release);
+    return next;
+}
+
+void *intercept_real_dlsym(void *handle, const char *name) {
+    dlsym_function next = find_next_dlsym();
+    return next != NULL ? next(handle, name) : NULL;
+}
+
+static any_pointer *place_of(const struct row *row) {
+    return (any_pointer *)((char *)&real + row->offset);
+}
+
+static void fill(struct driver *driver, void *handle) {
+    for (size_t i = 0; i < driver->count; i++) {
+        void *found = intercept_real_dlsym(handle, driver->rows[i].name);
+        void *nothing = NULL;
+        if (found != NULL) {
+            __atomic_compare_exchange_n(place_of(&driver->rows[i]), &nothing, found, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+        }
+    }
+    atomic_store_explicit(&driver->ready, true, memory_order_release);
+}
+
+/* RTLD_NOLOAD finds a driver that is there already by its soname, under whatever path it was opened. The handle is kept: our
+ * pointers outlive the program's dlclose. */
+static bool find_loaded(struct driver *driver) {
+    if (atomic_load_explicit(&driver->ready, memory_order_acquire)) {
+        return true;
+    }
+    void *handle = dlopen(driver->file, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == NULL) {
+        return false;
+    }
+    fill(driver, handle);
+    return true;
+}
+
+static bool load(struct driver *driver) {
+    if (atomic_load_explicit(&driver->ready, memory_order_acquire)) {
+        return true;
+    }
+    int error = errno;
+    bool found = find_loaded(driver);
+    if (!found) {
+        struct timespec time = {0, 0};
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        long long now = (long long)time.tv_sec * 1000000000ll + time.tv_nsec;
+        long long absent_since = atomic_load_explicit(&driver->absent_since, memory_order_relaxed);
+        if (absent_since == 0 || now - absent_since > ABSENT_FOR_NS) {
+            void *handle = dlopen(driver->file, RTLD_LAZY | RTLD_LOCAL);
+            if (handle != NULL) {
+                fill(driver, handle);
+                found = true;
+            } else {
+                atomic_store_explicit(&driver->absent_since, now, memory_order_relaxed);
+            }
+        }
+    }
+    errno = error;
+    return found;
+}
+
+bool intercept_cuda(void) {
+    return load(&cuda);
+}
+
+bool intercept_nvml(void) {
+    return load(&nvml);
+}
+
+static void *exchange_in(struct driver *driver, void *pointer) {
+    if (!atomic_load_explicit(&driver->ready, memory_order_acquire)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < driver->count; i++) {
+        const struct row *row = &driver->rows[i];
+        if (row->hook != NULL && *place_of(row) == pointer) {
+            return row->hook;
+        }
+    }
+    return NULL;
+}
+
+/* A walk over a hundred pointers: less than what the real lookup before it took, and nothing to build or to keep. */
+void *intercept_exchange(void *real_pointer) {
+    if (real_pointer == NULL) {
+        return NULL;
+    }
+    void *hook = exchange_in(&cuda, real_pointer);
+    if (hook == NULL) {
+        hook = exchange_in(&nvml, real_pointer);
+    }
+    return hook != NULL ? hook : real_pointer;
+}
+
+static bool is_suffix(const char *rest) {
+    if (rest[0] == '\0' || strcmp(rest, "_ptsz") == 0) {
+        return true;
+    }
+    if (rest[0] != '_' || rest[1] != 'v' || rest[2] < '0' || rest[2] > '9') {
+        return false;
+    }
+    rest += 3;
+    while (*rest >= '0' && *rest <= '9') {
+        rest++;
+    }
+    return rest[0] == '\0' || strcmp(rest, "_ptsz") == 0;
+}
+
+bool intercept_hooks_base(const char *symbol) {
+    size_t length = strlen(symbol);
+    for (size_t i = 0; i < cuda.count; i++) {
+        const struct row *row = &cuda.rows[i];
+        if (row->hook != NULL && row->length >= length && memcmp(row->name, symbol, length) == 0 && is_suffix(row->name + length)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const struct row *find_hook(const struct driver *driver, const char *name) {
+    size_t length = strlen(name);
+    for (size_t i = 0; i < driver->count; i++) {
+        const struct row *row = &driver->rows[i];
+        if (row->length == length && row->hook != NULL && memcmp(row->name, name, length) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+/* NULL where the caller shall get what the real dlsym says. */
+static void *redirect(struct driver *driver, dlsym_function next, void *handle, const char *name) {
+    const struct row *row = find_hook(driver, name);
+    if (row == NULL) {
+        return NULL;
+    }
+    int error = errno;
+    void *answer = NULL;
+    /* A driver that is not loaded cannot be what the handle leads to: it is not loaded for a lookup. The lookup comes last, so that
+     * dlerror afterwards speaks of it and not of our search. */
+    if (guard_mode() != GUARD_OFF && find_loaded(driver)) {
+        void *found = next(handle, name);
+        if (found != NULL) {
+            answer = *place_of(row) == found ? row->hook : intercept_exchange(found);
+        }
+    }
+    errno = error;
+    return answer;
+}
+
+/* Called by the exported dlsym (dlsym_*.S), which returns `found` or, if that is NULL, jumps to `next` as if we were not there. */
+struct dlsym_answer {
+    void *found;
+    void *next;
+};
+
+__attribute__((visibility("hidden"))) struct dlsym_answer intercept_dlsym_hook(void *handle, const char *name);
+
+BEFORE_SANITIZERS struct dlsym_answer intercept_dlsym_hook(void *handle, const char *name) {
+    dlsym_function next = find_next_dlsym();
+    struct dlsym_answer answer = {NULL, (void *)next};
+    if (next == NULL || name == NULL || handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+        return answer;
+    }
+    if (name[0] == 'c' && name[1] == 'u') {
+        answer.found = redirect(&cuda, next, handle, name);
+    } else if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
+        answer.found = redirect(&nvml, next, handle, name);
+    }
+    return answer;
+}

@@ -1,0 +1,255 @@
+/* See overhead.h. */
+#include "overhead.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "contexts.h"
+#include "graphs.h"
+#include "guard.h"
+#include "ledger.h"
+#include "pools.h"
+#include "state.h"
+
+#define NEAR (128 * MIB)     /* loading code grows by up to 96 MiB at once */
+#define REFRESH_MS 1000      /* far from the limit */
+#define ROOM_FOR_PROCESSES 128
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int nvml_opened; /* 0 not tried, 1 there, -1 not to be had */
+static nvmlDevice_t handles[VGPU_MAX_DEVICES];
+
+static atomic_long in_flight;
+static atomic_long completed;
+static atomic_bool suspected;
+static _Atomic int64_t measured_at[VGPU_MAX_DEVICES];
+static _Atomic uint64_t floors[VGPU_MAX_DEVICES];
+static _Atomic uint64_t container_bytes[VGPU_MAX_DEVICES];
+
+void overhead_operation_begins(void) { atomic_fetch_add(&in_flight, 1); }
+
+void overhead_operation_ends(void) {
+    atomic_fetch_add(&completed, 1);
+    atomic_fetch_sub(&in_flight, 1);
+}
+
+void overhead_suspect(void) { atomic_store_explicit(&suspected, true, memory_order_relaxed); }
+
+bool overhead_is_due(int index, uint64_t room) {
+    return room < NEAR || atomic_load_explicit(&suspected, memory_order_relaxed) ||
+           clock_coarse_ms() - atomic_load_explicit(&measured_at[index], memory_order_relaxed) >= REFRESH_MS;
+}
+
+void overhead_raise_floor(int index, uint64_t by) { atomic_store(&floors[index], ledger_own(index, LEDGER_OVERHEAD) + by); }
+void overhead_drop_floor(int index) { atomic_store(&floors[index], 0); }
+
+uint64_t overhead_container_bytes(int index) { return atomic_load(&container_bytes[index]); }
+
+static bool nvml_is_there(void) {
+    int known = atomic_load_explicit(&nvml_opened, memory_order_acquire);
+    if (known != 0) {
+        return known > 0;
+    }
+    pthread_mutex_lock(&opening);
+    if (atomic_load(&nvml_opened) == 0) {
+        bool there = intercept_nvml() && real.nvmlDeviceGetComputeRunningProcesses_v3 != NULL && real.nvmlDeviceGetHandleByUUID != NULL &&
+                     real.nvmlInit_v2 != NULL && real.nvmlInit_v2() == NVML_SUCCESS;
+        atomic_store_explicit(&nvml_opened, there ? 1 : -1, memory_order_release);
+    }
+    pthread_mutex_unlock(&opening);
+    return atomic_load(&nvml_opened) > 0;
+}
+
+static nvmlDevice_t handle_of(int index) {
+    if (!nvml_is_there()) {
+        return NULL;
+    }
+    pthread_mutex_lock(&opening);
+    nvmlDevice_t handle = handles[index];
+    if (handle == NULL) {
+        const char *uuid = guard_limits()->devices[index].uuid;
+        struct vgpu_state *state = guard_state();
+        char text[VGPU_UUID_SIZE];
+        memcpy(text, uuid[0] == '\0' && state != NULL ? state->devices[index].uuid : uuid, sizeof text);
+        text[sizeof text - 1] = '\0';
+        if (text[0] != '\0' && real.nvmlDeviceGetHandleByUUID(text, &handle) == NVML_SUCCESS) {
+            handles[index] = handle;
+        } else {
+            handle = NULL;
+        }
+    }
+    pthread_mutex_unlock(&opening);
+    return handle;
+}
+
+int overhead_nvml_index(const char *uuid) {
+    nvmlDevice_t handle;
+    unsigned int index;
+    if (!nvml_is_there() || real.nvmlDeviceGetIndex == NULL || real.nvmlDeviceGetHandleByUUID(uuid, &handle) != NVML_SUCCESS ||
+        real.nvmlDeviceGetIndex(handle, &index) != NVML_SUCCESS || index >= VGPU_MAX_DEVICES) {
+        return GUARD_REFUSE;
+    }
+    return (int)index;
+}
+
+/* NVML's list of the processes on a card; NULL if it does not tell. Free it if it is not `room`. */
+static nvmlProcessInfo_v2_t *list_processes(int index, nvmlProcessInfo_v2_t *room, unsigned int *count) {
+    nvmlDevice_t handle = handle_of(index);
+    if (handle == NULL) {
+        return NULL;
+    }
+    *count = ROOM_FOR_PROCESSES;
+    nvmlReturn_t told = real.nvmlDeviceGetComputeRunningProcesses_v3(handle, count, room);
+    if (told == NVML_SUCCESS) {
+        return room;
+    }
+    if (told != NVML_ERROR_INSUFFICIENT_SIZE) {
+        return NULL;
+    }
+    unsigned int enough = *count * 2 + ROOM_FOR_PROCESSES;
+    nvmlProcessInfo_v2_t *more = calloc(enough, sizeof *more);
+    *count = enough;
+    if (more != NULL && real.nvmlDeviceGetComputeRunningProcesses_v3(handle, count, more) == NVML_SUCCESS) {
+        return more;
+    }
+    free(more);
+    return NULL;
+}
+
+static uint64_t bytes_of(const nvmlProcessInfo_v2_t *process) {
+    return process->usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : process->usedGpuMemory;
+}
+
+/* All processes of the container as the driver counts them, with the managed memory that it does not count. */
+static uint64_t of_the_container(int index, const nvmlProcessInfo_v2_t *list, unsigned int count) {
+    struct vgpu_state *state = guard_state();
+    uint64_t bytes = 0;
+    if (state == NULL || !state_lock(state)) {
+        return 0;
+    }
+    uint32_t slots = state->slots_used <= VGPU_MAX_SLOTS ? state->slots_used : VGPU_MAX_SLOTS;
+    for (uint32_t at = 0; at < slots; at++) {
+        const struct vgpu_slot *slot = &state->slots[at];
+        if (slot->pid == 0) {
+            continue;
+        }
+        bytes += slot->usage[index].managed;
+        for (unsigned int process = 0; process < count; process++) {
+            if (list[process].pid == (unsigned int)slot->pid ||
+                (slot->host_pid != 0 && list[process].pid == (unsigned int)slot->host_pid)) {
+                bytes += bytes_of(&list[process]);
+            }
+        }
+    }
+    state_unlock(state);
+    return bytes;
+}
+
+static bool own_bytes(const nvmlProcessInfo_v2_t *list, unsigned int count, uint64_t *bytes) {
+    struct vgpu_state *state = guard_state();
+    int slot = state_own_slot();
+    unsigned int host_pid = state != NULL && slot >= 0 ? (unsigned int)state->slots[slot].host_pid : 0;
+    unsigned int pid = (unsigned int)getpid();
+    bool found = false;
+    *bytes = 0;
+    for (unsigned int process = 0; process < count; process++) {
+        if (list[process].pid == pid || (host_pid != 0 && list[process].pid == host_pid)) {
+            *bytes += bytes_of(&list[process]);
+            found = true;
+        }
+    }
+    return found;
+}
+
+static uint64_t counted_by_us(int index) {
+    return ledger_own(index, LEDGER_LINEAR) + ledger_own(index, LEDGER_POOL) + ledger_own(index, LEDGER_VMM) +
+           ledger_own(index, LEDGER_ARRAY) + graphs_reserved(index);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+void overhead_measure(int index, uint64_t reserved) {
+    atomic_store(&measured_at[index], clock_coarse_ms());
+    atomic_store(&suspected, false);
+    pools_refresh(index);
+    if (contexts_alive(index) == 0) {
+        atomic_store(&floors[index], 0);
+        ledger_set(index, LEDGER_OVERHEAD, 0, reserved);
+        return;
+    }
+    long before = atomic_load(&completed);
+    bool quiet = atomic_load(&in_flight) == 0;
+    uint64_t ours = counted_by_us(index);
+    nvmlProcessInfo_v2_t room[ROOM_FOR_PROCESSES];
+    unsigned int count = 0;
+    nvmlProcessInfo_v2_t *list = list_processes(index, room, &count);
+    uint64_t counted = 0;
+    bool found = list != NULL && own_bytes(list, count, &counted);
+    if (list != NULL) {
+        atomic_store(&container_bytes[index], of_the_container(index, list, count));
+        if (list != room) {
+            free(list);
+        }
+    }
+    if (!found) {
+        ledger_settle(index, reserved, LEDGER_OVERHEAD, reserved);
+        return;
+    }
+    quiet = quiet && atomic_load(&in_flight) == 0 && atomic_load(&completed) == before;
+    uint64_t overhead = counted > ours ? counted - ours : 0;
+    if (!quiet) {
+        /* Something was allocated or freed meanwhile. What is above all that may be on its way is overhead for certain. */
+        uint64_t pending = ledger_own(index, LEDGER_PENDING);
+        overhead = larger(ledger_own(index, LEDGER_OVERHEAD), overhead > pending ? overhead - pending : 0);
+    }
+    ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])), reserved);
+}
+
+void overhead_count_processes(struct counted_processes *counted) {
+    memset(counted->count, 0, sizeof counted->count);
+    const struct vgpu_state *state = guard_state();
+    for (uint32_t device = 0; device < state->device_count && device < VGPU_MAX_DEVICES; device++) {
+        nvmlProcessInfo_v2_t room[ROOM_FOR_PROCESSES];
+        unsigned int count = 0;
+        nvmlProcessInfo_v2_t *list = list_processes((int)device, room, &count);
+        for (unsigned int at = 0; list != NULL && at < count && at < ROOM_FOR_PROCESSES; at++) {
+            counted->of[device][at].pid = list[at].pid;
+            counted->of[device][at].bytes = bytes_of(&list[at]);
+            counted->count[device]++;
+        }
+        if (list != NULL && list != room) {
+            free(list);
+        }
+    }
+}
+
+uint64_t overhead_still_counted(int32_t pid, uint32_t device, void *context) {
+    const struct counted_processes *counted = context;
+    /* A pid that another slot has too was given out again: what is counted under it is the new process's. */
+    const struct vgpu_state *state = guard_state();
+    int owners = 0;
+    for (uint32_t slot = 0; slot < state->slots_used && slot < VGPU_MAX_SLOTS; slot++) {
+        owners += state->slots[slot].pid == pid;
+    }
+    for (uint32_t at = 0; owners == 1 && at < counted->count[device]; at++) {
+        if (counted->of[device][at].pid == (uint32_t)pid) {
+            return counted->of[device][at].bytes;
+        }
+    }
+    return 0;
+}
+
+void overhead_forget_after_fork(void) {
+    pthread_mutex_init(&opening, NULL);
+    atomic_store(&nvml_opened, 0);
+    memset(handles, 0, sizeof handles);
+    atomic_store(&in_flight, 0);
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        atomic_store(&floors[index], 0);
+        atomic_store(&container_bytes[index], 0);
+    }
+}

@@ -1,0 +1,17 @@
+/* Opt-in (VGPU_POLICY_OVERSUBSCRIBE): limits on a card add up to more than it has, so large allocations are managed memory, which the
+ * driver moves between card and host as it is used. */
+#ifndef HAMI_VGPU_OVERSUBSCRIPTION_H
+#define HAMI_VGPU_OVERSUBSCRIPTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cuda_abi.h"
+
+/* A record's kind for managed memory that was asked for as device memory: charged as managed, shown as device memory. */
+#define KIND_DISGUISED 0x100
+
+bool oversubscription_is_on(void);
+CUresult oversubscription_allocate(CUdeviceptr *pointer, size_t size, int index);
+
+#endif

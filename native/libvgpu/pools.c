@@ -1,0 +1,468 @@
+/* cuMemAllocAsync and memory pools.
+ *
+ * Measured: a pool's RESERVED_MEM_CURRENT is exactly what it has from the card; an allocation makes it grow by at most its size rounded up
+ * to 32 MiB, and not at all where it fits into what is there. So an allocation is covered by that much budget before the call, and
+ * whatever did not become growth is free after it. Up to 32 MiB of cover stay with the pool, so that the usual case
+ * touches nothing shared. At the edge of the limit, where there is no cover left, an allocation is let through only if it is sure to fit into what
+ * the last growth left over.
+ */
+#include "pools.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "books.h"
+#include "contexts.h"
+#include "guard.h"
+#include "ledger.h"
+#include "overhead.h"
+#include "test_points.h"
+
+#define CHUNK (32 * MIB)
+#define MAX_POOLS 256
+#define ALIGNMENT 512
+
+struct pool {
+    CUmemoryPool handle; /* NULL = free entry */
+    int index;
+    bool ours;        /* of device memory of a card of ours, not imported from another process */
+    uint64_t charged; /* what the ledger has for it: the last reserved size seen */
+    uint64_t cover;   /* pending bytes kept ready for growth */
+    uint64_t fresh;   /* contiguous bytes that the last growth left over, at least; only until something is freed */
+    long fresh_since; /* value of `frees` then */
+};
+
+static struct pool pools[MAX_POOLS]; /* under the books' lock */
+static CUmemoryPool current_pool[VGPU_MAX_DEVICES];
+static atomic_long frees;            /* calls that may give pool memory back */
+static atomic_long frees_looked_at; /* value of `frees` when pools were last refreshed for it */
+
+void pools_forget_after_fork(void) {
+    memset(pools, 0, sizeof pools);
+    memset(current_pool, 0, sizeof current_pool);
+}
+
+static uint64_t reserved_by(CUmemoryPool handle) {
+    uint64_t bytes = 0;
+    return real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS ? bytes : 0;
+}
+
+/* With the books locked. A pool that we did not see being made (the card's default pool) is found here first. */
+static struct pool *entry_of(CUmemoryPool handle, int index, bool ours) {
+    struct pool *empty = NULL;
+    for (int at = 0; at < MAX_POOLS; at++) {
+        if (pools[at].handle == handle) {
+            return &pools[at];
+        }
+        if (empty == NULL && pools[at].handle == NULL) {
+            empty = &pools[at];
+        }
+    }
+    if (empty != NULL) {
+        *empty = (struct pool){.handle = handle, .index = index, .ours = ours};
+    }
+    return empty;
+}
+
+/* Charges a pool with what it has now; `reserved` pending bytes were taken for growth, and stay as cover up to a chunk.
+ * Returns how much it grew. */
+static uint64_t settle(CUmemoryPool handle, int index, uint64_t reserved) {
+    books_lock();
+    struct pool *pool = entry_of(handle, index, true);
+    /* Under the lock, so that two threads cannot charge an older reading over a newer one. The driver answers this from memory. */
+    uint64_t now = reserved_by(handle);
+    uint64_t before = pool->charged;
+    uint64_t growth = now > before ? now - before : 0;
+    pool->charged = now;
+    uint64_t left = reserved > growth ? reserved - growth : 0;
+    uint64_t keep = left < CHUNK - pool->cover ? left : CHUNK - pool->cover;
+    pool->cover += keep;
+    uint64_t release = reserved - keep;
+    books_unlock();
+    if (growth > 0) {
+        ledger_settle(index, release, LEDGER_POOL, growth);
+    } else {
+        if (before > now) {
+            ledger_return(index, LEDGER_POOL, before - now);
+        }
+        if (release > 0) {
+            ledger_return(index, LEDGER_PENDING, release);
+        }
+    }
+    return growth;
+}
+
+void pools_refresh(int index) {
+    for (int at = 0; at < MAX_POOLS; at++) {
+        books_lock();
+        CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
+        books_unlock();
+        if (handle != NULL) {
+            settle(handle, index, 0);
+        }
+    }
+}
+
+/* Gives back the cover of a card's pools. */
+static void drop_cover(int index) {
+    uint64_t cover = 0;
+    books_lock();
+    for (int at = 0; at < MAX_POOLS; at++) {
+        if (pools[at].handle != NULL && pools[at].index == index) {
+            cover += pools[at].cover;
+            pools[at].cover = 0;
+        }
+    }
+    books_unlock();
+    if (cover > 0) {
+        ledger_return(index, LEDGER_PENDING, cover);
+    }
+}
+
+void pools_trim(int index) {
+    for (int at = 0; at < MAX_POOLS; at++) {
+        books_lock();
+        struct pool pool = pools[at];
+        if (pool.handle != NULL && pool.index == index) {
+            pools[at].fresh = 0;
+        }
+        books_unlock();
+        if (pool.handle != NULL && pool.ours && pool.index == index && pool.charged > 0) {
+            real.cuMemPoolTrimTo(pool.handle, 0);
+            settle(pool.handle, index, 0);
+        }
+    }
+    drop_cover(index);
+}
+
+/* --- allocating ----------------------------------------------------------------------------------------------------------------- */
+
+enum cover { COVERED, FITS, REFUSED };
+
+/* Takes budget for the growth that an allocation may cause. `*reserved` is what must be settled. */
+static enum cover take_cover(CUmemoryPool handle, int index, size_t size, uint64_t *reserved) {
+    uint64_t growth = round_up(size, CHUNK);
+    uint64_t aligned = round_up(size, ALIGNMENT);
+    books_lock();
+    struct pool *pool = entry_of(handle, index, true);
+    if (pool == NULL) {
+        books_unlock();
+        return REFUSED;
+    }
+    if (aligned <= pool->fresh && pool->fresh_since == atomic_load(&frees)) {
+        pool->fresh -= aligned;
+        books_unlock();
+        *reserved = 0;
+        return FITS;
+    }
+    pool->fresh = 0;
+    uint64_t ready = pool->cover < growth ? pool->cover : growth;
+    pool->cover -= ready;
+    books_unlock();
+    *reserved = ready;
+    if (ready < growth) {
+        if (!ledger_reserve(index, growth - ready)) {
+            ledger_return(index, LEDGER_PENDING, ready);
+            *reserved = 0;
+            return REFUSED;
+        }
+        *reserved = growth;
+    }
+    return COVERED;
+}
+
+static void left_over(CUmemoryPool handle, int index, uint64_t growth, size_t size, long since) {
+    uint64_t aligned = round_up(size, ALIGNMENT);
+    if (growth > aligned) {
+        books_lock();
+        struct pool *pool = entry_of(handle, index, true);
+        pool->fresh = growth - aligned;
+        pool->fresh_since = since;
+        books_unlock();
+    }
+}
+
+typedef CUresult (*allocate_async)(CUdeviceptr *pointer, size_t size, CUstream stream);
+typedef CUresult (*allocate_from_pool)(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream);
+
+static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, int index, CUstream stream, allocate_async plain,
+                         allocate_from_pool from_pool) {
+    uint64_t reserved = 0;
+    enum cover cover = take_cover(handle, index, size, &reserved);
+    if (cover == REFUSED) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    TEST_POINT("pools.covered");
+    if (cover == FITS) {
+        return plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
+    }
+    long since = atomic_load(&frees);
+    overhead_operation_begins();
+    CUresult result = plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
+    TEST_POINT("pools.allocated");
+    uint64_t growth = settle(handle, index, reserved);
+    if (result == CUDA_SUCCESS) {
+        left_over(handle, index, growth, size, since);
+    }
+    overhead_operation_ends();
+    return result;
+}
+
+/* --- which pool --------------------------------------------------------------------------------------------------------------- */
+
+/* The card of a stream: of its own context, or of the current one for the default streams. */
+static int index_of_stream(CUstream stream) {
+    int only = contexts_only_index();
+    if (only >= 0) {
+        return only;
+    }
+    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+        return guard_current_index();
+    }
+    CUcontext context;
+    CUcontext current;
+    if (real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == current ||
+        context == NULL || real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
+        return guard_current_index();
+    }
+    int index = guard_current_index();
+    real.cuCtxPopCurrent_v2(&context);
+    return index;
+}
+
+static CUmemoryPool current_pool_of(int index) {
+    books_lock();
+    CUmemoryPool pool = current_pool[index];
+    books_unlock();
+    if (pool == NULL && real.cuDeviceGetMemPool(&pool, guard_device_of(index)) == CUDA_SUCCESS) {
+        books_lock();
+        current_pool[index] = pool;
+        books_unlock();
+    }
+    return pool;
+}
+
+static void forget_current_pools(void) {
+    books_lock();
+    memset(current_pool, 0, sizeof current_pool);
+    books_unlock();
+}
+
+static CUresult allocate_in_current_pool(CUdeviceptr *pointer, size_t size, CUstream stream, allocate_async plain) {
+    int index = size == 0 || pointer == NULL ? GUARD_FORWARD : index_of_stream(stream);
+    if (index == GUARD_REFUSE) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUmemoryPool pool = index == GUARD_FORWARD ? NULL : current_pool_of(index);
+    return pool == NULL ? plain(pointer, size, stream) : allocate(pointer, size, pool, index, stream, plain, NULL);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
+    return guard_on() ? allocate_in_current_pool(pointer, size, stream, real.cuMemAllocAsync) : real.cuMemAllocAsync(pointer, size, stream);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream) {
+    return guard_on() ? allocate_in_current_pool(pointer, size, stream, real.cuMemAllocAsync_ptsz)
+                      : real.cuMemAllocAsync_ptsz(pointer, size, stream);
+}
+
+static CUresult allocate_in_pool(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream stream, allocate_from_pool from_pool) {
+    if (size == 0 || pointer == NULL || handle == NULL) {
+        return from_pool(pointer, size, handle, stream);
+    }
+    books_lock();
+    int index = GUARD_FORWARD;
+    bool ours = true;
+    for (int at = 0; at < MAX_POOLS; at++) {
+        if (pools[at].handle == handle) {
+            index = pools[at].index;
+            ours = pools[at].ours;
+        }
+    }
+    books_unlock();
+    if (!ours) {
+        return from_pool(pointer, size, handle, stream);
+    }
+    if (index < 0) {
+        index = index_of_stream(stream); /* a card's default pool, asked for by its handle */
+    }
+    if (index == GUARD_REFUSE) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return index == GUARD_FORWARD ? from_pool(pointer, size, handle, stream)
+                                  : allocate(pointer, size, handle, index, stream, NULL, from_pool);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
+    return guard_on() ? allocate_in_pool(pointer, size, pool, stream, real.cuMemAllocFromPoolAsync)
+                      : real.cuMemAllocFromPoolAsync(pointer, size, pool, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
+    return guard_on() ? allocate_in_pool(pointer, size, pool, stream, real.cuMemAllocFromPoolAsync_ptsz)
+                      : real.cuMemAllocFromPoolAsync_ptsz(pointer, size, pool, stream);
+}
+
+/* --- freeing, and the moments at which pools shrink ------------------------------------------------------------------------------ */
+
+void pools_something_was_freed(void) { atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed); }
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    if (guard_on()) {
+        pools_something_was_freed();
+    }
+    return real.cuMemFreeAsync(pointer, stream);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    if (guard_on()) {
+        pools_something_was_freed();
+    }
+    return real.cuMemFreeAsync_ptsz(pointer, stream);
+}
+
+/* After a wait: memory freed before it may have gone back to the card. */
+static void after_waiting(CUresult result) {
+    long now = atomic_load_explicit(&frees, memory_order_relaxed);
+    if (result == CUDA_SUCCESS && now != atomic_load_explicit(&frees_looked_at, memory_order_relaxed) && guard_attached()) {
+        atomic_store_explicit(&frees_looked_at, now, memory_order_relaxed);
+        for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+            if (guard_device_of(index) >= 0) {
+                pools_refresh(index);
+            }
+        }
+    }
+}
+
+CUresult cuCtxSynchronize(void) {
+    bool on = guard_on();
+    CUresult result = real.cuCtxSynchronize();
+    if (on) {
+        after_waiting(result);
+    }
+    return result;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+    bool on = guard_on();
+    CUresult result = real.cuCtxSynchronize_v2(context);
+    if (on) {
+        after_waiting(result);
+    }
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+    bool on = guard_on();
+    CUresult result = real.cuStreamSynchronize(stream);
+    if (on) {
+        after_waiting(result);
+    }
+    return result;
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    bool on = guard_on();
+    CUresult result = real.cuStreamSynchronize_ptsz(stream);
+    if (on) {
+        after_waiting(result);
+    }
+    return result;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    bool on = guard_on();
+    CUresult result = real.cuEventSynchronize(event);
+    if (on) {
+        after_waiting(result);
+    }
+    return result;
+}
+
+/* --- pools themselves ------------------------------------------------------------------------------------------------------------- */
+
+static void learn_pool(CUmemoryPool handle, int index, bool ours) {
+    books_lock();
+    entry_of(handle, index, ours);
+    books_unlock();
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    bool on = guard_on();
+    CUresult result = real.cuMemPoolCreate(pool, properties);
+    if (on && result == CUDA_SUCCESS && properties != NULL) {
+        bool on_card = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+        int index = on_card ? guard_index_of(properties->location.id) : GUARD_FORWARD;
+        learn_pool(*pool, index, index >= 0);
+    }
+    return result;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, unsigned long long flags) {
+    bool on = guard_on();
+    CUresult result = real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
+    if (on && result == CUDA_SUCCESS) {
+        learn_pool(*pool, GUARD_FORWARD, false); /* its memory is charged where it was made */
+    }
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    if (!guard_on()) {
+        return real.cuMemPoolDestroy(handle);
+    }
+    /* Entry forgotten first: from the call on, the driver may give the handle to a new pool. The memory itself lives until its last
+     * allocation is freed, so its charge moves to the card's overhead, which is measured. */
+    struct pool pool = {0};
+    books_lock();
+    for (int at = 0; at < MAX_POOLS; at++) {
+        if (pools[at].handle == handle) {
+            pool = pools[at];
+            pools[at] = (struct pool){0};
+        }
+    }
+    books_unlock();
+    overhead_operation_begins();
+    CUresult result = real.cuMemPoolDestroy(handle);
+    if (result != CUDA_SUCCESS && pool.handle != NULL) {
+        books_lock();
+        struct pool *again = entry_of(handle, pool.index, pool.ours);
+        if (again != NULL) {
+            *again = pool;
+        }
+        books_unlock();
+    }
+    overhead_operation_ends();
+    if (result == CUDA_SUCCESS) {
+        forget_current_pools();
+        if (pool.ours && pool.handle != NULL) {
+            ledger_return(pool.index, LEDGER_PENDING, pool.cover);
+            ledger_return(pool.index, LEDGER_POOL, pool.charged);
+            overhead_measure(pool.index, 0);
+        }
+    }
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    bool on = guard_on();
+    CUresult result = real.cuMemPoolTrimTo(pool, keep);
+    if (on) {
+        pools_something_was_freed();
+        after_waiting(result);
+    }
+    return result;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    CUresult result = (guard_on(), real.cuDeviceSetMemPool(device, pool));
+    forget_current_pools();
+    return result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool) {
+    CUresult result = (guard_on(), real.cuMemSetMemPool(location, type, pool));
+    forget_current_pools();
+    return result;
+}

@@ -1,0 +1,18 @@
+/* Stream-ordered memory: charged by what a pool has reserved from the card, which the driver tells exactly. */
+#ifndef HAMI_VGPU_POOLS_H
+#define HAMI_VGPU_POOLS_H
+
+#include <stdint.h>
+
+/* Charge every pool of the card with what it has now. Pools shrink without a call of ours. */
+void pools_refresh(int index);
+
+/* The same after asking the driver to give back what no allocation uses, as it does itself when the card is full. */
+void pools_trim(int index);
+
+/* A pointer that may be of a pool was freed. */
+void pools_something_was_freed(void);
+
+void pools_forget_after_fork(void);
+
+#endif

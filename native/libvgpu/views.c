@@ -1,0 +1,170 @@
+/* The container's view of a card's memory, and CUDA's functions that show it. See views.h.
+ *
+ * The driver is asked first, always: its errors stay what they are, and its numbers bound ours from above.
+ */
+#include "views.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "clock.h"
+#include "guard.h"
+#include "ledger.h"
+#include "state.h"
+
+#define SWEEP_EVERY_MS 100
+
+static uint64_t at_most(uint64_t value, uint64_t bound) {
+    return value < bound ? value : bound;
+}
+
+/* A reader does not know what the driver still counts for a dead process, and must not give back too early what allocating processes
+ * would then hand out: the dead slot keeps all of it until one of them has asked the driver, or until state_sweep's own patience ends. */
+static uint64_t keep_all(int32_t pid, uint32_t device, void *context) {
+    (void)pid;
+    (void)device;
+    (void)context;
+    return UINT64_MAX;
+}
+
+static void sweep_now_and_then(struct vgpu_state *state) {
+    static atomic_llong swept_at; /* only ever an estimate: two threads at once sweep twice, nothing more */
+    long long now = (long long)clock_coarse_ms();
+    if (now - atomic_load_explicit(&swept_at, memory_order_relaxed) < SWEEP_EVERY_MS) {
+        return;
+    }
+    atomic_store_explicit(&swept_at, now, memory_order_relaxed);
+    state_sweep(state, keep_all, NULL);
+}
+
+bool view_of(int index, uint64_t physical_total, struct memory_view *view) {
+    memset(view, 0, sizeof *view);
+    if (index == GUARD_FORWARD) {
+        return false;
+    }
+    if (index < 0 || index >= VGPU_MAX_DEVICES) {
+        return true;
+    }
+    guard_follow_policy(false);
+    struct vgpu_state *state = guard_view();
+    if (state != NULL && state_own_slot() >= 0) {
+        ledger_refresh_view(index);
+    }
+    const struct limits *limits = guard_limits();
+    uint64_t limit = limits->devices[index].memory;
+    uint64_t used = UINT64_MAX; /* without a state nothing can be allocated either */
+    if (state != NULL && state_lock(state)) {
+        sweep_now_and_then(state);
+        used = state->devices[index].used;
+        /* A process without a slot does not follow the policy; those that do have written down what they enforce. */
+        if (state->policy_generation > limits->generation) {
+            limit = state->devices[index].limit;
+        }
+        state_unlock(state);
+    }
+    if (limit == 0) {
+        return false;
+    }
+    view->total = at_most(limit, physical_total);
+    view->used = at_most(used, view->total);
+    view->free = view->total - view->used;
+    return true;
+}
+
+static CUresult forward_total_v2(size_t *bytes, CUdevice device) {
+    return real.cuDeviceTotalMem_v2 != NULL ? real.cuDeviceTotalMem_v2(bytes, device) : CUDA_ERROR_NO_DEVICE;
+}
+
+static CUresult forward_info_v2(size_t *available, size_t *total) {
+    return real.cuMemGetInfo_v2 != NULL ? real.cuMemGetInfo_v2(available, total) : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    if (!guard_on()) {
+        return forward_total_v2(bytes, device);
+    }
+    CUresult result = forward_total_v2(bytes, device);
+    if (result != CUDA_SUCCESS || bytes == NULL) {
+        return result;
+    }
+    struct memory_view view;
+    if (view_of(guard_index_of(device), *bytes, &view)) {
+        *bytes = view.total;
+    }
+    return result;
+}
+
+/* From before CUDA 3.2: 32 bits. What is more than they can say is said as the most that they can. */
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
+    bool on = guard_on();
+    CUresult result = real.cuDeviceTotalMem != NULL ? real.cuDeviceTotalMem(bytes, device) : CUDA_ERROR_NO_DEVICE;
+    size_t whole = 0;
+    if (!on || result != CUDA_SUCCESS || bytes == NULL || forward_total_v2(&whole, device) != CUDA_SUCCESS) {
+        return result;
+    }
+    struct memory_view view;
+    if (view_of(guard_index_of(device), whole, &view)) {
+        *bytes = (unsigned int)at_most(view.total, UINT32_MAX);
+    }
+    return result;
+}
+
+/* Shows the current card's view in place of the driver's numbers. Free memory is never more than the card really has left. */
+static void show_current(size_t *available, size_t *total) {
+    struct memory_view view;
+    if (!view_of(guard_current_index(), *total, &view)) {
+        return;
+    }
+    *total = view.total;
+    *available = at_most(view.free, *available);
+}
+
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
+    if (!guard_on()) {
+        return forward_info_v2(available, total);
+    }
+    size_t real_available = 0;
+    size_t real_total = 0;
+    CUresult result = forward_info_v2(&real_available, &real_total);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    show_current(&real_available, &real_total);
+    if (available != NULL) {
+        *available = real_available;
+    }
+    if (total != NULL) {
+        *total = real_total;
+    }
+    return result;
+}
+
+CUresult cuMemGetInfo(unsigned int *available, unsigned int *total) {
+    bool on = guard_on();
+    if (real.cuMemGetInfo == NULL) {
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    if (!on) {
+        return real.cuMemGetInfo(available, total);
+    }
+    unsigned int short_available = 0;
+    unsigned int short_total = 0;
+    CUresult result = real.cuMemGetInfo(&short_available, &short_total);
+    size_t real_available = 0;
+    size_t real_total = 0;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = forward_info_v2(&real_available, &real_total);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    show_current(&real_available, &real_total);
+    if (available != NULL) {
+        *available = (unsigned int)at_most(real_available, UINT32_MAX);
+    }
+    if (total != NULL) {
+        *total = (unsigned int)at_most(real_total, UINT32_MAX);
+    }
+    return result;
+}
