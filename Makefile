@@ -10,8 +10,8 @@ help:
 setup: ## make .venv from the hashed requirements
 	@scripts/setup
 
-test: setup ## all tests that need neither root nor Go
-	$(PY) -m pytest tests/unit tests/chart
+test: setup native ## all tests that need neither root nor Go
+	$(PY) -m pytest tests/unit tests/chart tests/native
 	@$(MAKE) --no-print-directory oracle mutants
 
 oracle: setup ## only the 8,000 comparisons with the slow reference filter
@@ -47,8 +47,8 @@ e2e: root parts ## the product on real Kubernetes (needs root)
 	    exec $(PY) -m pytest tests/conformance'
 	$(PY) -m pytest --timeout=600 tests/e2e
 
-gpu: ## (not built yet) the product on a real GPU
-	@echo "make gpu: nothing here yet. libvgpu (native/) and tests/gpu are still to be built." >&2; exit 1
+gpu: native ## the product on a real GPU, beside the same without it (GPU_PYTHON: a Python with torch); writes docs/gpu-results.md
+	$(PY) -m tests.gpu.run
 
-native: ## (not built yet) libvgpu.so and the stand-in driver
-	@echo "make native: nothing here yet. native/libvgpu and native/fakegpu are still to be built." >&2; exit 1
+native: setup ## libvgpu.so, the stand-in driver and the probe, for both architectures
+	$(PY) -m native.build

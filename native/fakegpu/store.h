@@ -10,9 +10,9 @@
  *   faults       text, read when it changes: see faults.h.
  *   xids         appended lines `<card uuid>\t<xid>`: NVML's event sets deliver those that came after they were made.
  *
- * Which cards a process sees is decided as NVIDIA's runtime would by NVIDIA_VISIBLE_DEVICES: `void`, `none` or empty: no card (unset: all, as on a
- * bare machine); `all`; else a list of UUIDs or indexes. Then CUDA_VISIBLE_DEVICES permutes and narrows for CUDA only (indexes or UUID prefixes;
- * the first bad entry ends the list).
+ * Which cards a process sees is decided as NVIDIA's runtime would by NVIDIA_VISIBLE_DEVICES: `void`, `none` or empty: no card (unset: all,
+ * as on a bare machine); `all`; else a list of UUIDs or indexes. Then CUDA_VISIBLE_DEVICES permutes and narrows for CUDA only (indexes or
+ * UUID prefixes; the first bad entry ends the list).
  */
 #ifndef FAKEGPU_STORE_H
 #define FAKEGPU_STORE_H
@@ -72,6 +72,8 @@ uint64_t store_run(int device, uint64_t after, uint64_t cost);
 
 /* Busy nanoseconds of the card since it was made (for utilisation), all processes and this one. */
 uint64_t store_busy(int device, uint64_t *own);
+/* Whether the card works at this moment. */
+bool store_working(int device);
 
 /* Nanoseconds. CLOCK_MONOTONIC, or with FAKEGPU_CLOCK=virtual a counter in `state` that only fakegpu_advance() moves; sleeping until a
  * time then means waiting until someone advances the clock to it. */

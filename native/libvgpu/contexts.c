@@ -22,20 +22,21 @@
 static atomic_int created[VGPU_MAX_DEVICES];        /* by cuCtxCreate */
 static atomic_int primary_active[VGPU_MAX_DEVICES]; /* 0 or 1 */
 static CUcontext primary_of[VGPU_MAX_DEVICES];      /* under the books' lock */
+static atomic_int only_index;                       /* the card of all contexts + 1; 0 if there are several or none */
 
 int contexts_alive(int index) { return atomic_load(&created[index]) + atomic_load(&primary_active[index]); }
 
-int contexts_only_index(void) {
+int contexts_only_index(void) { return atomic_load_explicit(&only_index, memory_order_relaxed) - 1; }
+
+/* After a context came or went. */
+static void find_only_index(void) {
     int only = -1;
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
         if (contexts_alive(index) > 0) {
-            if (only >= 0) {
-                return -1;
-            }
-            only = index;
+            only = only == -1 ? index : -2;
         }
     }
-    return only;
+    atomic_store(&only_index, only >= 0 ? only + 1 : 0);
 }
 
 void contexts_forget_after_fork(void) {
@@ -44,6 +45,7 @@ void contexts_forget_after_fork(void) {
         atomic_store(&primary_active[index], 0);
         primary_of[index] = NULL;
     }
+    atomic_store(&only_index, 0);
 }
 
 /* What to reserve for a new context; `*measured` says whether anybody knows. */
@@ -59,6 +61,9 @@ static uint64_t expected_cost(int index, bool *measured) {
 
 static bool reserve_context(int index, uint64_t *reserved) {
     bool measured;
+    if (!guard_attached_now()) {
+        return false;
+    }
     *reserved = expected_cost(index, &measured);
     if (ledger_reserve(index, *reserved)) {
         return true;
@@ -137,6 +142,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     primary_of[index] = *context;
     books_unlock();
     atomic_store(&primary_active[index], 1);
+    find_only_index();
     if (!charge_context(index, reserved)) {
         cuDevicePrimaryCtxRelease_v2(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -155,6 +161,7 @@ static void after_release(CUdevice device, CUresult result) {
     primary_of[index] = NULL;
     books_unlock();
     atomic_store(&primary_active[index], 0);
+    find_only_index();
     overhead_drop_floor(index);
     if (gone != NULL) {
         drop_all_of(gone);
@@ -219,6 +226,7 @@ static CUresult after_creation(CUcontext *context, int index, uint64_t reserved,
     table_put(&books.contexts, &(struct record){.key = (uint64_t)(uintptr_t)*context, .size = 0, .index = index, .kind = 1});
     books_unlock();
     atomic_fetch_add(&created[index], 1);
+    find_only_index();
     if (!charge_context(index, reserved)) {
         cuCtxDestroy_v2(*context);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -270,6 +278,7 @@ static CUresult destroy(CUcontext context, end_context end) {
     books_unlock();
     if (counted) {
         atomic_fetch_sub(&created[index], 1);
+        find_only_index();
     }
     overhead_drop_floor(index);
     drop_all_of(context);

@@ -1,8 +1,8 @@
 /* Graph memory nodes.
  *
- * A graph's allocations take memory at its first launch, each rounded up to 32 MiB, and the driver keeps it until cuDeviceGraphMemTrim. Launches are not
- * ours, so an executable graph is charged when it is made, with the sum of its allocation nodes, child graphs included. What the
- * driver really has is never less than what is charged then: the charge is the larger of the two.
+ * A graph's allocations take memory at its first launch, in chunks of 32 MiB, and the driver keeps it until cuDeviceGraphMemTrim. Launches are not
+ * ours, so an executable graph is charged when it is made, with what its allocation nodes need side by side, child graphs included. Once it ran, the
+ * driver says what it has: the charge is the larger of the two.
  */
 #include "graphs.h"
 
@@ -36,8 +36,23 @@ uint64_t graphs_reserved(int index) {
     return bytes;
 }
 
-/* Adds up a graph's allocation nodes per card. */
-static void add_up(CUgraph graph, uint64_t bytes[VGPU_MAX_DEVICES], int depth) {
+/* What a graph needs of each card: whole chunks, small allocations one after the other into a chunk as long as they fit. */
+struct need {
+    uint64_t bytes[VGPU_MAX_DEVICES];
+    uint64_t left[VGPU_MAX_DEVICES]; /* in the chunk that was opened last */
+};
+
+static void add_node(struct need *need, int index, uint64_t size) {
+    if (size <= need->left[index]) {
+        need->left[index] -= size;
+        return;
+    }
+    uint64_t chunks = round_up(size, CHUNK);
+    need->bytes[index] += chunks;
+    need->left[index] = chunks - size;
+}
+
+static void add_up(CUgraph graph, struct need *need, int depth) {
     size_t count = 0;
     if (depth > DEEPEST || real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0) {
         return;
@@ -56,10 +71,10 @@ static void add_up(CUgraph graph, uint64_t bytes[VGPU_MAX_DEVICES], int depth) {
             params.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
             int index = guard_index_of(params.poolProps.location.id);
             if (index >= 0) {
-                bytes[index] += round_up(params.bytesize, CHUNK);
+                add_node(need, index, params.bytesize);
             }
         } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && real.cuGraphChildGraphNodeGetGraph(nodes[at], &child) == CUDA_SUCCESS) {
-            add_up(child, bytes, depth + 1);
+            add_up(child, need, depth + 1);
         }
     }
     free(nodes);
@@ -121,13 +136,13 @@ static CUresult instantiated(CUgraphExec *exec, const uint64_t bytes[VGPU_MAX_DE
     if (!guard_on()) {                          \
         return call;                            \
     }                                           \
-    uint64_t bytes[VGPU_MAX_DEVICES] = {0};     \
-    add_up(graph, bytes, 0);                    \
-    if (!reserve(bytes)) {                      \
+    struct need need = {0};                     \
+    add_up(graph, &need, 0);                    \
+    if (!reserve(need.bytes)) {                 \
         return CUDA_ERROR_OUT_OF_MEMORY;        \
     }                                           \
     CUresult result = call;                     \
-    return instantiated(exec, bytes, result)
+    return instantiated(exec, need.bytes, result)
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {
     INSTANTIATE(real.cuGraphInstantiate(exec, graph, error_node, log, log_size));

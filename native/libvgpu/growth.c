@@ -246,25 +246,31 @@ CUresult cuCtxSetLimit(int limit, size_t value) {
     if (index < 0 || real.cuCtxGetLimit(&before, limit) != CUDA_SUCCESS) {
         return real.cuCtxSetLimit(limit, value);
     }
-    uint64_t growth = value > before ? value - before : 0;
+    bool grows = value > before;
+    uint64_t growth = grows ? value - before : 0;
     if (limit == CU_LIMIT_STACK_SIZE) {
-        CUcontext context = NULL;
-        real.cuCtxGetCurrent(&context);
-        if (value > before && !contexts_allow_local_memory(index, value)) {
+        if (grows && !contexts_allow_local_memory(index, value)) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        CUresult result = real.cuCtxSetLimit(limit, value);
-        if (value < before && result == CUDA_SUCCESS) {
-            books_lock();
-            set_local_bytes(context, index, value);
-            books_unlock();
-            overhead_drop_floor(index);
+    } else if (grows && (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE)) {
+        /* Taken when a module that uses it is loaded: charged from now on. */
+        if (!ledger_reserve(index, growth)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        overhead_measure(index, 0);
-        return result;
+        overhead_raise_floor(index, growth);
+        ledger_return(index, LEDGER_PENDING, growth);
     }
-    if (limit != CU_LIMIT_PRINTF_FIFO_SIZE && limit != CU_LIMIT_MALLOC_HEAP_SIZE) {
-        growth = 0;
+    CUresult result = real.cuCtxSetLimit(limit, value);
+    if (!grows || result != CUDA_SUCCESS) {
+        CUcontext context = NULL;
+        real.cuCtxGetCurrent(&context);
+        if (limit == CU_LIMIT_STACK_SIZE) {
+            books_lock();
+            set_local_bytes(context, index, result == CUDA_SUCCESS ? value : before);
+            books_unlock();
+        }
+        overhead_drop_floor(index);
     }
-    WITH_GROWTH(index, growth, real.cuCtxSetLimit(limit, value));
+    overhead_measure(index, 0);
+    return result;
 }

@@ -23,7 +23,8 @@ enum guard_mode guard_mode(void);
 /* First in every hook: false means forward, nothing is to be counted. The real driver's entry points are there after it. */
 bool guard_on(void);
 
-/* This process has a slot, or gets one now. The second also notices a child of a raw clone(), for the price of a getpid(). */
+/* This process has a slot, or gets one now. The second also notices a child of a raw clone(), for the price of a
+ * getpid(): asked where a context is made, because without a context of its own such a child can do nothing. */
 bool guard_attached(void);
 bool guard_attached_now(void);
 

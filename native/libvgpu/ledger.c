@@ -49,7 +49,7 @@ static void change(struct vgpu_state *state, int index, enum ledger_kind kind, u
 }
 
 static struct vgpu_state *locked(void) {
-    if (!guard_attached_now()) {
+    if (!guard_attached()) {
         return NULL;
     }
     struct vgpu_state *state = guard_state();
@@ -81,15 +81,16 @@ bool ledger_reserve_lightly(int index, uint64_t bytes) {
     return fits;
 }
 
+/* Frees what the dead had, as far as the driver says that it has it back. Twice, because only an answer from after a death counts. */
 static int sweep(void) {
-    struct counted_processes *counted = guard_attached_now() ? malloc(sizeof *counted) : NULL;
-    if (counted == NULL) {
-        return 0;
-    }
-    overhead_count_processes(counted);
-    int waiting = 0;
-    struct vgpu_state *state = locked();
-    if (state != NULL) {
+    struct counted_processes *counted = guard_attached() ? malloc(sizeof *counted) : NULL;
+    int waiting = counted != NULL ? 1 : 0;
+    for (int round = 0; round < 2 && waiting > 0; round++) {
+        overhead_count_processes(counted);
+        struct vgpu_state *state = locked();
+        if (state == NULL) {
+            break;
+        }
         waiting = state_sweep(state, overhead_still_counted, counted);
         state_unlock(state);
     }

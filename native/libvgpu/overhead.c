@@ -44,7 +44,12 @@ bool overhead_is_due(int index, uint64_t room) {
            clock_coarse_ms() - atomic_load_explicit(&measured_at[index], memory_order_relaxed) >= REFRESH_MS;
 }
 
-void overhead_raise_floor(int index, uint64_t by) { atomic_store(&floors[index], ledger_own(index, LEDGER_OVERHEAD) + by); }
+void overhead_raise_floor(int index, uint64_t by) {
+    /* What is charged now may be an older floor already: floors add up. */
+    uint64_t raised = ledger_own(index, LEDGER_OVERHEAD) + by;
+    atomic_store(&floors[index], raised);
+    ledger_set(index, LEDGER_OVERHEAD, raised, 0);
+}
 void overhead_drop_floor(int index) { atomic_store(&floors[index], 0); }
 
 uint64_t overhead_container_bytes(int index) { return atomic_load(&container_bytes[index]); }
@@ -211,6 +216,9 @@ void overhead_measure(int index, uint64_t reserved) {
 
 void overhead_count_processes(struct counted_processes *counted) {
     memset(counted->count, 0, sizeof counted->count);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    counted->asked_at = (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
     const struct vgpu_state *state = guard_state();
     for (uint32_t device = 0; device < state->device_count && device < VGPU_MAX_DEVICES; device++) {
         nvmlProcessInfo_v2_t room[ROOM_FOR_PROCESSES];
@@ -227,15 +235,12 @@ void overhead_count_processes(struct counted_processes *counted) {
     }
 }
 
-uint64_t overhead_still_counted(int32_t pid, uint32_t device, void *context) {
+uint64_t overhead_still_counted(int32_t pid, uint32_t device, uint64_t dead_since, void *context) {
     const struct counted_processes *counted = context;
-    /* A pid that another slot has too was given out again: what is counted under it is the new process's. */
-    const struct vgpu_state *state = guard_state();
-    int owners = 0;
-    for (uint32_t slot = 0; slot < state->slots_used && slot < VGPU_MAX_SLOTS; slot++) {
-        owners += state->slots[slot].pid == pid;
+    if (counted->asked_at < dead_since) {
+        return UINT64_MAX;
     }
-    for (uint32_t at = 0; owners == 1 && at < counted->count[device]; at++) {
+    for (uint32_t at = 0; at < counted->count[device]; at++) {
         if (counted->of[device][at].pid == (uint32_t)pid) {
             return counted->of[device][at].bytes;
         }

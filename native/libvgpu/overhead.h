@@ -32,6 +32,7 @@ uint64_t overhead_container_bytes(int index);
 
 /* For state_sweep(): what the driver still counts for a dead process. Asked of NVML before, because the sweep holds the shared lock. */
 struct counted_processes {
+    uint64_t asked_at; /* CLOCK_MONOTONIC, ns */
     uint32_t count[VGPU_MAX_DEVICES];
     struct {
         uint32_t pid;
@@ -39,7 +40,7 @@ struct counted_processes {
     } of[VGPU_MAX_DEVICES][128];
 };
 void overhead_count_processes(struct counted_processes *counted);
-uint64_t overhead_still_counted(int32_t pid, uint32_t device, void *counted_processes);
+uint64_t overhead_still_counted(int32_t pid, uint32_t device, uint64_t dead_since, void *counted_processes);
 
 /* NVML's index of a card; GUARD_REFUSE if NVML does not know. */
 int overhead_nvml_index(const char *uuid);

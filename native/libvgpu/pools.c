@@ -34,13 +34,19 @@ struct pool {
 };
 
 static struct pool pools[MAX_POOLS]; /* under the books' lock */
-static CUmemoryPool current_pool[VGPU_MAX_DEVICES];
+static _Atomic(CUmemoryPool) current_pool[VGPU_MAX_DEVICES];
 static atomic_long frees;            /* calls that may give pool memory back */
 static atomic_long frees_looked_at; /* value of `frees` when pools were last refreshed for it */
 
+static void forget_current_pools(void) {
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        atomic_store(&current_pool[index], NULL);
+    }
+}
+
 void pools_forget_after_fork(void) {
     memset(pools, 0, sizeof pools);
-    memset(current_pool, 0, sizeof current_pool);
+    forget_current_pools();
 }
 
 static uint64_t reserved_by(CUmemoryPool handle) {
@@ -142,7 +148,7 @@ enum cover { COVERED, FITS, REFUSED };
 
 /* Takes budget for the growth that an allocation may cause. `*reserved` is what must be settled. */
 static enum cover take_cover(CUmemoryPool handle, int index, size_t size, uint64_t *reserved) {
-    uint64_t growth = round_up(size, CHUNK);
+    uint64_t growth = size <= CHUNK ? CHUNK : round_up(size, CHUNK);
     uint64_t aligned = round_up(size, ALIGNMENT);
     books_lock();
     struct pool *pool = entry_of(handle, index, true);
@@ -232,21 +238,11 @@ static int index_of_stream(CUstream stream) {
 }
 
 static CUmemoryPool current_pool_of(int index) {
-    books_lock();
-    CUmemoryPool pool = current_pool[index];
-    books_unlock();
+    CUmemoryPool pool = atomic_load_explicit(&current_pool[index], memory_order_acquire);
     if (pool == NULL && real.cuDeviceGetMemPool(&pool, guard_device_of(index)) == CUDA_SUCCESS) {
-        books_lock();
-        current_pool[index] = pool;
-        books_unlock();
+        atomic_store_explicit(&current_pool[index], pool, memory_order_release);
     }
     return pool;
-}
-
-static void forget_current_pools(void) {
-    books_lock();
-    memset(current_pool, 0, sizeof current_pool);
-    books_unlock();
 }
 
 static CUresult allocate_in_current_pool(CUdeviceptr *pointer, size_t size, CUstream stream, allocate_async plain) {

@@ -35,11 +35,12 @@ uint64_t state_slot_sum(const struct vgpu_slot *slot, uint32_t device);
 /* With the lock held: set devices[].used from the slots. */
 void state_recompute(struct vgpu_state *state);
 
-/* With the lock held: give back what dead processes had. `still_counted(pid, device, context)` (may be NULL) returns how many bytes
- * the driver still counts for a dead process; such a slot stays as status 3 with at most that many bytes, for at most 2 s.
+/* With the lock held: give back what dead processes had. `still_counted` (may be NULL) returns how many bytes the driver still counts for a
+ * process that is dead since `dead_since` (CLOCK_MONOTONIC, ns), and UINT64_MAX if it was asked before that: an answer from before the
+ * death may lack the process's last allocations. Such a slot stays as status 3 with at most that many bytes, for at most 2 s.
  * Returns how many slots are in that waiting state. Costs at most two fcntl per living process. Cleared slots leave the mirror too.
  * Does nothing where the kernel cannot say who lives, for example because the file was replaced. */
-typedef uint64_t (*state_still_counted)(int32_t pid, uint32_t device, void *context);
+typedef uint64_t (*state_still_counted)(int32_t pid, uint32_t device, uint64_t dead_since, void *context);
 int state_sweep(struct vgpu_state *state, state_still_counted still_counted, void *context);
 
 /* In the child after fork: forget the parent's slot. Async-signal-safe. */

@@ -130,7 +130,7 @@ static void read_boot_id(char boot_id[40]) {
     close(fd);
 }
 
-/* The head of struct vgpu_state up to its mutex, for reading it without a map. */
+/* The head of struct vgpu_state up to and with its mutex, for reading it without a map. */
 struct head {
     uint64_t magic;
     uint32_t version, size;
@@ -138,13 +138,14 @@ struct head {
     char boot_id[40];
     uint64_t policy_generation;
     uint32_t device_count, slots_used;
+    pthread_mutex_t lock;
 };
-_Static_assert(sizeof(struct head) == offsetof(struct vgpu_state, lock), "head");
 _Static_assert(offsetof(struct head, slots_used) == offsetof(struct vgpu_state, slots_used), "head");
+_Static_assert(offsetof(struct head, lock) == offsetof(struct vgpu_state, lock), "head");
 
 static bool is_valid(const struct head *head) {
     if (head->magic != VGPU_STATE_MAGIC || head->version != VGPU_STATE_VERSION || head->size != sizeof(struct vgpu_state) ||
-        head->device_count > VGPU_MAX_DEVICES || head->slots_used > VGPU_MAX_SLOTS) {
+        head->device_count > VGPU_MAX_DEVICES || head->slots_used > VGPU_MAX_SLOTS || head->lock.__data.__kind != ROBUST_SHARED_KIND) {
         return false;
     }
     char now[40];
@@ -159,6 +160,7 @@ bool state_file_header_valid(const struct vgpu_state *state) {
         .size = state->size,
         .device_count = __atomic_load_n(&state->device_count, __ATOMIC_RELAXED),
         .slots_used = __atomic_load_n(&state->slots_used, __ATOMIC_RELAXED),
+        .lock.__data.__kind = state->lock.__data.__kind,
     };
     memcpy(head.boot_id, state->boot_id, sizeof head.boot_id);
     return is_valid(&head);
@@ -271,9 +273,14 @@ static bool initialise(int fd) {
     return made;
 }
 
-/* With the making lock held. */
+static bool is_whole(int fd) {
+    struct stat found;
+    return fstat(fd, &found) == 0 && found.st_size >= (off_t)sizeof(struct vgpu_state) && file_header_valid(fd);
+}
+
+/* With the making lock held. A file that was cut off under the living is given its length back, for their sake. */
 static bool repair(int fd, bool *made) {
-    if (file_header_valid(fd)) {
+    if (is_whole(fd)) {
         return reserve_pages(fd, false);
     }
     bool living[VGPU_MAX_SLOTS];
@@ -282,7 +289,7 @@ static bool repair(int fd, bool *made) {
     }
     for (uint32_t slot = 0; slot < VGPU_MAX_SLOTS; slot++) {
         if (living[slot]) {
-            return false;
+            return file_header_valid(fd) && reserve_pages(fd, false);
         }
     }
     if (!reserve_pages(fd, true)) {

@@ -11,6 +11,10 @@
 #include "abi.h"
 #include "limits.h"
 
+/* What pthread_mutex_init writes for a robust mutex shared by processes, in every glibc: both ends of a file must agree on it. On any
+ * other kind glibc may do what a preloaded library never may, end the program. */
+#define ROBUST_SHARED_KIND (16 | 128)
+
 /* Opens the state file (creates it unless it is the agent's to make). -1 if it is no regular file that may be written. */
 int state_file_open(const struct places *places, struct stat *found);
 

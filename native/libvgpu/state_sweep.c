@@ -53,10 +53,6 @@ void state_recompute(struct vgpu_state *state) {
     }
 }
 
-/* What pthread_mutex_init writes for a robust mutex shared by processes, in every glibc: both ends of a file must agree on it. On any
- * other kind glibc may do what a preloaded library never may, end the program. */
-#define ROBUST_SHARED_KIND (16 | 128)
-
 static int wait_for(pthread_mutex_t *lock) {
     int result = pthread_mutex_trylock(lock);
     if (result != EBUSY) {
@@ -126,7 +122,7 @@ static bool lower_to_counted(struct vgpu_slot *slot, state_still_counted still_c
         if (had == 0) {
             continue;
         }
-        uint64_t counted = still_counted(slot->pid, device, context);
+        uint64_t counted = still_counted(slot->pid, device, slot->reserved[0], context);
         uint64_t left = counted < had ? counted : had;
         memset(&slot->usage[device], 0, sizeof slot->usage[device]);
         slot->usage[device].overhead = left;

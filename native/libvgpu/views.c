@@ -20,9 +20,10 @@ static uint64_t at_most(uint64_t value, uint64_t bound) {
 
 /* A reader does not know what the driver still counts for a dead process, and must not give back too early what allocating processes
  * would then hand out: the dead slot keeps all of it until one of them has asked the driver, or until state_sweep's own patience ends. */
-static uint64_t keep_all(int32_t pid, uint32_t device, void *context) {
+static uint64_t keep_all(int32_t pid, uint32_t device, uint64_t dead_since, void *context) {
     (void)pid;
     (void)device;
+    (void)dead_since;
     (void)context;
     return UINT64_MAX;
 }

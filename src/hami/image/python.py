@@ -49,7 +49,7 @@ _USELESS = re.compile(
 )
 _PLATFORMS = {"amd64": "x86_64-manylinux_2_28", "arm64": "aarch64-manylinux_2_28"}
 _OF_THE_INSTALLER = {"direct_url.json", "uv_cache.json", "uv_build.json", "REQUESTED", "INSTALLER"}
-_WHEEL = re.compile(r"(?P<name>\w+)-(?P<version>[^-]+)-py3-none-any\.whl")
+_WHEEL = re.compile(r"(?P<name>\w+)-(?P<version>[^-]+)-py3-none-(?P<platforms>[\w.]+)\.whl")
 
 
 def useless(name: str) -> bool:
@@ -92,10 +92,15 @@ def install(root: Path, requirements: Path, *, uv: Path, interpreter: Path) -> N
 
 
 def unzip(root: Path, wheel: Path, *, interpreter: Path) -> None:
-    """Install our own wheel: pure Python, no scripts."""
-    if not _WHEEL.fullmatch(wheel.name):
+    """Install our own wheel: Python and libraries for containers, no scripts."""
+    machine = _PLATFORMS[oci.architecture()].partition("-")[0]
+    found = _WHEEL.fullmatch(wheel.name)
+    platforms = set(found["platforms"].split(".") if found else ())
+    if not platforms & {"any", f"manylinux_2_17_{machine}"}:
         raise ImageError(
-            f"wheel {wheel.name!r}", "is not NAME-VERSION-py3-none-any.whl", "build a pure wheel"
+            f"wheel {wheel.name!r}",
+            f"is not NAME-VERSION-py3-none-PLATFORM.whl for any or manylinux_2_17_{machine}",
+            f"build it with HAMI_NATIVE_ARCHES={machine}",
         )
     target = site(root, interpreter)
     tree.folder(target)

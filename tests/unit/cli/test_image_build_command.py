@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import tomllib
 from pathlib import Path
@@ -57,8 +58,10 @@ def test_from_a_checkout_only_the_output_is_needed(
     assert (code, err) == (0, "")
     archive = bench.folder / "hami.tar"
     assert verify.archive(archive).names == (f"docker.io/library/hami:{VERSION}",)
-    module = "usr/local/lib/python3.11/dist-packages/hami/cli/image_build.py"
-    assert module in content(archive, 2)
+    site = "usr/local/lib/python3.11/dist-packages"
+    ours = content(archive, 2)
+    assert f"{site}/hami/cli/image_build.py" in ours
+    assert f"{site}/hami/native/lib/{platform.machine()}/libvgpu.so" in ours
     first, *_, last = out.splitlines()
     assert first == f"building the wheel of {ROOT}"
     assert last.startswith(f"hami.tar: docker.io/library/hami:{VERSION}, ")

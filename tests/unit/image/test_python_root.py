@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import zipfile
 from pathlib import Path
@@ -74,9 +75,32 @@ def test_a_wheel_that_writes_elsewhere_is_refused(
         python.unzip(tmp_path / "r", wheel(tmp_path / "w", {name: ""}), interpreter=interpreter)
 
 
-@pytest.mark.parametrize("name", ["hami.whl", "numpy-2-cp311-cp311-linux_x86_64.whl", "x.zip"])
-def test_only_a_pure_wheel_is_ours(tmp_path: Path, interpreter: Path, name: str) -> None:
-    with pytest.raises(ImageError, match="build a pure wheel"):
+@pytest.mark.parametrize(
+    "platforms", ["any", "manylinux_2_17_{0}", "manylinux_2_17_{0}.manylinux_2_17_other"]
+)
+def test_a_wheel_for_this_machine_brings_its_libraries(
+    tmp_path: Path, interpreter: Path, platforms: str
+) -> None:
+    name = f"hami-0.1.0-py3-none-{platforms.format(platform.machine())}.whl"
+    files = {**OURS, "hami/native/lib/x/libvgpu.so": "bytes"}
+    python.unzip(tmp_path / "r", wheel(tmp_path / "w", files, name=name), interpreter=interpreter)
+    assert made.whole(tmp_path / "r")[f"{SITE}/hami/native/lib/x/libvgpu.so"] == "644 bytes"
+    assert python.wheel_version(Path(name)) == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hami.whl",
+        "numpy-2-cp311-cp311-linux_x86_64.whl",
+        "x.zip",
+        "hami-0.1.0-py3-none-manylinux_2_17_other.whl",
+    ],
+)
+def test_a_wheel_for_something_else_is_refused(
+    tmp_path: Path, interpreter: Path, name: str
+) -> None:
+    with pytest.raises(ImageError, match="build it with HAMI_NATIVE_ARCHES="):
         python.unzip(
             tmp_path / "r", wheel(tmp_path / "w", OURS, name=name), interpreter=interpreter
         )

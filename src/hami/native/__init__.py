@@ -1,0 +1,1 @@
+"""The compiled libraries of this package and where they lie."""

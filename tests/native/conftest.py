@@ -1,0 +1,15 @@
+"""The libraries under test are built from the sources beside the tests before the first of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.native import building
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> Path:
+    """Compile what is not current; give the folder of this machine's architecture."""
+    return building.all_current()

@@ -1,0 +1,79 @@
+"""Memory that two processes of a container have is counted once, also when its maker dies first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.native.container import CONTEXT, Container
+from tests.native.probing import GIB, MIB, Probe
+
+LIMIT = 2 * GIB
+SIZE = 512 * MIB
+
+
+def send(maker: Probe, taker: Probe, folder: Path) -> None:
+    path = folder / "socket"
+    maker.tell(f"vmm-send shared {path}")
+    taker.do(f"vmm-receive shared {path} {SIZE}")
+    assert maker.hear("vmm-send").ok
+
+
+def test_ipc_memory_is_counted_once(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        maker, taker = box.started(), box.started()
+        maker.do(f"take alloc buffer {SIZE}")
+        maker.do("set buffer 171 16")
+        [handle] = maker.do("ipc get buffer")
+        taker.do(f"ipc open window {handle}")
+        assert taker.do("get window 4") == ["abababab"]
+        assert box.used() == box.physical() == 2 * CONTEXT + SIZE
+        taker.refused(f"take alloc more {SIZE}")
+        taker.do("ipc close window")
+        maker.do("free buffer")
+        assert box.used() == box.physical() == 2 * CONTEXT
+
+
+def test_vmm_memory_is_counted_once(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        maker, taker = box.started(), box.started()
+        maker.do(f"vmm create shared {SIZE}")
+        send(maker, taker, tmp_path)
+        taker.do("vmm map window shared")
+        assert box.physical() == 2 * CONTEXT + SIZE
+        assert box.used() == box.physical()
+        taker.do("vmm unmap window")
+        taker.do("vmm release shared")
+        assert box.used() == box.physical() == 2 * CONTEXT + SIZE
+        maker.do("vmm release shared")
+        assert box.used() == box.physical() == 2 * CONTEXT
+
+
+def test_shared_memory_outlives_its_maker_within_the_limit(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        maker, taker = box.started(), box.started()
+        maker.do(f"vmm create shared {SIZE}")
+        send(maker, taker, tmp_path)
+        taker.do("vmm map window shared")
+        maker.kill()
+        assert box.physical() == CONTEXT + SIZE
+        taker.fill("alloc", 32 * MIB)
+        assert box.physical() <= box.used() <= LIMIT
+        assert box.peak() <= LIMIT
+        taker.do("drop")
+        taker.do("vmm unmap window")
+        taker.do("vmm release shared")
+        assert box.physical() == CONTEXT
+        assert taker.info()[0] == LIMIT - CONTEXT
+
+
+def test_maker_that_releases_first_stays_within_the_limit(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        maker, taker = box.started(), box.started()
+        maker.do(f"vmm create shared {SIZE}")
+        send(maker, taker, tmp_path)
+        taker.do("vmm map window shared")
+        maker.do("vmm release shared")
+        assert box.physical() == 2 * CONTEXT + SIZE
+        maker.fill("alloc", 32 * MIB)
+        taker.fill("alloc", 32 * MIB)
+        assert box.peak() <= LIMIT

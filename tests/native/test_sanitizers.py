@@ -1,0 +1,42 @@
+"""The tests of the limit once more under sanitizers: memory and undefined behaviour, then threads.
+
+Everything in the process is instrumented: libvgpu, the stand-in driver, the probe. What a sanitizer
+reports fails the test in which it happened (container.py looks for reports).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.native import building
+from tests.native.container import SANITIZER
+
+HERE = Path(__file__).parent
+FILES = (
+    *("test_memory_cap.py", "test_memory_growth.py", "test_memory_sharing.py"),
+    *("test_memory_views.py", "test_memory_policy.py", "test_oversubscription.py"),
+    *("test_processes.py", "test_crashes.py", "test_accounting.py"),
+)
+
+
+@pytest.mark.skipif(bool(SANITIZER), reason="these are the tests that run the others")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "kind"), [("asan", "address"), ("tsan", "thread")])
+def test_whole_suite_is_clean(name: str, kind: building.Kind) -> None:
+    building.sanitized(kind)  # skips where there is no compiler for it
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *(str(HERE / file) for file in FILES),
+        ],
+        env={**os.environ, "HAMI_NATIVE_BUILD": name},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-20000:]
