@@ -112,10 +112,3 @@ ENTRY(cuGetProcAddress_v2, (const char *symbol, void **found, int version, uint6
     ENTER_EARLY();
     return look_up_with_status(symbol, found, version, flags, status);
 }
-
-/* For programs built with per-thread default streams: their "default" mode means that one. */
-ENTRY(cuGetProcAddress_v2_ptsz, (const char *symbol, void **found, int version, uint64_t flags, int *status))
-{
-    ENTER_EARLY();
-    return look_up_with_status(symbol, found, version, flags == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags, status);
-}

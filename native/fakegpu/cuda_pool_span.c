@@ -267,7 +267,7 @@ CUresult pool_free(struct region *region, CUdeviceptr pointer, CUcontext context
 void pools_synchronized(CUcontext context, const void *key)
 {
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->spans == NULL)
+        if (pool->spans == NULL || (pool->counted && pool->device != context->device))
             continue;
         for (struct span *span = pool->spans; span != NULL; span = span->next) {
             for (struct block *block = span->blocks; block != NULL; block = block->next)

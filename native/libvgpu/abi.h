@@ -115,7 +115,8 @@ struct vgpu_state {
     uint32_t unknown_entry_points; /* asked of cuGetProcAddress under a known name, but of a newer kind: passed through */
     uint64_t recoveries;   /* how often totals were recomputed */
     uint64_t futex;        /* for waking processes that wait for compute time */
-    uint64_t reserved[16];
+    uint64_t suspicions;   /* +1 when memory may have changed hands: who has not looked since measures before it takes more */
+    uint64_t reserved[15];
     struct vgpu_state_device devices[VGPU_MAX_DEVICES];
     struct vgpu_slot slots[VGPU_MAX_SLOTS];
 };

@@ -18,6 +18,7 @@ void books_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
     table_forget(&books.allocations);
     table_forget(&books.small_pages);
+    table_forget(&books.shared);
     table_forget(&books.handles);
     table_forget(&books.mappings);
     table_forget(&books.objects);

@@ -12,6 +12,7 @@ void books_unlock(void);
 struct books {
     struct table allocations; /* device pointer -> size, card, kind (enum ledger_kind), context */
     struct table small_pages; /* number of a 2 MiB page -> live allocations in it (size), card */
+    struct table shared;      /* device pointers that other processes may have opened */
     struct table handles;     /* cuMemCreate's handle -> physical object */
     struct table mappings;    /* mapped address -> size, physical object (owner) */
     struct table objects;     /* physical object -> size, card; see vmm.c */

@@ -1,4 +1,4 @@
-/* The ways in: cuInit, and cuGetProcAddress in its three shapes.
+/* The ways in: cuInit, and cuGetProcAddress in its two shapes.
  *
  * cuGetProcAddress is answered by the driver first. Its pointer, never the name, says which hook is right: at version 13000
  * cuCtxSynchronize has another signature than at 12000, and the driver alone knows what belongs to a version and a stream mode.
@@ -58,17 +58,6 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **found, int version, uint
         return CUDA_ERROR_NOT_FOUND;
     }
     CUresult result = real.cuGetProcAddress_v2(symbol, found, version, flags, status);
-    if (result == CUDA_SUCCESS) {
-        exchange(symbol, found);
-    }
-    return result;
-}
-
-CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **found, int version, uint64_t flags, int *status) {
-    if (!intercept_cuda() || real.cuGetProcAddress_v2_ptsz == NULL) {
-        return CUDA_ERROR_NOT_FOUND;
-    }
-    CUresult result = real.cuGetProcAddress_v2_ptsz(symbol, found, version, flags, status);
     if (result == CUDA_SUCCESS) {
         exchange(symbol, found);
     }

@@ -106,13 +106,6 @@ static void count_refusal(int index) {
     }
 }
 
-/* The driver's own count of the container, as a second opinion near the limit: growth of a sibling that it has not noticed yet. */
-static bool the_driver_agrees(int index, uint64_t bytes) {
-    uint64_t limit = limit_of(index);
-    uint64_t counted = overhead_container_bytes(index);
-    return limit == 0 || (counted <= limit && bytes <= limit - counted);
-}
-
 bool ledger_reserve(int index, uint64_t bytes) {
     guard_follow_policy(false);
     uint64_t limit = limit_of(index);
@@ -124,11 +117,10 @@ bool ledger_reserve(int index, uint64_t bytes) {
             return false;
         }
     }
-    bool near = limit != 0 && overhead_is_due(index, less(ledger_room(index), bytes));
-    if (near) {
+    if (limit != 0 && overhead_is_due(index, less(ledger_room(index), bytes))) {
         overhead_measure(index, 0);
     }
-    if ((!near || the_driver_agrees(index, bytes)) && ledger_reserve_lightly(index, bytes)) {
+    if (ledger_reserve_lightly(index, bytes)) {
         return true;
     }
     pools_trim(index);
@@ -136,7 +128,7 @@ bool ledger_reserve(int index, uint64_t bytes) {
     for (int waited = 0;; waited += WAIT_STEP_MS) {
         int dying = sweep();
         overhead_measure(index, 0);
-        if (the_driver_agrees(index, bytes) && ledger_reserve_lightly(index, bytes)) {
+        if (ledger_reserve_lightly(index, bytes)) {
             return true;
         }
         if (dying == 0 || waited >= WAIT_FOR_THE_DYING_MS) {
@@ -204,6 +196,7 @@ void ledger_refresh_view(int index) {
     }
     guard_follow_policy(false);
     sweep();
+    pools_drop_cover(index);
     overhead_measure(index, 0);
 }
 

@@ -278,6 +278,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     struct record record;
     books_lock();
     bool known = table_take(&books.allocations, pointer, &record);
+    bool shared = table_take(&books.shared, pointer, NULL);
     books_unlock();
     if (!known) {
         pools_something_was_freed();
@@ -293,6 +294,9 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
         books_unlock();
     }
     overhead_operation_ends();
+    if (shared) {
+        overhead_suspect_all();
+    }
     return result;
 }
 

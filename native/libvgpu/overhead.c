@@ -28,7 +28,8 @@ static atomic_long completed;
 static atomic_bool suspected;
 static _Atomic int64_t measured_at[VGPU_MAX_DEVICES];
 static _Atomic uint64_t floors[VGPU_MAX_DEVICES];
-static _Atomic uint64_t container_bytes[VGPU_MAX_DEVICES];
+static _Atomic uint64_t carried[VGPU_MAX_DEVICES]; /* part of our overhead that others have not noticed as theirs */
+static _Atomic uint64_t suspicions_seen; /* of the state's counter */
 
 void overhead_operation_begins(void) { atomic_fetch_add(&in_flight, 1); }
 
@@ -39,8 +40,21 @@ void overhead_operation_ends(void) {
 
 void overhead_suspect(void) { atomic_store_explicit(&suspected, true, memory_order_relaxed); }
 
+static uint64_t shared_suspicions(void) {
+    struct vgpu_state *state = guard_state();
+    return state == NULL ? 0 : __atomic_load_n(&state->suspicions, __ATOMIC_ACQUIRE);
+}
+
+void overhead_suspect_all(void) {
+    struct vgpu_state *state = guard_state();
+    if (state != NULL) {
+        __atomic_fetch_add(&state->suspicions, 1, __ATOMIC_ACQ_REL);
+    }
+}
+
 bool overhead_is_due(int index, uint64_t room) {
     return room < NEAR || atomic_load_explicit(&suspected, memory_order_relaxed) ||
+           shared_suspicions() != atomic_load_explicit(&suspicions_seen, memory_order_relaxed) ||
            clock_coarse_ms() - atomic_load_explicit(&measured_at[index], memory_order_relaxed) >= REFRESH_MS;
 }
 
@@ -51,8 +65,6 @@ void overhead_raise_floor(int index, uint64_t by) {
     ledger_set(index, LEDGER_OVERHEAD, raised, 0);
 }
 void overhead_drop_floor(int index) { atomic_store(&floors[index], 0); }
-
-uint64_t overhead_container_bytes(int index) { return atomic_load(&container_bytes[index]); }
 
 static bool nvml_is_there(void) {
     int known = atomic_load_explicit(&nvml_opened, memory_order_acquire);
@@ -129,29 +141,30 @@ static uint64_t bytes_of(const nvmlProcessInfo_v2_t *process) {
     return process->usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : process->usedGpuMemory;
 }
 
-/* All processes of the container as the driver counts them, with the managed memory that it does not count. */
-static uint64_t of_the_container(int index, const nvmlProcessInfo_v2_t *list, unsigned int count) {
+/* What the driver counts for the other processes of the container beyond what they have charged themselves with. */
+static uint64_t unnoticed_by_others(int index, const nvmlProcessInfo_v2_t *list, unsigned int count) {
     struct vgpu_state *state = guard_state();
-    uint64_t bytes = 0;
+    uint64_t unnoticed = 0;
     if (state == NULL || !state_lock(state)) {
         return 0;
     }
     uint32_t slots = state->slots_used <= VGPU_MAX_SLOTS ? state->slots_used : VGPU_MAX_SLOTS;
     for (uint32_t at = 0; at < slots; at++) {
         const struct vgpu_slot *slot = &state->slots[at];
-        if (slot->pid == 0) {
+        if (slot->pid == 0 || (int)at == state_own_slot()) {
             continue;
         }
-        bytes += slot->usage[index].managed;
+        uint64_t charged = state_slot_sum(slot, (uint32_t)index) - slot->usage[index].managed;
         for (unsigned int process = 0; process < count; process++) {
-            if (list[process].pid == (unsigned int)slot->pid ||
-                (slot->host_pid != 0 && list[process].pid == (unsigned int)slot->host_pid)) {
-                bytes += bytes_of(&list[process]);
+            bool its = list[process].pid == (unsigned int)slot->pid ||
+                       (slot->host_pid != 0 && list[process].pid == (unsigned int)slot->host_pid);
+            if (its && bytes_of(&list[process]) > charged) {
+                unnoticed += bytes_of(&list[process]) - charged;
             }
         }
     }
     state_unlock(state);
-    return bytes;
+    return unnoticed;
 }
 
 static bool own_bytes(const nvmlProcessInfo_v2_t *list, unsigned int count, uint64_t *bytes) {
@@ -180,9 +193,11 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 void overhead_measure(int index, uint64_t reserved) {
     atomic_store(&measured_at[index], clock_coarse_ms());
     atomic_store(&suspected, false);
+    atomic_store(&suspicions_seen, shared_suspicions());
     pools_refresh(index);
     if (contexts_alive(index) == 0) {
         atomic_store(&floors[index], 0);
+        atomic_store(&carried[index], 0);
         ledger_set(index, LEDGER_OVERHEAD, 0, reserved);
         return;
     }
@@ -194,11 +209,9 @@ void overhead_measure(int index, uint64_t reserved) {
     nvmlProcessInfo_v2_t *list = list_processes(index, room, &count);
     uint64_t counted = 0;
     bool found = list != NULL && own_bytes(list, count, &counted);
-    if (list != NULL) {
-        atomic_store(&container_bytes[index], of_the_container(index, list, count));
-        if (list != room) {
-            free(list);
-        }
+    uint64_t of_others = list != NULL ? unnoticed_by_others(index, list, count) : 0;
+    if (list != room) {
+        free(list);
     }
     if (!found) {
         ledger_settle(index, reserved, LEDGER_OVERHEAD, reserved);
@@ -209,9 +222,11 @@ void overhead_measure(int index, uint64_t reserved) {
     if (!quiet) {
         /* Something was allocated or freed meanwhile. What is above all that may be on its way is overhead for certain. */
         uint64_t pending = ledger_own(index, LEDGER_PENDING);
-        overhead = larger(ledger_own(index, LEDGER_OVERHEAD), overhead > pending ? overhead - pending : 0);
+        uint64_t known = ledger_own(index, LEDGER_OVERHEAD) - atomic_load(&carried[index]);
+        overhead = larger(known, overhead > pending ? overhead - pending : 0);
     }
-    ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])), reserved);
+    atomic_store(&carried[index], of_others);
+    ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])) + of_others, reserved);
 }
 
 void overhead_count_processes(struct counted_processes *counted) {
@@ -255,6 +270,6 @@ void overhead_forget_after_fork(void) {
     atomic_store(&in_flight, 0);
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
         atomic_store(&floors[index], 0);
-        atomic_store(&container_bytes[index], 0);
+        atomic_store(&carried[index], 0);
     }
 }

@@ -1,6 +1,9 @@
 /* What the driver takes by itself: contexts, loaded code, streams, local memory. No call says how much; NVML says what the driver counts
  * for this process, and what we did not count ourselves is overhead. It is measured after whatever makes it grow, and before each allocation that
  * comes near the limit. Without NVML (a container may lack it) the reserved estimates stay as charges.
+ *
+ * The same list shows the container's other processes. One for which the driver counts more than it has charged itself (memory that it imported
+ * from a process that is gone, code that it just loaded) cannot be made to notice; whoever sees it carries the difference until it does.
  */
 #ifndef HAMI_VGPU_OVERHEAD_H
 #define HAMI_VGPU_OVERHEAD_H
@@ -27,8 +30,8 @@ bool overhead_is_due(int index, uint64_t room);
 void overhead_raise_floor(int index, uint64_t by);
 void overhead_drop_floor(int index);
 
-/* What the driver counts for all living processes of the container, at the last measurement. */
-uint64_t overhead_container_bytes(int index);
+/* Memory that others may still hold was let go, or a process died: every process of the container measures before it takes more. */
+void overhead_suspect_all(void);
 
 /* For state_sweep(): what the driver still counts for a dead process. Asked of NVML before, because the sweep holds the shared lock. */
 struct counted_processes {

@@ -85,6 +85,10 @@ static uint64_t settle(CUmemoryPool handle, int index, uint64_t reserved) {
     uint64_t keep = left < CHUNK - pool->cover ? left : CHUNK - pool->cover;
     pool->cover += keep;
     uint64_t release = reserved - keep;
+    if (now == 0 && reserved == 0) {
+        release = pool->cover; /* an empty pool keeps nothing ready */
+        pool->cover = 0;
+    }
     books_unlock();
     if (growth > 0) {
         ledger_settle(index, release, LEDGER_POOL, growth);
@@ -110,8 +114,7 @@ void pools_refresh(int index) {
     }
 }
 
-/* Gives back the cover of a card's pools. */
-static void drop_cover(int index) {
+void pools_drop_cover(int index) {
     uint64_t cover = 0;
     books_lock();
     for (int at = 0; at < MAX_POOLS; at++) {
@@ -139,7 +142,7 @@ void pools_trim(int index) {
             settle(pool.handle, index, 0);
         }
     }
-    drop_cover(index);
+    pools_drop_cover(index);
 }
 
 /* --- allocating ----------------------------------------------------------------------------------------------------------------- */

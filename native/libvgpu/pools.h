@@ -10,6 +10,9 @@ void pools_refresh(int index);
 /* The same after asking the driver to give back what no allocation uses, as it does itself when the card is full. */
 void pools_trim(int index);
 
+/* Give back what is only kept ready for growth. */
+void pools_drop_cover(int index);
+
 /* A pointer that may be of a pool was freed. */
 void pools_something_was_freed(void);
 

@@ -178,6 +178,7 @@ int state_sweep(struct vgpu_state *state, state_still_counted still_counted, voi
             waiting++;
         } else {
             state_clear_slot(slot);
+            __atomic_fetch_add(&state->suspicions, 1, __ATOMIC_ACQ_REL); /* what it shared is its partners' now */
             mirror_process((int)index, 0, 0);
         }
         TEST_POINT("state.sweep.between");

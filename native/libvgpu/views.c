@@ -66,7 +66,9 @@ bool view_of(int index, uint64_t physical_total, struct memory_view *view) {
     if (limit == 0) {
         return false;
     }
-    view->total = at_most(limit, physical_total);
+    /* Where more was promised than the card has, the promise is the truth of this container. */
+    bool oversubscribed = (limits->flags & VGPU_POLICY_OVERSUBSCRIBE) != 0;
+    view->total = oversubscribed ? limit : at_most(limit, physical_total);
     view->used = at_most(used, view->total);
     view->free = view->total - view->used;
     return true;
@@ -116,8 +118,9 @@ static void show_current(size_t *available, size_t *total) {
     if (!view_of(guard_current_index(), *total, &view)) {
         return;
     }
+    bool oversubscribed = view.total > *total;
     *total = view.total;
-    *available = at_most(view.free, *available);
+    *available = oversubscribed ? view.free : at_most(view.free, *available);
 }
 
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {

@@ -14,7 +14,7 @@
 
 static uint64_t last_object; /* numbers objects; under the books' lock */
 
-/* books.objects: key = object, size = bytes, index = card (-1: not charged here), kind = references.
+/* books.objects: key = object, size = bytes, index = card (-1: not charged here), kind = references, owner = 1 if it was exported.
  * books.handles: key = handle, owner = object, kind = references by this handle.
  * books.mappings: key = address, size = bytes, owner = object. */
 
@@ -27,6 +27,9 @@ static bool let_go(uint64_t object, struct record *gone) {
 static void uncharge(const struct record *gone) {
     if (gone->index >= 0) {
         ledger_return(gone->index, LEDGER_VMM, gone->size);
+    }
+    if (gone->owner != 0) {
+        overhead_suspect_all(); /* another process may hold it still */
     }
 }
 
@@ -73,6 +76,21 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         ledger_return(index, LEDGER_PENDING, bytes);
     }
     overhead_operation_ends();
+    return result;
+}
+
+CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags) {
+    bool on = guard_on();
+    CUresult result = real.cuMemExportToShareableHandle(shared, handle, type, flags);
+    if (on && result == CUDA_SUCCESS) {
+        books_lock();
+        const struct record *known = table_find(&books.handles, handle);
+        struct record *object = known != NULL ? table_find(&books.objects, known->owner) : NULL;
+        if (object != NULL) {
+            object->owner = 1;
+        }
+        books_unlock();
+    }
     return result;
 }
 

@@ -8,7 +8,8 @@
  *   modules.c    module, launch
  *   sharing.c    ipc, vmm-send, vmm-receive
  *   views.c      info, total, uuid, nvml, nvml-init, where
- *   load.c       fill, drop, abandon, mix, churn, threads, forks, time, wrong
+ *   load.c       fill, drop, abandon, mix, churn, time
+ *   threads.c    threads, forks, wrong
  *   processes.c  fork, clone, background, spawn, exec, pid, closefds
  *   here         quit
  *
@@ -124,8 +125,10 @@ void run_line(char *line, struct answer *answer) {
         answer_ok(answer, "%s", "");
         return;
     }
-    static command_group *const groups[] = {context_commands, memory_commands, pool_commands, vmm_commands,  graph_commands,
-                                            module_commands,  share_commands,  view_commands, load_commands, process_commands};
+    static command_group *const groups[] = {
+        context_commands, memory_commands, pool_commands, vmm_commands,    graph_commands,   module_commands,
+        share_commands,   view_commands,   load_commands, thread_commands, process_commands,
+    };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (groups[i](&command, answer)) {
             return;

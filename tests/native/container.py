@@ -134,6 +134,7 @@ class Container:
         state: StateFile = "agent",
         library: str = "libvgpu.so",
         names: Mapping[str, str] | None = None,
+        build: Build | None = None,
     ) -> None:
         self.folder = folder / "container"
         self.folder.mkdir(parents=True)
@@ -141,7 +142,7 @@ class Container:
         self.node = node or Node(folder / "node", cards(count))
         self.owner = f"{uuid.uuid5(uuid.NAMESPACE_OID, str(folder))}/main"
         self.names = dict(names or {})
-        self._build = build_in_use()
+        self._build = build or build_in_use()
         self._outer = folder
         self._flags = flags
         self._context_bytes = context_bytes

@@ -123,7 +123,3 @@ int cuGetProcAddress(const char *symbol, void **found, int version, uint64_t fla
 int cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status) {
     return look_up(symbol, found, version, flags, status);
 }
-
-int cuGetProcAddress_v2_ptsz(const char *symbol, void **found, int version, uint64_t flags, int *status) {
-    return look_up(symbol, found, version, flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
-}

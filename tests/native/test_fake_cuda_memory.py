@@ -25,6 +25,7 @@ PAGE = 2 * MIB
 CHUNK = 32 * MIB
 SIZE = 512 * MIB
 NOT_INITIALIZED = 3
+UNKNOWN = 999
 RESERVED, USED = 5, 7
 DEFERRED = 0x80
 
@@ -335,6 +336,21 @@ def test_ipc_handle_shows_another_process_memory(machine: Machine) -> None:
     assert has(maker) == 0
 
 
+def test_lost_card_fails_every_call(machine: Machine) -> None:
+    program = machine.program()
+    machine.node.faults(f"card {machine.node.cards[0].uuid} lost")
+    assert program.ask("take alloc buffer 1").code == UNKNOWN
+    assert program.ask("info").code == UNKNOWN
+
+
+def test_hidden_memory_is_not_free(machine: Machine) -> None:
+    program = machine.program()
+    machine.node.faults(f"card {machine.node.cards[0].uuid} hide {100 * GIB}")
+    free, total = program.info()
+    assert (free, total) == (40 * GIB - CONTEXT, 140 * GIB)
+    assert program.fill("alloc", GIB).bytes == 39 * GIB
+
+
 LOOKUP = """
 import ctypes, json, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -356,6 +372,14 @@ print(json.dumps(answers))
 """
 
 
+def looked_up(machine: Machine, wanted: list[tuple[str, int, int]]) -> object:
+    command = [sys.executable, "-c", LOOKUP, json.dumps(wanted)]
+    answer = subprocess.run(
+        command, env=machine.environment, check=True, capture_output=True, text=True
+    )
+    return json.loads(answer.stdout)
+
+
 @pytest.mark.skipif(bool(SANITIZER), reason="Python itself is not instrumented")
 def test_functions_are_found_by_name_version_and_stream_mode(machine: Machine) -> None:
     expected: dict[tuple[str, int, int], list[object]] = {
@@ -371,8 +395,17 @@ def test_functions_are_found_by_name_version_and_stream_mode(machine: Machine) -
         ("cuNothing", 13000, 0): [0, 1],
         ("cuMemAlloc", 13010, 0): [1, 0],
     }
-    command = [sys.executable, "-c", LOOKUP, json.dumps(list(expected))]
-    answer = subprocess.run(
-        command, env=machine.environment, check=True, capture_output=True, text=True
-    )
-    assert json.loads(answer.stdout) == list(expected.values())
+    assert looked_up(machine, list(expected)) == list(expected.values())
+
+
+@pytest.mark.skipif(bool(SANITIZER), reason="Python itself is not instrumented")
+def test_old_driver_lacks_functions(machine: Machine) -> None:
+    machine.node.faults("missing cuMemAllocAsync_ptsz", "missing cuMemAlloc_v2")
+    wanted = [("cuMemAllocAsync", 13000, 2), ("cuMemAlloc", 13000, 0), ("cuMemFree", 13000, 0)]
+    assert looked_up(machine, wanted) == [
+        [0, 0, "cuMemAllocAsync"],
+        [0, 0, "cuMemAlloc"],
+        [0, 0, "cuMemFree_v2"],
+    ]
+    machine.node.faults("missing cuMemAllocAsync", "missing cuMemAllocAsync_ptsz")
+    assert looked_up(machine, [("cuMemAllocAsync", 13000, 2)]) == [[0, 1]]

@@ -21,7 +21,7 @@ NOT_INITIALIZED = 3
 
 
 def has_the_full_budget(box: Container, probe: Probe, limit: int = LIMIT, less: int = 0) -> None:
-    """Check that a process, the only one, gets all of the limit (`less` what it has) and no more."""
+    """Check that the only process gets all of the limit (`less` what it has) and no more."""
     filled = probe.fill("alloc", 16 * MIB)
     assert filled.code == OUT_OF_MEMORY
     assert filled.bytes >= limit - less - CONTEXT - SLACK
@@ -143,6 +143,44 @@ def test_threads_of_four_processes_stay_below(tmp_path: Path) -> None:
         assert box.peak() <= limit
         assert box.physical() == 4 * CONTEXT
         assert probes[0].info()[0] == limit - 4 * CONTEXT
+
+
+def test_threads_do_all_kinds_of_things_at_once(tmp_path: Path) -> None:
+    limit = 8 * GIB
+    with Container(tmp_path, (limit,)) as box:
+        probe = box.started()
+        kinds = "stream,graph,pitch,managed,mipmap,array3d,context,vmmkept"
+        probe.do(f"threads 6 {kinds} 40 256 {64 * MIB}")
+        probe.do("graph trim")
+        assert box.physical() <= box.used() <= limit
+        assert box.peak() <= limit
+
+
+def test_forking_between_busy_threads(tmp_path: Path) -> None:
+    """As data loaders do: whatever lock a thread held, the child must not wait for it."""
+    with Container(tmp_path, (LIMIT,)) as box:
+        probe = box.started()
+        probe.do(f"forks 3 alloc,async,vmmlost {5 if SANITIZER else 20} 256 {64 * MIB}")
+        probe.do("ctx sync")
+        assert box.physical() == CONTEXT
+        has_the_full_budget(box, probe)
+
+
+def test_many_first_processes_make_one_state(tmp_path: Path) -> None:
+    limit = 12 * GIB
+    with Container(tmp_path, (limit,)) as box:
+        box.state_path.write_bytes(b"left by something else")
+        probes = [box.probe() for _ in range(16)]
+        for probe in probes:
+            probe.tell("init")
+            probe.tell("device 0")
+        for probe in probes:
+            assert probe.hear("init").ok
+            assert probe.hear("device 0").ok
+        state = box.state()
+        assert len({slot.index for slot in state.slots}) == len(probes)
+        assert {slot.pid for slot in state.slots} == {probe.pid for probe in probes}
+        assert box.used() == box.physical() == len(probes) * CONTEXT
 
 
 def test_killed_processes_leave_nothing(tmp_path: Path) -> None:

@@ -14,14 +14,24 @@ from pathlib import Path
 import pytest
 
 from tests.native import building
-from tests.native.container import SANITIZER
+from tests.native.container import SANITIZER, Build, Container
 
 HERE = Path(__file__).parent
 FILES = (
     *("test_memory_cap.py", "test_memory_growth.py", "test_memory_sharing.py"),
-    *("test_memory_views.py", "test_memory_policy.py", "test_oversubscription.py"),
-    *("test_processes.py", "test_crashes.py", "test_accounting.py"),
+    *("test_memory_views.py", "test_memory_policy.py", "test_memory_faults.py"),
+    *("test_oversubscription.py", "test_processes.py", "test_crashes.py", "test_accounting.py"),
 )
+
+
+@pytest.mark.parametrize(("kind", "error"), [("address", "memory"), ("thread", "threads")])
+def test_an_error_is_noticed(tmp_path: Path, kind: building.Kind, error: str) -> None:
+    made = building.sanitized(kind)
+    with (
+        pytest.raises(AssertionError, match="the sanitizer found"),
+        Container(tmp_path, build=Build(made.folder, made)) as box,
+    ):
+        box.started().ask(f"wrong {error}")
 
 
 @pytest.mark.skipif(bool(SANITIZER), reason="these are the tests that run the others")

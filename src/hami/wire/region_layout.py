@@ -118,7 +118,8 @@ STATE = Layout(
     ("unknown_entry_points", "I"),
     ("recoveries", "Q"),
     ("futex", "Q"),
-    ("reserved", "128s"),
+    ("suspicions", "Q"),
+    ("reserved", "120s"),
     ("devices", f"{MAX_DEVICES * STATE_DEVICE.size}s"),
     ("slots", f"{MAX_SLOTS * SLOT.size}s"),
 )

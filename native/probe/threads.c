@@ -1,0 +1,154 @@
+/* Threads, alone and with children that are forked between them.
+ *
+ *   threads <n> <kinds> <count> <least> <most>  `mix` in n threads at once, all given back; answers refusals
+ *   forks <n> <kinds> <count> <least> <most>    n threads mix on while <count> children are forked, which ask the driver something and end
+ *   wrong memory|threads                        an error on purpose: shows that a sanitizer is at work
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "crowd.h"
+#include "probe.h"
+
+struct worker {
+    pthread_t thread;
+    struct recipe recipe;
+    struct crowd crowd;
+    size_t count;      /* how many steps; 0: until *stop */
+    atomic_bool *stop;
+    CUcontext context;
+};
+
+static void *work(void *argument) {
+    struct worker *worker = argument;
+    CUresult result = CALL(cuCtxSetCurrent, worker->context);
+    if (result != CUDA_SUCCESS) {
+        crowd_failed(&worker->crowd, result);
+        return NULL;
+    }
+    for (size_t i = 0; worker->count > 0 ? i < worker->count : !atomic_load(worker->stop); i++) {
+        crowd_step(&worker->crowd, &worker->recipe);
+    }
+    crowd_give_all(&worker->crowd);
+    return NULL;
+}
+
+/* In the child of a process whose other threads were in the middle of everything: each call must come back, whatever it says. */
+static void ask_in_child(void) {
+    size_t available, total;
+    CUdeviceptr pointer;
+    CALL(cuInit, 0);
+    CALL(cuMemGetInfo_v2, &available, &total);
+    CALL(cuMemAlloc_v2, &pointer, 4096);
+    _exit(0);
+}
+
+static bool child_ends(pid_t child) {
+    for (int tries = 0; tries < 2000; tries++) {
+        int status;
+        if (waitpid(child, &status, WNOHANG) == child) {
+            return status == 0;
+        }
+        usleep(10000);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    return false;
+}
+
+static bool fork_children(size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            ask_in_child();
+        }
+        if (child < 0 || !child_ends(child)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void threads_command(const struct command *command, struct answer *answer) {
+    bool forks = strcmp(command->words[0], "forks") == 0;
+    atomic_bool stop = false;
+    size_t count = size_word(command, 1, 2);
+    struct worker *workers = need(calloc(count, sizeof *workers));
+    CUcontext context = NULL;
+    CUresult result = CALL(cuCtxGetCurrent, &context);
+    size_t started = 0, refused = 0;
+    for (; result == CUDA_SUCCESS && started < count; started++) {
+        struct worker *worker = &workers[started];
+        worker->context = context;
+        worker->count = forks ? 0 : size_word(command, 3, 100);
+        worker->stop = &stop;
+        if (!recipe_read(&worker->recipe, command, 2, started + 1, 4) ||
+            pthread_create(&worker->thread, NULL, work, worker) != 0) {
+            break;
+        }
+    }
+    bool forked = !forks || result != CUDA_SUCCESS || fork_children(size_word(command, 3, 1));
+    atomic_store(&stop, true);
+    struct crowd *failed = NULL;
+    for (size_t i = 0; i < started; i++) {
+        pthread_join(workers[i].thread, NULL);
+        refused += workers[i].crowd.refused;
+        if (workers[i].crowd.failed > 0) {
+            failed = &workers[i].crowd;
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        answer_result(answer, result);
+    } else if (failed != NULL) {
+        crowd_answer_failure(answer, failed);
+    } else if (started < count) {
+        answer_bad(answer, "no such kinds, or no thread");
+    } else if (!forked) {
+        answer_bad(answer, "a forked child hung or died");
+    } else {
+        answer_ok(answer, "%zu", refused);
+    }
+    free(workers);
+}
+
+static int shared_by_accident;
+
+static void *write_without_lock(void *unused) {
+    for (int i = 0; i < 1000; i++) {
+        shared_by_accident++;
+    }
+    return unused;
+}
+
+static void wrong_command(const struct command *command, struct answer *answer) {
+    if (strcmp(word(command, 1, ""), "threads") == 0) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, write_without_lock, NULL) == 0) {
+            write_without_lock(NULL);
+            pthread_join(thread, NULL);
+        }
+    } else {
+        volatile char *block = need(malloc(16));
+        volatile size_t at = 16;
+        block[at] = 1;
+        free((void *)(uintptr_t)block);
+    }
+    answer_ok(answer, "%s", "");
+}
+
+bool thread_commands(const struct command *command, struct answer *answer) {
+    const char *name = command->words[0];
+    if (strcmp(name, "wrong") == 0) {
+        wrong_command(command, answer);
+    } else if (strcmp(name, "threads") == 0 || strcmp(name, "forks") == 0) {
+        threads_command(command, answer);
+    } else {
+        return false;
+    }
+    return true;
+}
