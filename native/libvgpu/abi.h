@@ -83,7 +83,9 @@ struct vgpu_slot {
     uint64_t last_kernel_time; /* unix seconds of the last seen launch; 0 = none */
     uint32_t status;     /* 0 free, 1 running, 2 blocked by a higher priority, 3 dead, its memory still counted by the driver */
     uint32_t reserved0;
-    uint64_t reserved[5]; /* [0] with status 3: CLOCK_MONOTONIC nanoseconds of when the owner was first seen dead */
+    uint64_t dead_since; /* with status 3: CLOCK_MONOTONIC nanoseconds of when the owner was first seen dead */
+    uint64_t changes;    /* +1 with every change of usage: who reads it twice knows whether what is between belongs together */
+    uint64_t reserved[3];
     struct vgpu_usage usage[VGPU_MAX_DEVICES];
 };
 

@@ -32,6 +32,7 @@ static void change(struct vgpu_state *state, int index, enum ledger_kind kind, u
     struct vgpu_state_device *device = &state->devices[index];
     uint64_t before = state_slot_sum(slot, (uint32_t)index);
     state->writing = 1;
+    slot->changes++;
     uint64_t *field = field_of(usage, kind);
     *field = less(*field, take) + add;
     TEST_POINT("ledger.change.one_field");

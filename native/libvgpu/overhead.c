@@ -29,6 +29,8 @@ static atomic_bool suspected;
 static _Atomic int64_t measured_at[VGPU_MAX_DEVICES];
 static _Atomic uint64_t floors[VGPU_MAX_DEVICES];
 static _Atomic uint64_t carried[VGPU_MAX_DEVICES]; /* part of our overhead that others have not noticed as theirs */
+static atomic_bool unsettled[VGPU_MAX_DEVICES]; /* the last measurement was not quiet */
+static atomic_bool anything_unsettled;
 static _Atomic uint64_t suspicions_seen; /* of the state's counter */
 
 void overhead_operation_begins(void) { atomic_fetch_add(&in_flight, 1); }
@@ -141,8 +143,21 @@ static uint64_t bytes_of(const nvmlProcessInfo_v2_t *process) {
     return process->usedGpuMemory == NVML_VALUE_NOT_AVAILABLE ? 0 : process->usedGpuMemory;
 }
 
-/* What the driver counts for the other processes of the container beyond what they have charged themselves with. */
-static uint64_t unnoticed_by_others(int index, const nvmlProcessInfo_v2_t *list, unsigned int count) {
+/* How often the other processes' slots changed so far. */
+static void note_changes(uint64_t changes[VGPU_MAX_SLOTS]) {
+    struct vgpu_state *state = guard_state();
+    if (state == NULL || !state_lock(state)) {
+        return; /* then they cannot be compared later either */
+    }
+    for (uint32_t at = 0; at < state->slots_used && at < VGPU_MAX_SLOTS; at++) {
+        changes[at] = state->slots[at].changes;
+    }
+    state_unlock(state);
+}
+
+/* What the driver counts for the other processes of the container beyond what they have charged themselves with. Only for those that did
+ * nothing while the driver was asked: the others are at it themselves. */
+static uint64_t unnoticed_by_others(int index, const nvmlProcessInfo_v2_t *list, unsigned int count, const uint64_t *changes) {
     struct vgpu_state *state = guard_state();
     uint64_t unnoticed = 0;
     if (state == NULL || !state_lock(state)) {
@@ -151,7 +166,7 @@ static uint64_t unnoticed_by_others(int index, const nvmlProcessInfo_v2_t *list,
     uint32_t slots = state->slots_used <= VGPU_MAX_SLOTS ? state->slots_used : VGPU_MAX_SLOTS;
     for (uint32_t at = 0; at < slots; at++) {
         const struct vgpu_slot *slot = &state->slots[at];
-        if (slot->pid == 0 || (int)at == state_own_slot()) {
+        if (slot->pid == 0 || (int)at == state_own_slot() || slot->changes != changes[at]) {
             continue;
         }
         uint64_t charged = state_slot_sum(slot, (uint32_t)index) - slot->usage[index].managed;
@@ -204,12 +219,14 @@ void overhead_measure(int index, uint64_t reserved) {
     long before = atomic_load(&completed);
     bool quiet = atomic_load(&in_flight) == 0;
     uint64_t ours = counted_by_us(index);
+    uint64_t changes[VGPU_MAX_SLOTS] = {0};
+    note_changes(changes);
     nvmlProcessInfo_v2_t room[ROOM_FOR_PROCESSES];
     unsigned int count = 0;
     nvmlProcessInfo_v2_t *list = list_processes(index, room, &count);
     uint64_t counted = 0;
     bool found = list != NULL && own_bytes(list, count, &counted);
-    uint64_t of_others = list != NULL ? unnoticed_by_others(index, list, count) : 0;
+    uint64_t of_others = list != NULL ? unnoticed_by_others(index, list, count, changes) : 0;
     if (list != room) {
         free(list);
     }
@@ -219,7 +236,9 @@ void overhead_measure(int index, uint64_t reserved) {
     }
     quiet = quiet && atomic_load(&in_flight) == 0 && atomic_load(&completed) == before;
     uint64_t overhead = counted > ours ? counted - ours : 0;
+    atomic_store(&unsettled[index], !quiet);
     if (!quiet) {
+        atomic_store(&anything_unsettled, true);
         /* Something was allocated or freed meanwhile. What is above all that may be on its way is overhead for certain. */
         uint64_t pending = ledger_own(index, LEDGER_PENDING);
         uint64_t known = ledger_own(index, LEDGER_OVERHEAD) - atomic_load(&carried[index]);
@@ -227,6 +246,18 @@ void overhead_measure(int index, uint64_t reserved) {
     }
     atomic_store(&carried[index], of_others);
     ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])) + of_others, reserved);
+}
+
+void overhead_settle(void) {
+    if (!atomic_load_explicit(&anything_unsettled, memory_order_relaxed) || atomic_load(&in_flight) != 0) {
+        return;
+    }
+    atomic_store(&anything_unsettled, false);
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if (atomic_load(&unsettled[index])) {
+            overhead_measure(index, 0);
+        }
+    }
 }
 
 void overhead_count_processes(struct counted_processes *counted) {

@@ -323,6 +323,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 
 /* After a wait: memory freed before it may have gone back to the card. */
 static void after_waiting(CUresult result) {
+    overhead_settle();
     long now = atomic_load_explicit(&frees, memory_order_relaxed);
     if (result == CUDA_SUCCESS && now != atomic_load_explicit(&frees_looked_at, memory_order_relaxed) && guard_attached()) {
         atomic_store_explicit(&frees_looked_at, now, memory_order_relaxed);

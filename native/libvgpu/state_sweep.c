@@ -122,7 +122,7 @@ static bool lower_to_counted(struct vgpu_slot *slot, state_still_counted still_c
         if (had == 0) {
             continue;
         }
-        uint64_t counted = still_counted(slot->pid, device, slot->reserved[0], context);
+        uint64_t counted = still_counted(slot->pid, device, slot->dead_since, context);
         uint64_t left = counted < had ? counted : had;
         memset(&slot->usage[device], 0, sizeof slot->usage[device]);
         slot->usage[device].overhead = left;
@@ -138,11 +138,11 @@ static bool must_wait(struct vgpu_state *state, uint32_t index, const bool *livi
         return false;
     }
     uint64_t now = monotonic_nanoseconds();
-    if (slot->status != 3 || slot->reserved[0] > now) {
-        slot->reserved[0] = now;
+    if (slot->status != 3 || slot->dead_since > now) {
+        slot->dead_since = now;
         slot->status = 3;
     }
-    return now - slot->reserved[0] < STILL_COUNTED_NANOSECONDS && lower_to_counted(slot, still_counted, context);
+    return now - slot->dead_since < STILL_COUNTED_NANOSECONDS && lower_to_counted(slot, still_counted, context);
 }
 
 /* A mirror that outlived the state it was a copy of shows processes that were never ours. */

@@ -82,6 +82,56 @@ def test_cap_holds_and_all_comes_back(tmp_path: Path, case: Case) -> None:
         assert box.physical() == 0
 
 
+@pytest.mark.parametrize("size", [41 * MIB // 2, 3 * MIB, 2 * MIB + 1, MIB + 1, MIB, 700_000, 1])
+def test_limit_that_is_no_whole_number_of_pages(tmp_path: Path, size: int) -> None:
+    limit = 1023 * MIB
+    with Container(tmp_path, (limit,)) as box:
+        probe = box.started()
+        assert probe.fill("alloc", size, most=3000).code in {0, OUT_OF_MEMORY}
+        for rest in (2 * MIB, 4096):
+            assert probe.fill("alloc", rest, most=3000).code in {0, OUT_OF_MEMORY}
+        assert limit - SLACK <= box.physical() <= box.used() <= limit
+        assert box.peak() <= limit
+
+
+def test_small_allocations_fit_into_pages_that_are_there(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        probe = box.started()
+        probe.do("take alloc first 1024")
+        fill(probe, Case("alloc", 2 * MIB))
+        before = box.physical()
+        probe.do("take alloc second 1024")
+        assert box.physical() == before <= LIMIT
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [
+            f"array2d {{}} {width} {height} 1"
+            for width in (1, 129, 4099)
+            for height in (1, 77, 2003)
+        ],
+        [f"array3d {{}} {side} {side + 3} {side // 2} 1" for side in (5, 33, 131, 257)],
+        [
+            f"mipmap {{}} {side} {side + 5} {levels}"
+            for side in (64, 777, 2049)
+            for levels in (1, 5)
+        ],
+    ],
+    ids=["2d", "3d", "mipmap"],
+)
+def test_arrays_of_any_shape_are_charged_enough(tmp_path: Path, shapes: list[str]) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        probe = box.started()
+        for round_number in range(3):
+            for number, shape in enumerate(shapes):
+                answer = probe.ask(shape.format(f"array{round_number}-{number}"))
+                assert answer.ok or answer.code == OUT_OF_MEMORY
+                assert box.physical() <= box.used() <= LIMIT
+        assert box.peak() <= LIMIT
+
+
 @pytest.mark.parametrize(
     ("program", "arguments"),
     [

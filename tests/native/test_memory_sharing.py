@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.native.container import CONTEXT, Container
+from tests.native.container import CONTEXT, Container, Node, cards
 from tests.native.probing import GIB, MIB, Probe
 
 LIMIT = 2 * GIB
@@ -77,3 +77,58 @@ def test_maker_that_releases_first_stays_within_the_limit(tmp_path: Path) -> Non
         maker.fill("alloc", 32 * MIB)
         taker.fill("alloc", 32 * MIB)
         assert box.peak() <= LIMIT
+
+
+def test_ipc_memory_of_a_dead_maker(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        maker, taker = box.started(), box.started()
+        maker.do(f"take alloc buffer {SIZE}")
+        [handle] = maker.do("ipc get buffer")
+        taker.do(f"ipc open window {handle}")
+        maker.kill()
+        taker.fill("alloc", 32 * MIB)
+        assert box.peak() <= LIMIT
+        taker.do("drop")
+        taker.do("ipc close window")
+        assert box.physical() == CONTEXT
+        assert taker.info()[0] == LIMIT - CONTEXT
+
+
+def test_last_of_three_holders(tmp_path: Path) -> None:
+    limit = 3 * GIB
+    with Container(tmp_path, (limit,)) as box:
+        probes = [box.started() for _ in range(3)]
+        probes[0].do(f"vmm create shared {SIZE}")
+        for taker in probes[1:]:
+            send(probes[0], taker, tmp_path)
+            taker.do("vmm map window shared")
+            taker.do("vmm release shared")
+        assert box.used() == box.physical() == 3 * CONTEXT + SIZE
+        probes[0].kill()
+        probes[1].kill()
+        assert box.physical() == CONTEXT + SIZE
+        last = probes[2]
+        last.fill("alloc", 32 * MIB)
+        assert box.physical() <= box.used() <= limit
+        assert box.peak() <= limit
+        last.kill()
+        assert box.physical() == 0
+        assert box.started().info()[0] == limit - CONTEXT
+
+
+def test_memory_imported_from_another_container(tmp_path: Path) -> None:
+    """The maker's container pays; the taker's limit is for what it makes itself."""
+    node = Node(tmp_path / "node", cards(1))
+    with (
+        Container(tmp_path / "one", (LIMIT,), node=node) as one,
+        Container(tmp_path / "two", (GIB,), node=node) as two,
+    ):
+        maker, taker = one.started(), two.started()
+        maker.do(f"vmm create shared {SIZE}")
+        send(maker, taker, tmp_path)
+        taker.do("vmm map window shared")
+        assert one.used() == CONTEXT + SIZE
+        taker.fill("alloc", 16 * MIB)
+        assert two.peak() <= GIB
+        maker.fill("alloc", 16 * MIB)
+        assert one.peak() <= LIMIT

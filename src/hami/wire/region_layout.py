@@ -91,7 +91,9 @@ SLOT = Layout(
     ("last_kernel_time", "Q"),
     ("status", "I"),
     ("reserved0", "4s"),
-    ("reserved", "40s"),
+    ("dead_since", "Q"),
+    ("changes", "Q"),
+    ("reserved", "24s"),
     ("usage", f"{MAX_DEVICES * USAGE.size}s"),
 )
 STATE_DEVICE = Layout(

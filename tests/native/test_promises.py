@@ -1,0 +1,70 @@
+"""What users of other systems suffer from and what only a container as a whole can show.
+
+tests/promises.toml names these beside the tests of the parts.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.native.container import CONTEXT, SLACK, Container
+from tests.native.probing import GIB, MIB, OUT_OF_MEMORY, Probe
+
+HOUR = 3_600_000
+POD_NAMES = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
+
+
+def login(box: Container) -> Probe:
+    """Start a process as a login does: of the pod's own environment nothing is left."""
+    kept = {name: value for name, value in box.environment().items() if name not in POD_NAMES}
+    del kept["LD_PRELOAD"]  # the probe's own, added after this
+    return box.probe(before=("env", "-i", *(f"{name}={value}" for name, value in kept.items())))
+
+
+def test_a_login_without_the_pods_environment_shares_the_limit(tmp_path: Path) -> None:
+    with Container(tmp_path, (2 * GIB,), names=POD_NAMES) as box:
+        service, shell = box.started(), login(box).start()
+        assert shell.info() == service.info() == (2 * GIB - 2 * CONTEXT, 2 * GIB)
+        filled = shell.fill("alloc", 16 * MIB)
+        assert filled.code == OUT_OF_MEMORY
+        assert filled.bytes >= 2 * GIB - 2 * CONTEXT - SLACK
+        service.refused(f"take alloc more {64 * MIB}")
+        assert box.peak() <= 2 * GIB
+
+
+def wait_until_it_stands(box: Container, probe: Probe, physical: int) -> None:
+    """Wait until a process has reserved its context and the card has what it is to have by then."""
+    deadline = time.monotonic() + 30
+    while not (
+        any(slot.pid == probe.pid and slot.usage[0].pending for slot in box.state().slots)
+        and box.physical() == physical
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("function", "made"), [("cuDevicePrimaryCtxRetain", 0), ("nvmlInit_v2", CONTEXT)]
+)
+def test_a_process_that_stands_still_at_its_start_holds_up_nobody(
+    tmp_path: Path, function: str, made: int
+) -> None:
+    with Container(tmp_path, (8 * GIB,)) as box:
+        first = box.started()
+        slow = box.probe(names={"FAKEGPU_FAULTS": f"{function} delay {HOUR}"})
+        slow.tell("init")
+        slow.tell("device 0")
+        wait_until_it_stands(box, slow, CONTEXT + made)
+        others = [box.probe() for _ in range(8)]
+        for other in others:
+            other.tell("init")
+            other.tell("device 0")
+        for other in others:
+            assert other.hear("init").ok
+            assert other.hear("device 0").ok
+        assert box.usage(slow).pending == CONTEXT  # it is at it still
+        assert box.physical() == (1 + len(others)) * CONTEXT + made
+        first.do(f"take alloc a {64 * MIB}")
