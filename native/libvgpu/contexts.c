@@ -282,7 +282,10 @@ static CUresult destroy(CUcontext context, end_context end) {
     }
     overhead_drop_floor(index);
     drop_all_of(context);
-    overhead_measure(index, 0);
+    bool measured;
+    if (!overhead_measure(index, 0) && counted) {
+        ledger_return(index, LEDGER_OVERHEAD, expected_cost(index, &measured));
+    }
     return result;
 }
 

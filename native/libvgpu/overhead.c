@@ -205,7 +205,7 @@ static uint64_t counted_by_us(int index) {
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-void overhead_measure(int index, uint64_t reserved) {
+bool overhead_measure(int index, uint64_t reserved) {
     atomic_store(&measured_at[index], clock_coarse_ms());
     atomic_store(&suspected, false);
     atomic_store(&suspicions_seen, shared_suspicions());
@@ -214,7 +214,7 @@ void overhead_measure(int index, uint64_t reserved) {
         atomic_store(&floors[index], 0);
         atomic_store(&carried[index], 0);
         ledger_set(index, LEDGER_OVERHEAD, 0, reserved);
-        return;
+        return true;
     }
     long before = atomic_load(&completed);
     bool quiet = atomic_load(&in_flight) == 0;
@@ -232,7 +232,7 @@ void overhead_measure(int index, uint64_t reserved) {
     }
     if (!found) {
         ledger_settle(index, reserved, LEDGER_OVERHEAD, reserved);
-        return;
+        return false;
     }
     quiet = quiet && atomic_load(&in_flight) == 0 && atomic_load(&completed) == before;
     uint64_t overhead = counted > ours ? counted - ours : 0;
@@ -246,6 +246,7 @@ void overhead_measure(int index, uint64_t reserved) {
     }
     atomic_store(&carried[index], of_others);
     ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])) + of_others, reserved);
+    return true;
 }
 
 void overhead_settle(void) {

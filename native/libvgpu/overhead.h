@@ -17,8 +17,9 @@
 void overhead_operation_begins(void);
 void overhead_operation_ends(void);
 
-/* Measures and charges. `reserved` pending bytes, taken for what was just done, are given back (or, without NVML, kept as overhead). */
-void overhead_measure(int index, uint64_t reserved);
+/* Measures and charges. `reserved` pending bytes, taken for what was just done, are given back. False if NVML does not tell: they are kept
+ * as overhead then. */
+bool overhead_measure(int index, uint64_t reserved);
 
 /* A measurement in the midst of other threads' calls errs on the safe side; this repeats it if that is over. Costs nothing otherwise. */
 void overhead_settle(void);

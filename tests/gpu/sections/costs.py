@@ -123,7 +123,7 @@ def init(bench: Bench, count: int, rounds: int) -> None:
 def run(bench: Bench) -> None:
     bench.guard(SECTION, "launch pointers", lambda: pointers(bench))
     bench.guard(SECTION, "cuInit, alone", lambda: init(bench, 1, 8))
-    bench.guard(SECTION, "cuInit, 32 at once", lambda: init(bench, 32, 1))
+    bench.guard(SECTION, "cuInit, 32 at once", lambda: init(bench, 32, 4))
     if bench.loops is None:
         bench.note(SECTION, "calls", NOTHING, "", "skipped: no C compiler here")
         return
