@@ -24,6 +24,9 @@ static CUresult create(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor
     uint64_t bytes = array_bytes(descriptor);
     if (array == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    result = capture_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
     CUarray made = calloc(1, sizeof *made);
     if (made == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -278,6 +281,9 @@ ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESC
         return result;
     if (mipmap == NULL || descriptor == NULL || levels == 0 || array_bytes(descriptor) == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    result = capture_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
     if (levels > levels_possible(descriptor))
         levels = levels_possible(descriptor);
     uint64_t bytes = 0;

@@ -1,7 +1,7 @@
 /* Contexts: what they cost on the card, which is current in a thread, how they end.
  *
- * A context costs what the card's line in `devices` says; streams and loaded code come on top and stay until it ends; local memory of
- * threads beyond 1 KiB is taken for all threads that the card can run at once.
+ * A context costs what the card's line in `devices` says; streams and loaded code come on top and stay until it ends. The stack limit
+ * beyond 1 KiB is taken for all threads that the card can run at once; a kernel with more local memory than that raises it.
  */
 #include "cuda_context.h"
 
@@ -45,7 +45,8 @@ CUresult context_overhead(CUcontext context, uint64_t bytes)
     return result;
 }
 
-static CUresult local_memory_resize(CUcontext context, uint64_t bytes_per_thread)
+/* What the limit says is on the card at once, and given back when it is lowered. */
+static CUresult set_stack_limit(CUcontext context, uint64_t bytes_per_thread)
 {
     const struct fake_device *info = device_info(context->device);
     uint64_t beyond = bytes_per_thread > FREE_LOCAL_BYTES ? bytes_per_thread - FREE_LOCAL_BYTES : 0;
@@ -58,18 +59,13 @@ static CUresult local_memory_resize(CUcontext context, uint64_t bytes_per_thread
         context_give(context, context->local_charged - wanted);
     }
     context->local_charged = wanted;
+    context->limits[CU_LIMIT_STACK_SIZE] = bytes_per_thread;
     return CUDA_SUCCESS;
 }
 
 CUresult context_local_memory(CUcontext context, uint64_t bytes_per_thread)
 {
-    if (bytes_per_thread <= context->local_per_thread)
-        return CUDA_SUCCESS;
-    uint64_t most = bytes_per_thread > context->limits[CU_LIMIT_STACK_SIZE] ? bytes_per_thread : context->limits[CU_LIMIT_STACK_SIZE];
-    CUresult result = local_memory_resize(context, most);
-    if (result == CUDA_SUCCESS)
-        context->local_per_thread = bytes_per_thread;
-    return result;
+    return bytes_per_thread <= context->limits[CU_LIMIT_STACK_SIZE] ? CUDA_SUCCESS : set_stack_limit(context, bytes_per_thread);
 }
 
 CUresult context_begin(CUcontext context)
@@ -81,7 +77,7 @@ CUresult context_begin(CUcontext context)
     if (result != CUDA_SUCCESS)
         return result;
     context->overhead = info->context;
-    context->local_charged = context->local_per_thread = 0;
+    context->local_charged = 0;
     memset(context->limits, 0, sizeof context->limits);
     context->limits[CU_LIMIT_STACK_SIZE] = FREE_LOCAL_BYTES;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 * FAKE_MIB;
@@ -116,7 +112,7 @@ void context_end(CUcontext context)
     arrays_context_gone(context);
     host_context_gone(context);
     context_give(context, context->overhead + context->local_charged);
-    context->overhead = context->local_charged = context->local_per_thread = 0;
+    context->overhead = context->local_charged = 0;
     context->alive = false;
     for (struct CUctx_st *other = contexts; other != NULL; other = other->next)
         if (other->alive && other->device == context->device)
@@ -185,7 +181,7 @@ ENTRY(cuCtxGetLimit, (size_t *value, int limit))
     return CUDA_SUCCESS;
 }
 
-/* The stack's limit is taken on the card at once. Setting it also forgets what kernels needed before: they take it again. */
+/* A lower stack limit also forgets what kernels needed before: they raise it again. */
 ENTRY(cuCtxSetLimit, (int limit, size_t value))
 {
     ENTER();
@@ -198,12 +194,9 @@ ENTRY(cuCtxSetLimit, (int limit, size_t value))
     if (limit == CU_LIMIT_STACK_SIZE && value > 512 * 1024)
         return CUDA_ERROR_INVALID_VALUE;
     driver_lock();
-    if (limit == CU_LIMIT_STACK_SIZE) {
-        result = local_memory_resize(context, value);
-        if (result == CUDA_SUCCESS)
-            context->local_per_thread = 0;
-    }
-    if (result == CUDA_SUCCESS)
+    if (limit == CU_LIMIT_STACK_SIZE)
+        result = set_stack_limit(context, value);
+    else
         context->limits[limit] = value;
     driver_unlock();
     return result;

@@ -1,7 +1,8 @@
 /* Graphs, their memory, and capturing streams: what cuda_graph*.c and cuda_capture*.c share, and what streams ask of them.
  *
  * Memory of a graph is as a real driver has it: an allocation node has its addresses from the start; physical memory (whole 32 MiB
- * chunks) comes at the first launch, is kept for further launches and for other graphs, and goes back only by cuDeviceGraphMemTrim.
+ * chunks, in which the allocations of a graph are packed) comes at the first launch, is kept for further launches and for other graphs,
+ * and goes back only by cuDeviceGraphMemTrim.
  *
  * All functions: (locked), unless they say otherwise.
  */
@@ -11,7 +12,7 @@
 #include "cuda_kernel.h"
 #include "cuda_stream.h"
 
-struct graph_block;
+struct graph_chunk;
 
 /* What one allocation node stands for. Its nodes (in the graph and in the instantiated copy) and the allocation itself hold it. */
 struct graph_memory {
@@ -20,7 +21,9 @@ struct graph_memory {
     CUdevice device;
     unsigned int references;
     bool live; /* allocated by a launch, not freed yet */
-    struct graph_block *block;
+    struct graph_memory *next_living;
+    size_t chunk_count; /* 0 if it is not live */
+    struct graph_chunk *chunks[];
 };
 
 struct CUgraph_st {
@@ -66,8 +69,15 @@ CUresult graph_add_child(CUgraph graph, const CUgraphNode *before, size_t count,
 struct graph_memory *graph_memory_make(CUdevice device, size_t size);
 void graph_memory_release(struct graph_memory *memory);
 struct graph_memory *graph_memory_at(CUdeviceptr pointer);
-/* Takes physical memory for work on the stream; frees it for work after `when`. */
-CUresult graph_memory_take(struct graph_memory *memory, CUstream stream, uint64_t launch);
+/* Which launch of which executable graph, and where. */
+struct graph_launch {
+    CUstream stream;
+    uint64_t number;
+    const void *exec;
+};
+
+/* Takes physical memory for a launch; frees it for work after `when`. */
+CUresult graph_memory_take(struct graph_memory *memory, const struct graph_launch *launch);
 void graph_memory_let_go(struct graph_memory *memory, CUstream stream, uint64_t when);
 /* Until then the launch that allocated it runs: nobody else may have it before, even if it is freed. */
 void graph_memory_busy(struct graph_memory *memory, CUstream stream, uint64_t until);
@@ -93,8 +103,6 @@ CUresult capture_unsupported(CUstream stream);
 /* The capture of a stream that this one, the legacy stream, would have to wait for; NULL if there is none. Work there spoils it. */
 struct capture *capture_awaited(CUstream stream);
 CUresult capture_implicit(CUstream stream);
-/* (not locked) For calls that may not be made by a thread while captures are under way, such as cuMemAlloc: the error to return. */
-CUresult capture_unsafe(void);
 CUresult capture_add(CUstream stream, int type, CUgraphNode *added);
 CUresult capture_kernel(CUstream stream, const struct launch *launch, CUfunction function);
 CUresult capture_host(CUstream stream, CUhostFn host, void *data);

@@ -237,7 +237,8 @@ static CUresult walk(struct launching *launching, CUgraph graph, enum step step)
         } else if (step == CHECK) {
             result = check_node(launching, node);
         } else if (step == TAKE && allocates) {
-            result = graph_memory_take(node->memory, launching->stream, launching->number);
+            const struct graph_launch launch = {launching->stream, launching->number, launching->exec};
+            result = graph_memory_take(node->memory, &launch);
         } else if (step == UNTAKE && allocates && node->memory->live) {
             graph_memory_let_go(node->memory, launching->stream, 0);
         } else if (step == RUN) {

@@ -30,6 +30,8 @@ static CUresult allocate(void **pointer, size_t size, unsigned int flags)
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext context;
     CUresult result = context_current(&context);
+    if (result == CUDA_SUCCESS)
+        result = capture_unsafe();
     if (result != CUDA_SUCCESS)
         return result;
     void *memory;

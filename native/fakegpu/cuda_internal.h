@@ -91,8 +91,7 @@ struct CUctx_st {
     int card; /* store_*() index of the device */
     uint64_t id;
     uint64_t overhead;          /* bytes charged by context_overhead() and for the context itself */
-    uint64_t local_charged;     /* bytes now charged for local memory */
-    uint64_t local_per_thread;  /* largest local size of the kernels launched so far */
+    uint64_t local_charged;     /* bytes now charged for the stack limit */
     size_t limits[16];          /* by CU_LIMIT_* */
     struct region *regions;     /* all device memory that goes with the context */
     struct small_page *small;   /* pages for allocations of at most 1 MiB that have room */
@@ -112,9 +111,10 @@ CUresult context_check(CUcontext *context);
 /* (locked) Takes memory of the context's card for the process, gives it back. OUT_OF_MEMORY if the card has not that much. */
 CUresult context_take(CUcontext context, uint64_t bytes);
 void context_give(CUcontext context, uint64_t bytes);
-/* (locked) Takes what stays until the context goes: streams (0.55 MiB each), loaded code. */
+/* (locked) Takes what stays until the context goes: streams, loaded code. */
 CUresult context_overhead(CUcontext context, uint64_t bytes);
-/* (locked) A kernel with that much local memory per thread is about to be launched. OUT_OF_MEMORY if it does not fit. */
+/* (locked) A kernel with that much local memory per thread is about to be launched: raises the stack limit to it. OUT_OF_MEMORY if it
+ * does not fit. */
 CUresult context_local_memory(CUcontext context, uint64_t bytes_per_thread);
 
 /* ---- memory of a card by number, for what has no context (VMM, pools) ---- */
@@ -184,6 +184,9 @@ void streams_context_gone(CUcontext context);
 bool capture_active(CUstream stream, bool per_thread);
 CUresult capture_alloc(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream, bool per_thread);
 CUresult capture_free(CUdeviceptr pointer, CUstream stream, bool per_thread);
+/* Calls that allocate at once may not be made by a thread while captures are under way that are not relaxed: the error to return, and
+ * the captures are spoilt. */
+CUresult capture_unsafe(void);
 /* An asynchronous copy or fill on a capturing stream: one node of that kind (CU_GRAPH_NODE_TYPE_MEMCPY or _MEMSET). */
 CUresult capture_work(int node_type, CUstream stream, bool per_thread);
 /* cuMemFree or cuMemFreeAsync of memory that a graph allocated and did not free. (locked) INVALID_VALUE if it is not such memory. */

@@ -146,6 +146,9 @@ static CUresult allocate(size_t size, bool low, CUdeviceptr *pointer)
         return result;
     if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    result = capture_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
     driver_lock();
     result = size <= SMALL_LIMIT ? allocate_small(context, size, low, pointer) : allocate_large(context, size, low, pointer);
     driver_unlock();

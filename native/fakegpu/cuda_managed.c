@@ -12,6 +12,9 @@ ENTRY(cuMemAllocManaged, (CUdeviceptr *pointer, size_t size, unsigned int flags)
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
+    result = capture_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
     if (size > 1ull << 46)
         return CUDA_ERROR_OUT_OF_MEMORY;
     driver_lock();

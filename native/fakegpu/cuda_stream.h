@@ -70,6 +70,7 @@ struct stream_set {
     CUstream legacy;
     CUevent events;
     uint64_t gone_tail; /* of streams that were destroyed with work to do */
+    uint64_t made_living, made_most; /* streams that the program made: now, and at most so far, which is what is paid for */
 };
 
 /* (locked) NULL if memory is short. */

@@ -53,6 +53,7 @@ static CUresult destroy(CUstream stream) {
             break;
         }
     }
+    set->made_living--;
     if (stream->tail > set->gone_tail) {
         set->gone_tail = stream->tail; /* its work goes on: the context still waits for it */
     }

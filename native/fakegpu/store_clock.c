@@ -103,6 +103,74 @@ static struct store_slot *slot_for_work(void)
     return slot;
 }
 
+static uint64_t *end_of(uint32_t slot, int device, int clock)
+{
+    return &store_map()->ends[slot][device][clock];
+}
+
+void store_forget_work(uint32_t slot)
+{
+    for (int device = 0; device < FAKE_MAX_DEVICES; device++) {
+        __atomic_store_n(end_of(slot, device, 0), 0, __ATOMIC_RELEASE);
+        __atomic_store_n(end_of(slot, device, 1), 0, __ATOMIC_RELEASE);
+    }
+}
+
+/* What the dead queued in front of the living stays: these have been told already when their work ends. */
+static void drop_dead_work(int device, int clock, uint64_t now)
+{
+    struct store_timeline *timeline = &store_map()->cards[device].timeline[clock];
+    for (;;) {
+        uint64_t seen = __atomic_load_n(&timeline->end, __ATOMIC_ACQUIRE);
+        uint64_t end = now;
+        for (uint32_t n = 0; n < store_map()->slots_used; n++) {
+            uint64_t noted = __atomic_load_n(end_of(n, device, clock), __ATOMIC_ACQUIRE);
+            end = noted > end ? noted : end;
+        }
+        if (end >= seen) {
+            return;
+        }
+        if (__atomic_compare_exchange_n(&timeline->end, &seen, end, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            uint64_t busy = __atomic_load_n(&timeline->busy, __ATOMIC_ACQUIRE);
+            __atomic_sub_fetch(&timeline->busy, seen - end < busy ? seen - end : busy, __ATOMIC_ACQ_REL);
+            return;
+        }
+    }
+}
+
+void store_drop_dead_work(void)
+{
+    uint64_t now = store_monotonic();
+    for (int device = 0; device < FAKE_MAX_DEVICES; device++) {
+        drop_dead_work(device, 0, now);
+        drop_dead_work(device, 1, __atomic_load_n(&store_map()->virtual_now, __ATOMIC_ACQUIRE));
+    }
+}
+
+/* Before a process queues behind the work that ends at `end`: is that work's process alive? One question to the kernel, no lock. */
+static void look_for_dead_work(int device, int clock, uint64_t end)
+{
+    uint32_t used = __atomic_load_n(&store_map()->slots_used, __ATOMIC_ACQUIRE);
+    for (uint32_t n = 0; n < used; n++) {
+        if (__atomic_load_n(end_of(n, device, clock), __ATOMIC_ACQUIRE) < end) {
+            continue;
+        }
+        if (!store_slot_lives(n, NULL) && store_lock()) {
+            store_sweep();
+            store_unlock();
+        }
+        return;
+    }
+}
+
+/* Threads of one process may both be here. */
+static void note_end(uint64_t *noted, uint64_t end)
+{
+    uint64_t seen = __atomic_load_n(noted, __ATOMIC_ACQUIRE);
+    while (seen < end && !__atomic_compare_exchange_n(noted, &seen, end, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+}
+
 uint64_t store_run(int device, uint64_t after, uint64_t cost)
 {
     struct store_slot *slot = slot_for_work();
@@ -111,10 +179,16 @@ uint64_t store_run(int device, uint64_t after, uint64_t cost)
     }
     int clock = store_clock_is_virtual();
     struct store_timeline *timeline = &store_map()->cards[device].timeline[clock];
+    uint64_t *noted = end_of((uint32_t)(slot - store_map()->slots), device, clock);
     uint64_t seen = __atomic_load_n(&timeline->end, __ATOMIC_ACQUIRE);
+    if (seen > after && seen > __atomic_load_n(noted, __ATOMIC_ACQUIRE)) {
+        look_for_dead_work(device, clock, seen);
+        seen = __atomic_load_n(&timeline->end, __ATOMIC_ACQUIRE);
+    }
     uint64_t end;
     do {
         end = (seen > after ? seen : after) + cost;
+        note_end(noted, end);
     } while (!__atomic_compare_exchange_n(&timeline->end, &seen, end, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     __atomic_add_fetch(&timeline->busy, cost, __ATOMIC_ACQ_REL);
     __atomic_add_fetch(&slot->use[device].busy[clock], cost, __ATOMIC_ACQ_REL);

@@ -261,11 +261,17 @@ bool store_slot_lives(uint32_t number, int *pid)
 
 void store_sweep(void)
 {
+    bool any = false;
     for (uint32_t n = 0; n < store.map->slots_used; n++) {
         struct store_slot *slot = &store.map->slots[n];
         if (slot->pid != 0 && (int)n != store.slot && !store_slot_lives(n, NULL)) {
             memset(slot, 0, sizeof *slot);
+            store_forget_work(n);
+            any = true;
         }
+    }
+    if (any) {
+        store_drop_dead_work();
     }
 }
 
@@ -275,40 +281,13 @@ struct store_slot *store_own_slot(void)
     return number < 0 ? NULL : &store.map->slots[number];
 }
 
-static bool anyone_lives(void)
-{
-    for (uint32_t n = 0; n < store.map->slots_used; n++) {
-        if (store.map->slots[n].pid != 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void forget_old_work(void)
-{
-    uint64_t now = store_monotonic();
-    for (int i = 0; i < FAKE_MAX_DEVICES; i++) {
-        struct store_timeline *real = &store.map->cards[i].timeline[0];
-        if (real->end > now) {
-            real->end = now; /* queued by processes that are gone */
-        }
-        struct store_timeline *pretended = &store.map->cards[i].timeline[1];
-        if (pretended->end > store.map->virtual_now) {
-            pretended->end = store.map->virtual_now;
-        }
-    }
-}
-
 struct store_slot *store_claim_slot(void)
 {
     if (store.slot >= 0) {
         return &store.map->slots[store.slot];
     }
     store_sweep();
-    if (!anyone_lives()) {
-        forget_old_work();
-    }
+    store_drop_dead_work(); /* whoever swept last may have been killed before it came to that */
     store_check_peaks_file();
     for (uint32_t n = 0; n < FAKE_MAX_SLOTS; n++) {
         struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)n, .l_len = 1};
@@ -317,10 +296,11 @@ struct store_slot *store_claim_slot(void)
         }
         struct store_slot *slot = &store.map->slots[n];
         memset(slot, 0, sizeof *slot);
+        store_forget_work(n);
         store_owner_name(slot->owner, sizeof slot->owner);
         slot->pid = getpid();
         if (store.map->slots_used <= n) {
-            store.map->slots_used = n + 1;
+            __atomic_store_n(&store.map->slots_used, n + 1, __ATOMIC_RELEASE);
         }
         __atomic_store_n(&store.slot, (int)n, __ATOMIC_RELEASE);
         return slot;

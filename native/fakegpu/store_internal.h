@@ -17,7 +17,7 @@
 #endif
 
 #define STORE_MAGIC 0x314552545547464Bull
-#define STORE_VERSION 1u
+#define STORE_VERSION 2u
 #define STORE_OWNER_SIZE 192
 #define STORE_OWNERS 1024
 
@@ -68,6 +68,9 @@ struct store_state {
     struct store_card cards[FAKE_MAX_DEVICES];
     struct store_owner owners[STORE_OWNERS];
     struct store_slot slots[FAKE_MAX_SLOTS];
+    /* When the last work of a slot's process ends, by clock: noted before it is on the timeline, so never too early. Read and written
+     * without the lock, so not in the slot, which is emptied at one stroke. */
+    uint64_t ends[FAKE_MAX_SLOTS][FAKE_MAX_DEVICES][2];
 };
 
 /* The folder, without a slash at its end. */
@@ -84,7 +87,7 @@ bool store_map_is_own(void); /* opened by this process, not by the parent it was
 struct store_slot *store_own_slot(void);   /* NULL: this process has none yet */
 struct store_slot *store_claim_slot(void); /* takes one if need be; NULL: all are taken */
 bool store_slot_lives(uint32_t number, int *pid);
-void store_sweep(void); /* empties the slots of dead processes */
+void store_sweep(void); /* empties the slots of dead processes and takes their work off the timelines */
 
 /* With the lock held: bytes on a card that nobody pays for at the moment (store_shared.c). */
 uint64_t store_orphans(const char *uuid);
@@ -97,6 +100,10 @@ void store_check_peaks_file(void); /* forgets the noted peaks if the file that h
 
 /* `<pod UID>/<container>` of this process, or empty: see tests/e2e/auditor/peaks.py. */
 void store_owner_name(char *owner, unsigned long size);
+
+/* With the lock held: the slot's process queues no work (any more); and ends the cards' timelines where the work of the living ends. */
+void store_forget_work(uint32_t slot);
+void store_drop_dead_work(void);
 
 bool store_clock_is_virtual(void);
 uint64_t store_monotonic(void);

@@ -26,6 +26,7 @@ void books_forget_after_fork(void) {
     table_forget(&books.graphs);
     table_forget(&books.contexts);
     contexts_forget_after_fork();
+    growth_forget_after_fork();
     graphs_forget_after_fork();
     linear_forget_after_fork();
     pools_forget_after_fork();

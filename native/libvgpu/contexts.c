@@ -82,13 +82,14 @@ static void learn_cost(int index, uint64_t cost) {
 }
 
 /* After a context was made under `reserved`. False: it does not fit after all. */
-static bool charge_context(int index, uint64_t reserved) {
+static bool charge_context(CUcontext context, int index, uint64_t reserved) {
     uint64_t before = ledger_own(index, LEDGER_OVERHEAD);
     overhead_measure(index, reserved);
     uint64_t after = ledger_own(index, LEDGER_OVERHEAD);
     learn_cost(index, after > before ? after - before : 0);
     TEST_POINT("contexts.charged");
-    return after <= before + reserved || ledger_room(index) > 0;
+    return (after <= before + reserved || ledger_room(index) > 0) &&
+           contexts_allow_local_memory(context, index, contexts_local_memory_everywhere());
 }
 
 static CUdevice device_of_context(CUcontext context) {
@@ -109,6 +110,43 @@ static void drop_all_of(CUcontext context) {
     books_lock();
     table_take(&books.contexts, (uint64_t)(uintptr_t)context, NULL);
     books_unlock();
+}
+
+#define MOST_CONTEXTS 64
+
+struct found_contexts {
+    int count;
+    struct {
+        CUcontext context;
+        int index;
+    } of[MOST_CONTEXTS];
+};
+
+static void find_created(const struct record *record, void *found_contexts) {
+    struct found_contexts *found = found_contexts;
+    if (record->kind == 1 && found->count < MOST_CONTEXTS) {
+        found->of[found->count].context = (CUcontext)(uintptr_t)record->key;
+        found->of[found->count++].index = record->index;
+    }
+}
+
+bool contexts_each(bool (*visit)(CUcontext context, int index, uint64_t argument), uint64_t argument) {
+    struct found_contexts found = {0};
+    books_lock();
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if (primary_of[index] != NULL) {
+            found.of[found.count].context = primary_of[index];
+            found.of[found.count++].index = index;
+        }
+    }
+    table_each(&books.contexts, find_created, &found);
+    books_unlock();
+    for (int at = 0; at < found.count; at++) {
+        if (!visit(found.of[at].context, found.of[at].index, argument)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* --- primary contexts ------------------------------------------------------------------------------------------------------------- */
@@ -143,7 +181,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     books_unlock();
     atomic_store(&primary_active[index], 1);
     find_only_index();
-    if (!charge_context(index, reserved)) {
+    if (!charge_context(*context, index, reserved)) {
         cuDevicePrimaryCtxRelease_v2(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -227,7 +265,7 @@ static CUresult after_creation(CUcontext *context, int index, uint64_t reserved,
     books_unlock();
     atomic_fetch_add(&created[index], 1);
     find_only_index();
-    if (!charge_context(index, reserved)) {
+    if (!charge_context(*context, index, reserved)) {
         cuCtxDestroy_v2(*context);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

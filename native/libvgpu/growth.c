@@ -39,11 +39,7 @@ static void set_local_bytes(CUcontext context, int index, uint64_t bytes) {
     }
 }
 
-bool contexts_allow_local_memory(int index, uint64_t bytes_per_thread) {
-    CUcontext context = NULL;
-    if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL) {
-        return true;
-    }
+bool contexts_allow_local_memory(CUcontext context, int index, uint64_t bytes_per_thread) {
     books_lock();
     uint64_t known = local_bytes_of(context);
     books_unlock();
@@ -64,20 +60,38 @@ bool contexts_allow_local_memory(int index, uint64_t bytes_per_thread) {
     return true;
 }
 
+static _Atomic uint64_t local_memory_everywhere;
+
+uint64_t contexts_local_memory_everywhere(void) { return local_memory_everywhere; }
+
+bool contexts_allow_local_memory_everywhere(uint64_t bytes_per_thread) {
+    if (bytes_per_thread <= LOCAL_BYTES_INCLUDED || bytes_per_thread <= local_memory_everywhere) {
+        return true;
+    }
+    if (!contexts_each(contexts_allow_local_memory, bytes_per_thread)) {
+        return false;
+    }
+    local_memory_everywhere = bytes_per_thread;
+    return true;
+}
+
+void growth_forget_after_fork(void) { local_memory_everywhere = 0; }
+
 /* The current context has room for this function's local memory, or it is not handed out. */
 static bool allow_function(CUfunction function) {
     int index = guard_current_index();
     int local = 0;
+    CUcontext context = NULL;
     return index < 0 || real.cuFuncGetAttribute(&local, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) != CUDA_SUCCESS || local < 0 ||
-           contexts_allow_local_memory(index, (uint64_t)local);
+           real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || contexts_allow_local_memory(context, index, (uint64_t)local);
 }
 
 static bool allow_kernel(CUkernel kernel) {
-    int index = guard_current_index();
+    CUdevice device = 0;
     int local = 0;
-    return index < 0 ||
-           real.cuKernelGetAttribute(&local, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, guard_device_of(index)) != CUDA_SUCCESS ||
-           local < 0 || contexts_allow_local_memory(index, (uint64_t)local);
+    real.cuCtxGetDevice(&device); /* without a context any card will do: what one needs, the others need as well */
+    return real.cuKernelGetAttribute(&local, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, device) != CUDA_SUCCESS || local < 0 ||
+           contexts_allow_local_memory_everywhere((uint64_t)local);
 }
 
 /* --- loading code ------------------------------------------------------------------------------------------------------------------ */
@@ -148,6 +162,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     if (on && result == CUDA_SUCCESS) {
         overhead_suspect();
         if (!allow_function(*function)) {
+            *function = NULL; /* some programs launch what they find there */
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
@@ -171,6 +186,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
     if (on && result == CUDA_SUCCESS) {
         overhead_suspect();
         if (!allow_kernel(*kernel)) {
+            *kernel = NULL;
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
@@ -194,6 +210,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     if (on && result == CUDA_SUCCESS) {
         overhead_suspect();
         if (!allow_function(*function)) {
+            *function = NULL;
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
@@ -249,7 +266,9 @@ CUresult cuCtxSetLimit(int limit, size_t value) {
     bool grows = value > before;
     uint64_t growth = grows ? value - before : 0;
     if (limit == CU_LIMIT_STACK_SIZE) {
-        if (grows && !contexts_allow_local_memory(index, value)) {
+        CUcontext context = NULL;
+        real.cuCtxGetCurrent(&context);
+        if (grows && !contexts_allow_local_memory(context, index, value)) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     } else if (grows && (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE)) {

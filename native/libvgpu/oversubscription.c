@@ -1,5 +1,6 @@
-/* See oversubscription.h. Small allocations, pools, VMM, arrays and what is shared between processes stay real device memory: NCCL,
- * CUDA IPC and the program's own pools need it. The limit counts both alike.
+/* See oversubscription.h. Small allocations, pools, VMM and arrays stay real device memory, and the limit counts both alike. What cannot be
+ * done with managed memory cannot be done here with large cuMemAlloc memory: cuIpcGetMemHandle refuses it. Programs that share buffers between
+ * processes use VMM or pools for them, or do not oversubscribe.
  */
 #include "oversubscription.h"
 

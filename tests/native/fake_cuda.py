@@ -123,6 +123,25 @@ class AllocNode(ctypes.Structure):
     )
 
 
+class ArrayDescriptor(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = (("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint))
+
+
+class VolumeDescriptor(ctypes.Structure):
+    """CUDA_ARRAY3D_DESCRIPTOR."""
+
+    _fields_ = (
+        ("width", c_size_t),
+        ("height", c_size_t),
+        ("depth", c_size_t),
+        ("format", c_int),
+        ("channels", c_uint),
+        ("flags", c_uint),
+    )
+
+
 class Resource(ctypes.Structure):
     """CUdevResource, with the multiprocessors' part of its union."""
 

@@ -17,14 +17,17 @@ from tests.native.fake_cuda import (
     MILLISECOND,
     OUT_OF_MEMORY,
     AllocNode,
+    ArrayDescriptor,
     Driver,
     Process,
     Resource,
+    VolumeDescriptor,
     make_node,
     process,
 )
 
 CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_IMPLICIT = 900, 901, 904, 906
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 KERNEL, MEM_ALLOC, MEM_FREE = 0, 10, 11
 
 
@@ -34,14 +37,19 @@ def run(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proce
         yield running
 
 
-def graph_of(driver: Driver, size: int, *, freed: bool) -> tuple[c_void_p, int]:
+def graph_of(driver: Driver, *sizes: int, freed: bool) -> tuple[c_void_p, int]:
+    """Make a graph that has all of these at once; give the last pointer too."""
     graph = driver.new("cuGraphCreate", 0)
-    params = AllocNode(type=1, place=1, device=0, size=size)
-    node = driver.new("cuGraphAddMemAllocNode", graph, None, c_size_t(0), byref(params))
-    if freed:
+    all_params = [AllocNode(type=1, place=1, device=0, size=size) for size in sizes]
+    nodes = [
+        driver.new("cuGraphAddMemAllocNode", graph, None, c_size_t(0), byref(params))
+        for params in all_params
+    ]
+    before = (c_void_p * len(nodes))(*(node.value for node in nodes))
+    for params in all_params if freed else ():
         pointer = c_uint64(params.pointer)
-        driver.new("cuGraphAddMemFreeNode", graph, byref(node), c_size_t(1), pointer)
-    return graph, params.pointer
+        driver.new("cuGraphAddMemFreeNode", graph, before, c_size_t(len(nodes)), pointer)
+    return graph, all_params[-1].pointer
 
 
 def node_types(driver: Driver, graph: c_void_p) -> list[int]:
@@ -82,8 +90,39 @@ def graph_memory(driver: Driver) -> dict[str, list[int]]:
 
 
 def test_graph_memory_comes_at_the_first_launch_and_is_kept_until_trimmed(run: Process) -> None:
-    expected = [0, 64, 64, 64, 64, 64, 64, 160, 160, 0]
+    expected = [0, 64, 64, 64, 64, 64, 64, 96, 96, 0]
     assert run(graph_memory) == {"card": expected, "attribute": expected}
+
+
+def reserved_after(driver: Driver, graphs: list[tuple[int, ...]], *, freed: bool) -> list[int]:
+    stream = driver.new("cuStreamCreate", 0)
+    before, reserved = driver.used(), []
+    for sizes in graphs:
+        graph, _ = graph_of(driver, *(size * MIB for size in sizes), freed=freed)
+        ready = driver.new("cuGraphInstantiateWithFlags", graph, c_uint64(0))
+        driver.ok("cuGraphLaunch", ready, stream)
+        reserved.append(driver.graph_amount(2) // MIB)
+        assert driver.used() - before == reserved[-1] * MIB
+    return reserved
+
+
+@pytest.mark.parametrize(
+    ("graphs", "reserved"),
+    [
+        ([(1,) * 8], [32]),
+        ([(1,) * 33], [64]),
+        ([(20, 20, 12)], [64]),
+        ([(100,), (100,), (40, 40), (100,)], [128] * 4),
+    ],
+)
+def test_allocations_of_a_graph_are_packed_and_graphs_take_turns(
+    run: Process, graphs: list[tuple[int, ...]], reserved: list[int]
+) -> None:
+    assert run(reserved_after, graphs, freed=True) == reserved
+
+
+def test_graphs_that_keep_their_memory_do_not_share_it(run: Process) -> None:
+    assert run(reserved_after, [(1, 1), (1,), (40,)], freed=False) == [32, 64, 128]
 
 
 def kept_allocation(driver: Driver, flags: int) -> list[int]:
@@ -142,10 +181,12 @@ def test_a_graph_with_memory_has_no_second_copy(run: Process) -> None:
 
 
 @contextmanager
-def capturing(driver: Driver, stream: c_void_p) -> Iterator[list[tuple[int, c_void_p]]]:
+def capturing(
+    driver: Driver, stream: c_void_p, mode: int = GLOBAL
+) -> Iterator[list[tuple[int, c_void_p]]]:
     """Capture what is done in the block; its end is put into the list."""
     ends: list[tuple[int, c_void_p]] = []
-    driver.ok("cuStreamBeginCapture_v2", stream, 0)
+    driver.ok("cuStreamBeginCapture_v2", stream, mode)
     yield ends
     graph = c_void_p()
     ends.append((driver.call("cuStreamEndCapture", stream, byref(graph)), graph))
@@ -187,6 +228,28 @@ def test_capture_makes_a_graph_of_launches_and_allocations_and_runs_nothing(run:
         "launched": 2.0,
         "memory of the launch": 32 * MIB,
     }
+
+
+def launched_elsewhere(driver: Driver) -> list[int]:
+    one, other = driver.new("cuStreamCreate", 1), driver.new("cuStreamCreate", 1)
+    function, pointer, reserved = driver.function(b"k_1000000"), c_uint64(), []
+
+    def ready() -> c_void_p:
+        with capturing(driver, one) as ends:
+            driver.ok("cuMemAllocAsync", byref(pointer), c_size_t(MIB), one)
+            assert driver.launch(function, one) == 0
+            driver.ok("cuMemFreeAsync", pointer, one)
+        return driver.new("cuGraphInstantiateWithFlags", ends[0][1], c_uint64(0))
+
+    first, second = ready(), ready()
+    for graph, stream in ((first, one), (first, other), (second, one), (second, other)):
+        driver.ok("cuGraphLaunch", graph, stream)
+        reserved.append(driver.graph_amount(2) // MIB)
+    return reserved
+
+
+def test_graphs_share_memory_unless_they_may_run_at_the_same_time(run: Process) -> None:
+    assert run(launched_elsewhere) == [32, 32, 64, 64]
 
 
 def forked(driver: Driver, *, join: bool) -> tuple[int, list[int]]:
@@ -233,6 +296,38 @@ def test_what_cannot_be_captured_spoils_the_capture(run: Process) -> None:
         *(CAPTURE_IMPLICIT, CAPTURE_INVALIDATED),
         0,
     ]
+
+
+def allocations(driver: Driver) -> dict[str, Callable[[], int]]:
+    size, one, array = c_size_t(MIB), c_size_t(1), ArrayDescriptor(16, 16, 32, 1)
+    volume = VolumeDescriptor(16, 16, 0, 32, 1, 0)
+    return {
+        "linear": partial(driver.call, "cuMemAlloc_v2", byref(c_uint64()), size),
+        "pitch": partial(
+            driver.call, "cuMemAllocPitch_v2", byref(c_uint64()), byref(c_size_t()), size, one, 4
+        ),
+        "managed": partial(driver.call, "cuMemAllocManaged", byref(c_uint64()), size, 1),
+        "host": partial(driver.call, "cuMemHostAlloc", byref(c_void_p()), size, 0),
+        "array": partial(driver.call, "cuArrayCreate_v2", byref(c_void_p()), byref(array)),
+        "mipmap": partial(
+            driver.call, "cuMipmappedArrayCreate", byref(c_void_p()), byref(volume), 1
+        ),
+    }
+
+
+def allocated_while_capturing(driver: Driver, kind: str, mode: int) -> tuple[int, int, int]:
+    stream, before = driver.new("cuStreamCreate", 0), driver.used()
+    with capturing(driver, stream, mode) as ends:
+        result = allocations(driver)[kind]()
+    return result, ends[0][0], (driver.used() - before) // MIB
+
+
+@pytest.mark.parametrize("kind", ["linear", "pitch", "managed", "host", "array", "mipmap"])
+def test_allocating_spoils_a_capture_that_is_not_relaxed(run: Process, kind: str) -> None:
+    spoils = CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, 0
+    assert run(allocated_while_capturing, kind, GLOBAL) == spoils
+    assert run(allocated_while_capturing, kind, THREAD_LOCAL) == spoils
+    assert run(allocated_while_capturing, kind, RELAXED)[:2] == (0, 0)
 
 
 # ---- contexts ----

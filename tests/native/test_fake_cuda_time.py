@@ -251,17 +251,26 @@ def test_destroyed_streams_and_events_are_refused(run: Process) -> None:
     assert run(destroyed_handles) == [INVALID_HANDLE] * 3
 
 
-def stream_costs(driver: Driver) -> tuple[int, int]:
+def stream_costs(driver: Driver) -> dict[str, int]:
     before = driver.used()
-    streams = [driver.new("cuStreamCreate", 1) for _ in range(128)]
-    made = driver.used() - before
+    streams: list[c_void_p] = []
+    costs = {}
+    for count in (1, 2, 8, 32, 128, 512):
+        streams += [driver.new("cuStreamCreate", 1) for _ in range(count - len(streams))]
+        costs[str(count)] = (driver.used() - before) // MIB
     for stream in streams:
         driver.ok("cuStreamDestroy_v2", stream)
-    return made, driver.used() - before
+    costs["destroyed"] = (driver.used() - before) // MIB
+    streams = [driver.new("cuStreamCreate", 1) for _ in range(512)]
+    costs["512 again"] = (driver.used() - before) // MIB
+    streams += [driver.new("cuStreamCreate", 1) for _ in range(4)]
+    costs["516"] = (driver.used() - before) // MIB
+    return costs
 
 
-def test_streams_cost_memory_that_does_not_come_back(run: Process) -> None:
-    assert run(stream_costs) == (70 * MIB, 70 * MIB)
+def test_streams_cost_memory_that_only_streams_have_again(run: Process) -> None:
+    measured = {"1": 0, "2": 2, "8": 4, "32": 16, "128": 70, "512": 280}
+    assert run(stream_costs) == measured | {"destroyed": 280, "512 again": 280, "516": 282}
 
 
 # ---- modules and kernels ----
@@ -347,6 +356,30 @@ def local_memory(driver: Driver) -> list[int]:
 
 def test_local_memory_is_taken_at_the_first_launch_for_all_threads(run: Process) -> None:
     assert run(local_memory) == [DEEP, DEEP]
+
+
+def stack_limits(driver: Driver) -> list[tuple[int, int]]:
+    module, limit = driver.new("cuModuleLoadData", PTX), c_size_t()
+    plain, deep = driver.function(b"plain", module), driver.function(b"deep", module)
+    assert driver.launch(plain) == 0
+    before, seen = driver.used(), []
+    steps: list[Callable[[], int]] = [
+        partial(driver.launch, deep),
+        partial(driver.launch, plain),
+        partial(driver.call, "cuCtxSetLimit", 0, c_size_t(2048)),
+        partial(driver.launch, deep),
+        partial(driver.call, "cuCtxSetLimit", 0, c_size_t(1024)),
+    ]
+    for step in steps:
+        assert step() == 0
+        driver.ok("cuCtxGetLimit", byref(limit), 0)
+        seen.append((limit.value, driver.used() - before))
+    return seen
+
+
+def test_a_kernel_with_local_memory_raises_the_stack_limit(run: Process) -> None:
+    high = (16384, DEEP)
+    assert run(stack_limits) == [high, high, (2048, 264 * MIB), high, (1024, 0)]
 
 
 def no_room_for_local_memory(driver: Driver) -> tuple[int, int]:

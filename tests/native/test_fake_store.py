@@ -207,6 +207,23 @@ def test_processes_share_a_cards_time(start: Start) -> None:
     assert two.ask("busy 0") == "2000 1000"
 
 
+def test_work_of_the_dead_leaves_the_card_up_to_what_the_living_queued(start: Start) -> None:
+    living, killed, behind = (start(FAKEGPU_CLOCK="virtual") for _ in range(3))
+    now = int(living.ask("now 0"))
+    living.ask(f"run 0 {now} 100")
+    killed.ask(f"run 0 {now} 5000")
+    killed.ask(f"run 0 {now} 5000")
+    killed.kill()
+    assert int(living.ask(f"run 0 {now} 10")) == now + 110
+    another = start(FAKEGPU_CLOCK="virtual")
+    another.ask(f"run 0 {now} 5000")
+    assert int(behind.ask(f"run 0 {now} 10")) == now + 5120
+    another.kill()
+    assert int(living.ask(f"run 0 {now} 10")) == now + 5130
+    living.ask("advance 0 1000000")
+    assert living.ask("busy 0") == "5130 120"
+
+
 def test_the_virtual_clock_moves_only_when_told_and_wakes_sleepers(start: Start) -> None:
     sleeper, other = start(FAKEGPU_CLOCK="virtual"), start(FAKEGPU_CLOCK="virtual")
     now = int(sleeper.ask("now 0"))

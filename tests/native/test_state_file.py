@@ -146,7 +146,7 @@ def test_waiting_ends(container: Container) -> None:
     victim, other = attached(container, 100), attached(container, 20)
     victim.kill()
     assert other.ask(f"sweep {victim.pid} 70") == 1
-    at = state_driving.slot_at(0) + field_at(SLOT, "reserved")
+    at = state_driving.slot_at(0) + field_at(SLOT, "dead_since")
     first_seen = struct.unpack_from("<Q", container.state.read_bytes(), at)[0]
     container.write(at, struct.pack("<Q", first_seen - 2_000_000_000))
     assert other.ask(f"sweep {victim.pid} 70") == 0

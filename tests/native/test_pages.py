@@ -1,0 +1,48 @@
+"""What the pages say about native/ is true: the example of testing.md, the map of the files."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from native import build
+
+
+def blocks(language: str) -> list[str]:
+    text = (build.ROOT / "docs/testing.md").read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_with_stand_in_gpus_prints_what_stands_below_it(tmp_path: Path) -> None:
+    (example,) = blocks("bash")
+    (printed,) = blocks("text")
+
+    done = subprocess.run(
+        ["/bin/bash", "-e", "-c", example],
+        cwd=build.ROOT,
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == ""
+    assert done.stdout == printed
+
+
+@pytest.mark.parametrize("folder", ["libvgpu", "fakegpu"])
+def test_the_map_names_every_file_and_no_other(folder: str) -> None:
+    text = (build.ROOT / "docs/architecture.md").read_text("utf-8")
+    section = text.split(f"\n## `native/{folder}`", 1)[1].split("\n## ", 1)[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    files = [path.name for path in (build.SOURCES / folder).iterdir() if path.is_file()]
+
+    unnamed = [file for file in files if not any(fnmatch.fnmatch(file, name) for name in named)]
+    assert unnamed == []
+    assert [name for name in named if not fnmatch.filter(files, name)] == []
