@@ -30,6 +30,7 @@ bench: setup ## the benchmarks; each prints ratios against a baseline of the sam
 	$(PY) -m benchmarks.filter
 	$(PY) -m benchmarks.extender
 	$(PY) -m benchmarks.webhook
+	$(PY) -m benchmarks.isolation
 
 demo: ## (not built yet) the main job on the embedded cluster
 	@echo "make demo: nothing here yet. The embedded cluster (src/hami/sandbox) is still to be built." >&2; exit 1

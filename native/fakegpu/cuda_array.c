@@ -21,7 +21,7 @@ static CUresult create(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t bytes = array_bytes(descriptor);
+    uint64_t bytes = array_bytes(array_level_bytes(descriptor));
     if (array == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     result = capture_unsafe();
@@ -279,7 +279,7 @@ ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESC
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (mipmap == NULL || descriptor == NULL || levels == 0 || array_bytes(descriptor) == 0)
+    if (mipmap == NULL || descriptor == NULL || levels == 0 || array_level_bytes(descriptor) == 0)
         return CUDA_ERROR_INVALID_VALUE;
     result = capture_unsafe();
     if (result != CUDA_SUCCESS)
@@ -289,7 +289,7 @@ ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESC
     uint64_t bytes = 0;
     for (unsigned int level = 0; level < levels; level++) {
         CUDA_ARRAY3D_DESCRIPTOR smaller = level_descriptor(descriptor, level);
-        bytes += array_bytes(&smaller);
+        bytes += array_level_bytes(&smaller);
     }
     CUmipmappedArray made = calloc(1, sizeof *made + levels * sizeof *made->levels);
     if (made == NULL)
@@ -297,7 +297,7 @@ ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESC
     made->descriptor = *descriptor;
     made->level_count = levels;
     driver_lock();
-    result = array_memory_take(&made->memory, context, bytes, descriptor->Flags);
+    result = array_memory_take(&made->memory, context, array_bytes(bytes), descriptor->Flags);
     if (result == CUDA_SUCCESS) {
         made->next = context->mipmaps;
         context->mipmaps = made;

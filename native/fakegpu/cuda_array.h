@@ -39,8 +39,9 @@ struct CUmipmappedArray_st {
     CUarray levels[]; /* made when first asked for */
 };
 
-/* Bytes on the card for one level; 0 if the descriptor is not valid. */
-uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+/* Bytes of one level, of which an array has one; 0 if the descriptor is not valid. And what the card needs for all levels together. */
+uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+uint64_t array_bytes(uint64_t levels);
 CUresult array_memory_take(struct array_memory *memory, CUcontext context, uint64_t bytes, unsigned int flags);
 void array_memory_give(struct array_memory *memory);
 void array_mappings_drop(struct array_memory *memory);

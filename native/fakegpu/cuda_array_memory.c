@@ -1,6 +1,6 @@
-/* What arrays cost. The card keeps them in tiles, so they are larger than width x height x bytes: rows of 512 bytes, groups of 8 rows,
- * for volumes groups of 8 slices, all in 64 KiB. More than 1 MiB is whole 2 MiB pages; smaller ones share pages with others of the same
- * size.
+/* What arrays cost. The card keeps them in tiles, so they are larger than width x height x bytes: rows of 512 bytes, in groups of as many
+ * as the next power of two, from 8 to 128; for volumes groups of 8 rows and 8 slices. Levels of a mipmap lie one behind the other, and the
+ * whole is a multiple of 64 KiB. More than 1 MiB is whole 2 MiB pages; smaller ones share pages with others of the same size.
  */
 #include <stdlib.h>
 
@@ -8,6 +8,7 @@
 
 #define ROW_STEP 512u
 #define TILE_ROWS 8u
+#define MOST_TILE_ROWS 128u
 #define TILE_SLICES 8u
 #define ARRAY_STEP (64u << 10)
 #define LARGEST_SIDE (1ull << 20)
@@ -31,7 +32,15 @@ static unsigned int format_bytes(int format)
     }
 }
 
-uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+static uint64_t tiled_rows(uint64_t height)
+{
+    uint64_t group = TILE_ROWS;
+    while (group < height && group < MOST_TILE_ROWS)
+        group *= 2;
+    return round_up(height, group);
+}
+
+uint64_t array_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
     unsigned int channels = descriptor->NumChannels;
     uint64_t element = (uint64_t)format_bytes(descriptor->Format) * channels;
@@ -40,9 +49,15 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
         return 0;
     bool layers = (descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
     uint64_t row = round_up(descriptor->Width * element, ROW_STEP);
-    uint64_t rows = descriptor->Height == 0 ? 1 : round_up(descriptor->Height, TILE_ROWS);
+    bool volume = descriptor->Depth != 0 && !layers;
+    uint64_t rows = descriptor->Height == 0 ? 1 : volume ? round_up(descriptor->Height, TILE_ROWS) : tiled_rows(descriptor->Height);
     uint64_t slices = descriptor->Depth == 0 ? 1 : layers ? descriptor->Depth : round_up(descriptor->Depth, TILE_SLICES);
-    return round_up(row * rows * slices, ARRAY_STEP);
+    return row * rows * slices;
+}
+
+uint64_t array_bytes(uint64_t levels)
+{
+    return round_up(levels, ARRAY_STEP);
 }
 
 static struct array_page *page_with_room(CUcontext context, uint64_t each)

@@ -168,6 +168,9 @@ static struct share *hold(int file, const char *id)
             share->card = device_card(i);
         }
     share->held = true;
+    int slot = store_slot();
+    if (slot >= 0)
+        set_lock(file, F_RDLCK, SHARE_HOLDERS + slot, 1);
     insert(share);
     if (share->device < 0) {
         dispose(share);

@@ -3,7 +3,8 @@
  * Each piece has a file FAKEGPU_DIR/shared/<id>. Whoever holds the memory (by handle, mapping, or an exported descriptor, also one on
  * its way through a socket) has a read lock on byte 1 of the file; the one process in whose account it stands has a write lock on byte
  * 0. The locks are of the open file, so the kernel drops them however a process ends. First the maker pays. If it has let go while
- * others hold, it goes on paying until they are gone; if it died, the next holder that calls the driver takes the account over.
+ * others hold, it goes on paying until they are gone; if it died, the next holder that calls the driver takes the account over. Until
+ * then NVML counts it for one of them all the same, as the real driver does at once: who holds also locks the byte of its slot.
  */
 #ifndef FAKEGPU_CUDA_IPC_SHARE_H
 #define FAKEGPU_CUDA_IPC_SHARE_H
@@ -20,6 +21,7 @@ enum share_kind { SHARE_PHYSICAL = 1, SHARE_LINEAR = 2, SHARE_POOL = 3 };
 #define SHARE_MAGIC 0x3145524148534b46ull
 #define SHARE_PAYS 0  /* the bytes that are locked */
 #define SHARE_HOLDS 1
+#define SHARE_HOLDERS 16 /* and FAKE_MAX_SLOTS - 1 more */
 
 /* What stands at the beginning of the file; from SHARE_DATA on it has the memory's own bytes. */
 struct share_info {

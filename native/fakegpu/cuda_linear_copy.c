@@ -1,20 +1,21 @@
 /* Copies and fills. They happen at once, in the caller's thread; only their time is put on the stream.
  *
- * Of what is written in pieces of at most 16 MiB the bytes are kept; larger pieces are lost, and read as 0. A program that checks what it
- * copied must do it in small pieces.
+ * Of what is written in pieces of at most 16 MiB the bytes are kept, of larger pieces only the first 64 KiB: the host has not as much
+ * memory as the card. A program that checks all that it copied must do it in small pieces.
  */
 #include <string.h>
 
 #include "cuda_linear.h"
 
 #define KEPT_SIZE (16 * FAKE_MIB)
+#define KEPT_OF_LARGER (64u << 10)
 #define LAUNCH_NS 1000u
 #define HOST_BYTES_PER_NS 50u
 #define CARD_BYTES_PER_NS 2000u
 
 struct side {
     bool on_device;
-    bool holds; /* its bytes are kept */
+    size_t kept; /* bytes, from the first on */
     void *address;
 };
 
@@ -24,12 +25,12 @@ static CUresult side_of(struct side *side, CUdeviceptr address, size_t size, boo
     struct extent extent;
     side->address = (void *)(uintptr_t)address;
     side->on_device = region_find(address) != NULL;
-    side->holds = true;
+    side->kept = size;
     if (!side->on_device)
         return must_be_known && address >> 12 == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (!extent_find(address, &extent) || size > extent.start + extent.size - address)
         return CUDA_ERROR_INVALID_VALUE;
-    side->holds = size <= KEPT_SIZE;
+    side->kept = size <= KEPT_SIZE ? size : KEPT_OF_LARGER;
     return CUDA_SUCCESS;
 }
 
@@ -62,10 +63,10 @@ static CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t size, struct
         return result;
     if (order.asynchronous && capture_active(order.stream, order.per_thread))
         return capture_work(CU_GRAPH_NODE_TYPE_MEMCPY, order.stream, order.per_thread);
-    if (to.holds && from.holds)
-        memmove(to.address, from.address, size);
-    else if (to.holds)
-        memset(to.address, 0, size);
+    size_t kept = to.kept < from.kept ? to.kept : from.kept;
+    memmove(to.address, from.address, kept);
+    if (to.kept > kept)
+        memset((char *)to.address + kept, 0, to.kept - kept);
     return finish(&order, size / (to.on_device && from.on_device ? CARD_BYTES_PER_NS : HOST_BYTES_PER_NS));
 }
 
@@ -85,12 +86,14 @@ static CUresult fill(CUdeviceptr target, const void *pattern, size_t width, size
         return result;
     if (order.asynchronous && capture_active(order.stream, order.per_thread))
         return capture_work(CU_GRAPH_NODE_TYPE_MEMSET, order.stream, order.per_thread);
-    for (size_t row = 0; to.holds && row < rows; row++) {
+    for (size_t row = 0; row < rows && row * pitch < to.kept; row++) {
         char *start = (char *)to.address + row * pitch;
+        size_t room = (to.kept - row * pitch) / width;
+        size_t count = columns < room ? columns : room;
         if (width == 1)
-            memset(start, *(const unsigned char *)pattern, columns);
+            memset(start, *(const unsigned char *)pattern, count);
         else
-            for (size_t column = 0; column < columns; column++)
+            for (size_t column = 0; column < count; column++)
                 memcpy(start + column * width, pattern, width);
     }
     return finish(&order, columns * rows * width / CARD_BYTES_PER_NS);

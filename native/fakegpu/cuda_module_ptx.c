@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_CODE (256ull << 10)
 #define DEFAULT_COST 5000ull
 #define WORD_SIZE 1024 /* mangled names are long */
 
@@ -168,7 +167,7 @@ static void add_variable(struct scanner *scanner) {
 }
 
 bool ptx_read(const char *text, struct ptx *found) {
-    *found = (struct ptx){.code = DEFAULT_CODE};
+    *found = (struct ptx){0};
     struct scanner scanner = {.at = text, .ptx = found};
     char word[WORD_SIZE];
     bool in_kernel = false, is_ptx = false;

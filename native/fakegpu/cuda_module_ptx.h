@@ -1,6 +1,7 @@
 /* What the stand-in reads out of a module's image, which is PTX text: the kernels, what each costs, and the module's variables.
  *
- * Comments steer what PTX itself does not say: `// fakegpu: code <bytes>` (what loading the module takes on the card) and, inside a
+ * Comments steer what PTX itself does not say: `// fakegpu: code <bytes>` (what loading the module takes on the card; without it nothing,
+ * as small code has room in what the context costs) and, inside a
  * kernel, `// fakegpu: cost <ns>` (how long one launch runs; a kernel named k_<ns> says it by its name).
  */
 #ifndef FAKEGPU_CUDA_MODULE_PTX_H

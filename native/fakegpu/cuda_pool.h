@@ -1,5 +1,5 @@
-/* Stream-ordered pools. A pool has spans of addresses, made of 32 MiB chunks that are on the card or (given back) not; a span is
- * divided into blocks. All functions (locked).
+/* Stream-ordered pools. A pool has spans of addresses, made of 32 MiB chunks that are on the card or not (yet, or any more); a span is
+ * divided into blocks, which may lie across chunks. All functions (locked).
  */
 #ifndef FAKEGPU_CUDA_POOL_H
 #define FAKEGPU_CUDA_POOL_H
@@ -10,7 +10,7 @@ enum block_state {
     BLOCK_FREE,
     BLOCK_USED,
     BLOCK_PENDING, /* freed in a stream's order: only that stream may reuse it before somebody has waited */
-    BLOCK_ABSENT,  /* its chunk was given back to the card */
+    BLOCK_ABSENT,  /* its chunks are not on the card */
 };
 
 struct block {

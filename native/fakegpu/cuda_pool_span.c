@@ -4,6 +4,7 @@
 #include "cuda_pool.h"
 
 #define STEP 512u
+#define SPAN_ROOM (4096 * FAKE_MIB) /* of addresses */
 
 /* ---- blocks ---- */
 
@@ -127,6 +128,7 @@ static struct span *span_make(CUmemoryPool pool, size_t length)
     }
     block->start = region->start;
     block->length = length;
+    block->state = BLOCK_ABSENT;
     region->detail = span;
     span->region = region;
     span->pool = pool;
@@ -192,30 +194,75 @@ void pool_empty(CUmemoryPool pool)
 
 /* ---- allocating and freeing ---- */
 
-static CUresult grow(CUmemoryPool pool, size_t length, struct span **span)
+struct pool_request {
+    CUmemoryPool pool;
+    size_t length;
+    const void *key; /* stream */
+};
+
+/* Where a pool can have more: chunks that are not on the card, best behind room that is free already, so that nothing is lost at the
+ * chunks' borders. */
+struct growth {
+    struct span *span; /* NULL: a new one */
+    CUdeviceptr start;
+    uint64_t bytes;
+};
+
+static struct growth plan_growth(const struct pool_request *request)
 {
-    uint64_t bytes = round_up(length, FAKE_POOL_CHUNK);
+    for (struct span *span = request->pool->spans; span != NULL; span = span->next) {
+        size_t run = 0; /* reusable, up to the block */
+        for (const struct block *block = span->blocks; block != NULL; block = block->next) {
+            if (block->state == BLOCK_ABSENT) {
+                uint64_t bytes = round_up(request->length - run, FAKE_POOL_CHUNK);
+                if (block->length >= bytes)
+                    return (struct growth){span, block->start, bytes};
+            }
+            run = reusable(block, request->key) ? run + block->length : 0;
+        }
+    }
+    return (struct growth){.bytes = round_up(request->length, FAKE_POOL_CHUNK)};
+}
+
+static CUresult take_growth(CUmemoryPool pool, uint64_t bytes)
+{
     if (pool->most != 0 && pool->reserved + bytes > round_up(pool->most, FAKE_POOL_CHUNK))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (pool->counted) {
-        int card = device_card(pool->device);
-        CUresult result = card_take(card, pool->kind, bytes);
-        if (result != CUDA_SUCCESS) {
-            /* What lies free in any pool of the card is given back before giving up. */
-            for (CUmemoryPool other = pools; other != NULL; other = other->next)
-                if (other->counted && other->device == pool->device)
-                    pool_trim(other, 0);
-            result = card_take(card, pool->kind, bytes);
-        }
-        if (result != CUDA_SUCCESS)
-            return result;
+    return pool->counted ? card_take(device_card(pool->device), pool->kind, bytes) : CUDA_SUCCESS;
+}
+
+/* What lies free in any pool of the card. */
+static void trim_all(CUdevice device)
+{
+    for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next)
+        if (pool->counted && pool->device == device)
+            pool_trim(pool, 0);
+}
+
+static CUresult grow(const struct pool_request *request, struct span **span)
+{
+    CUmemoryPool pool = request->pool;
+    struct growth growth = plan_growth(request);
+    CUresult result = take_growth(pool, growth.bytes);
+    if (result != CUDA_SUCCESS && pool->counted) {
+        trim_all(pool->device);
+        growth = plan_growth(request);
+        result = take_growth(pool, growth.bytes);
     }
-    pool->reserved += bytes;
-    *span = span_make(pool, bytes);
-    if (*span == NULL) {
-        give_back(pool, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pool->reserved += growth.bytes;
+    if (growth.span == NULL) {
+        growth.span = span_make(pool, growth.bytes > SPAN_ROOM ? growth.bytes : SPAN_ROOM);
+        growth.start = growth.span == NULL ? 0 : growth.span->region->start;
+    }
+    if (growth.span == NULL || !split_at(growth.span, growth.start + growth.bytes)) {
+        give_back(pool, growth.bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    block_around(growth.span, growth.start)->state = BLOCK_FREE;
+    merge(growth.span);
+    *span = growth.span;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
     return CUDA_SUCCESS;
@@ -231,10 +278,10 @@ CUresult pool_allocate(CUmemoryPool pool, size_t size, CUcontext context, const 
     while (span != NULL && (start = find_room(span, length, key)) == 0)
         span = span->next;
     if (span == NULL) {
-        CUresult result = grow(pool, length, &span);
+        CUresult result = grow(&(struct pool_request){pool, length, key}, &span);
         if (result != CUDA_SUCCESS)
             return result;
-        start = span->region->start;
+        start = find_room(span, length, key);
     }
     if (!occupy(span, start, length, size, context))
         return CUDA_ERROR_OUT_OF_MEMORY;

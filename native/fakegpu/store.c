@@ -12,7 +12,7 @@ static const struct fake_device *card_of(int device)
 
 static uint64_t sum_of(const struct store_state *map, int device)
 {
-    uint64_t sum = store_orphans(card_of(device)->uuid);
+    uint64_t sum = store_orphans(card_of(device)->uuid, NULL);
     for (uint32_t n = 0; n < map->slots_used; n++) {
         if (map->slots[n].pid != 0) {
             sum += map->slots[n].use[device].process + map->slots[n].use[device].managed;
@@ -90,24 +90,39 @@ uint64_t store_own(int device)
     return bytes;
 }
 
+int store_slot(void)
+{
+    if (!store_lock()) {
+        return -1;
+    }
+    const struct store_slot *slot = store_claim_slot();
+    int number = slot ? (int)(slot - store_map()->slots) : -1;
+    store_unlock();
+    return number;
+}
+
 int store_processes(int device, struct fake_process *found, int room)
 {
+    static uint64_t inherited[FAKE_MAX_SLOTS]; /* of processes that died; under the lock */
     if (!card_of(device) || !store_lock()) {
         return 0;
     }
     int count = 0;
     const struct store_state *map = store_map();
+    memset(inherited, 0, map->slots_used * sizeof *inherited);
+    store_orphans(card_of(device)->uuid, inherited);
     for (uint32_t n = 0; n < map->slots_used; n++) {
         const struct store_slot *slot = &map->slots[n];
         int pid;
-        if (slot->pid == 0 || slot->use[device].process == 0 || !store_slot_lives(n, &pid)) {
+        uint64_t bytes = slot->use[device].process + inherited[n];
+        if (slot->pid == 0 || bytes == 0 || !store_slot_lives(n, &pid)) {
             continue;
         }
         if (count < room) {
             const struct store_use *use = &slot->use[device];
             uint64_t busy = __atomic_load_n(&use->busy[store_clock_is_virtual()], __ATOMIC_ACQUIRE);
             found[count] =
-                (struct fake_process){.pid = pid, .inner_pid = slot->pid, .slot = (int)n, .bytes = use->process, .busy = busy};
+                (struct fake_process){.pid = pid, .inner_pid = slot->pid, .slot = (int)n, .bytes = bytes, .busy = busy};
         }
         count++;
     }

@@ -57,6 +57,9 @@ void store_give(int device, enum fake_kind kind, uint64_t bytes);
 uint64_t store_used(int device);
 uint64_t store_own(int device);
 
+/* The slot of this process, taken if it has none yet; -1: there is none. */
+int store_slot(void);
+
 struct fake_process {
     int pid;        /* as the caller sees it (F_GETLK); 0 if it is outside the caller's pid namespace */
     int inner_pid;  /* as the process saw itself */

@@ -15,7 +15,15 @@ static bool is_locked(int file, off_t byte)
     return fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
-uint64_t store_orphans(const char *uuid)
+/* The slot of a process that holds the memory; -1 if it is only in a descriptor that nobody has taken up yet. */
+static int holder(int file)
+{
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHARE_HOLDERS, .l_len = FAKE_MAX_SLOTS};
+    bool found = fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    return found && range.l_start >= SHARE_HOLDERS ? (int)(range.l_start - SHARE_HOLDERS) : -1;
+}
+
+uint64_t store_orphans(const char *uuid, uint64_t *holders)
 {
     char path[4096];
     DIR *directory = store_path(path, sizeof path, SHARE_FOLDER) ? opendir(path) : NULL;
@@ -32,6 +40,10 @@ uint64_t store_orphans(const char *uuid)
         if (pread(file, &info, sizeof info, 0) == (ssize_t)sizeof info && info.magic == SHARE_MAGIC &&
             strncmp(info.card, uuid, sizeof info.card) == 0 && !is_locked(file, SHARE_PAYS) && is_locked(file, SHARE_HOLDS)) {
             bytes += info.bytes;
+            int slot = holders ? holder(file) : -1;
+            if (slot >= 0) {
+                holders[slot] += info.bytes;
+            }
         }
         close(file);
     }

@@ -165,13 +165,19 @@ def test_pool_grows_by_chunks_and_shrinks_when_somebody_waits(program: Probe) ->
     program.do(f"take async small {MIB}")
     assert has(program) == CHUNK
     program.do(f"take async large {40 * MIB}")
-    assert has(program) == 3 * CHUNK == program.number(f"pool attribute default {RESERVED}")
+    assert has(program) == 2 * CHUNK == program.number(f"pool attribute default {RESERVED}")
     assert program.number(f"pool attribute default {USED}") == 41 * MIB
     program.do("give large")
     program.do("give small")
-    assert has(program) == 3 * CHUNK
+    assert has(program) == 2 * CHUNK
     program.do("ctx sync")
     assert has(program) == 0 == program.number(f"pool attribute default {RESERVED}")
+
+
+def test_pieces_of_a_pool_lie_across_chunks(program: Probe) -> None:
+    for number in range(64):
+        program.do(f"take async {number} {3 * MIB}")
+    assert has(program) == 6 * CHUNK == 64 * 3 * MIB
 
 
 def test_freed_block_is_reused_by_its_own_stream_only_until_somebody_waits(program: Probe) -> None:
@@ -240,6 +246,13 @@ def test_arrays_are_larger_than_their_elements(program: Probe) -> None:
     assert has(program) == 2 * PAGE + 6 * MIB
 
 
+@pytest.mark.parametrize(("count", "side", "size"), [(10, 665, 12), (10, 496, 6), (20, 120, 0.4)])
+def test_mipmaps_cost_what_was_measured(program: Probe, count: int, side: int, size: float) -> None:
+    for number in range(count):
+        program.do(f"mipmap {number} {4 * side} {side} {side.bit_length()}")  # of 4 bytes
+    assert has(program) == count * size * MIB
+
+
 def test_stack_limit_is_taken_for_all_threads_and_given_back(program: Probe) -> None:
     program.do(f"limit stack {16 * KIB}")
     assert has(program) == 15 * KIB * 132 * 2048
@@ -276,6 +289,8 @@ def test_bytes_come_back(program: Probe) -> None:
     program.do(f"take alloc buffer {GIB}")
     program.do("set buffer 171 16")
     assert program.do("get buffer 4") == ["abababab"]
+    program.do(f"set buffer 205 {GIB}")
+    assert program.do("get buffer 4") == ["cdcdcdcd"]
 
 
 def test_child_of_an_initialised_process_has_no_cuda(program: Probe) -> None:
@@ -314,9 +329,14 @@ def test_shared_memory_outlives_its_maker(machine: Machine) -> None:
     maker.do(f"vmm create shared {SIZE}")
     send(maker, taker, machine.folder)
     maker.kill()
-    assert taker.memory().used == CONTEXT + SIZE
+    bystander = machine.program()
+    judged = bystander.memory()
+    assert judged.processes == {taker.pid: CONTEXT + SIZE, bystander.pid: CONTEXT}
+    assert judged.used == 2 * CONTEXT + SIZE
+    bystander.kill()
     taker.info()
     assert has(taker) == SIZE
+    assert taker.memory().used == CONTEXT + SIZE
     taker.kill()
     assert machine.program().memory().used == CONTEXT
 

@@ -1,8 +1,8 @@
 """All checks over one piece of evidence.
 
 Not judged yet, because its format or its rule does not exist: MIG slices, resized grants
-(`hami.io/vgpu-resize`), the policy, state and ledger files of hami's agent beyond whose they are,
-and what cards of other vendors hold (their annotations must decode).
+(`hami.io/vgpu-resize`), the state and ledger files of hami's agent beyond whose they are, and what
+cards of other vendors hold (their annotations must decode).
 """
 
 from __future__ import annotations

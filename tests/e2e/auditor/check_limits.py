@@ -18,6 +18,9 @@ from tests.e2e.auditor.pod_annotations import ALLOCATED, Slot
 from tests.e2e.auditor.pods import Pod
 from tests.e2e.auditor.tokens import Owners
 
+_WHOLE = 100
+"""Percent: all of a card, which is no limit, as 0 is none."""
+
 
 class Said(NamedTuple):
     """A claim, where it stands, and the kinds of finding that it leads to."""
@@ -58,12 +61,11 @@ def _all_said(node: str, files: NodeFiles) -> Iterator[tuple[TokenThing, Said | 
         else:
             yield spec, Said(claim, where, Kind.SPEC_OWNER, Kind.SPEC_LIMITS)
     for folder in files.folders:
-        reader = folder.layout.read_policy
-        if folder.content is None or reader is None:
+        if folder.content is None:
             continue
         where = f"node {node} {folder.path}/{folder.layout.policy_file}"
         try:
-            claim = reader(folder.content)
+            claim = folder.layout.read_policy(folder.content)
         except MalformedError as error:
             yield folder, Finding(Kind.POLICY_MALFORMED, where, str(error))
         else:
@@ -135,6 +137,7 @@ def _limits(said: Said, entry: Held, pod: Pod, count_resource: str) -> Iterator[
         ("cards", claim.cards, tuple(grant.card for grant in slot)),
         ("MiB", claim.memory, tuple(grant.memory for grant in slot)),
         ("% of cores", claim.cores, slot[0].cores if slot else None),
+        ("% of cores", claim.card_cores, tuple(grant.cores % _WHOLE for grant in slot)),
     ]
     for name, value, rightful in compared:
         if value is not None and value != rightful:

@@ -2,8 +2,8 @@
 
 Each plugin writes its own files, so each has readers of its own, and a layout names them. A claim
 holds only what a reader found; checks compare that and skip the rest. A reader raises
-MalformedError, nothing else, whatever the bytes. The policy file of hami's agent gets its reader
-when its layout is fixed in native/libvgpu/abi.h.
+MalformedError, nothing else, whatever the bytes. The policy file of hami's agent is binary and has
+a module of its own (policy.py).
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Claim:
     memory: tuple[int, ...] | None = None
     """In MiB, one for each card."""
     cores: int | None = None
+    """Percent of every card: HAMi's env has one number for all."""
+    card_cores: tuple[int, ...] | None = None
+    """Percent, one for each card; 0 for no limit."""
 
 
 PolicyReader = Callable[[bytes], Claim]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from tests.e2e.auditor import claims
+from tests.e2e.auditor import claims, policy
 from tests.e2e.auditor.claims import EnvReader, LedgerReader, PolicyReader
 
 CDI_FOLDERS = ("/var/run/cdi", "/etc/cdi")
@@ -22,8 +22,7 @@ class Layout:
     policy_file: str
     """Within a token's folder."""
     read_env: EnvReader
-    read_policy: PolicyReader | None = None
-    """None: the format is not fixed yet; only whether the file is there is judged."""
+    read_policy: PolicyReader
     cdi_folders: tuple[str, ...] = CDI_FOLDERS
     states: str | None = None
     ledger: str | None = None
@@ -57,6 +56,7 @@ def hami(hook: str = HOOK) -> Layout:
         tokens=f"{hook}/vgpu/tokens",
         policy_file="policy",
         read_env=claims.hami_env,
+        read_policy=policy.read,
         states="/run/hami/state",
         ledger="/var/lib/hami/ledger",
     )

@@ -120,10 +120,23 @@ def init(bench: Bench, count: int, rounds: int) -> None:
     bench.add(SECTION, case, (plain_text, shown), "+5 ms", ", ".join(wrong))
 
 
+def first_context(bench: Bench) -> None:
+    """Time the first context of a process, in which libvgpu also opens NVML and the state."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(4):
+        for ours in ORDER:
+            with bench.container() as container, Worker(container.env if ours else None) as worker:
+                times[ours].append(worker.ask("start", timeout=60))
+    native, ours_ms = (statistics.median(side) for side in times)
+    shown = f"{ours_ms:.1f} ms ({ours_ms - native:+.1f})"
+    bench.note(SECTION, "first context", (f"{native:.1f} ms", shown), "", "shown only")
+
+
 def run(bench: Bench) -> None:
     bench.guard(SECTION, "launch pointers", lambda: pointers(bench))
     bench.guard(SECTION, "cuInit, alone", lambda: init(bench, 1, 8))
     bench.guard(SECTION, "cuInit, 32 at once", lambda: init(bench, 32, 4))
+    bench.guard(SECTION, "first context", lambda: first_context(bench))
     if bench.loops is None:
         bench.note(SECTION, "calls", NOTHING, "", "skipped: no C compiler here")
         return

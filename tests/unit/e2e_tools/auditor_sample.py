@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -112,6 +114,36 @@ def spec(kind: str, token: str, **env: str) -> bytes:
     return json.dumps({"cdiVersion": "0.5.0", "kind": kind, "devices": devices}).encode()
 
 
+def policy(
+    *cards: tuple[str, int, int],
+    uid: str = TRAIN_UID,
+    pod: str = "team/train",
+    container: str = "main",
+    **changes: Any,
+) -> bytes:
+    """Make a policy file of hami's, field by field; cards are (UUID, bytes, percent)."""
+    namespace, _, name = pod.partition("/")
+    head = {
+        "magic": b"AMIPOLY1",
+        "version": 1,
+        "size": 3176,
+        "generation": 1,
+        "flags": 0,
+        "count": len(cards),
+        "priority": 0,
+        "reserved": 0,
+        **changes,
+    }
+    owner = [text.encode() for text in (uid, namespace, name, container)]
+    rows = [
+        struct.pack("<96s Q Q I 44x", card.encode(), memory, 0, cores)
+        for card, memory, cores in cards
+    ]
+    body = struct.pack("<8s I I Q I I i I 64s 64s 256s 64s", *head.values(), *owner)
+    body += b"".join(rows).ljust(16 * 160, b"\0") + bytes(124)
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
 def peak(card: str, owner: str, pid: int, allocated: int, total: int = 8000 * MIB) -> str:
     fields = {"card": card, "owner": owner, "pid": pid, "bytes": allocated, "total": total}
     return json.dumps({"time": 1785320000.25, **fields}) + "\n"
@@ -176,6 +208,21 @@ def held(uid: str, name: str, resource: str, device: str, cdi: str) -> Held:
         device_ids=frozenset({device}),
         cdi_devices=(cdi,),
     )
+
+
+def listed(name: str, resource: str, device: str) -> Listed:
+    return Listed(
+        namespace="team",
+        pod=name,
+        container="main",
+        resource=resource,
+        device_ids=frozenset({device}),
+    )
+
+
+def thing(token: str, content: bytes) -> TokenThing:
+    """Make a file or folder of a token of hami's; its place means nothing to the checks."""
+    return TokenThing(HAMI, token, f"/of/{token}", content)
 
 
 def clean() -> Draft:
@@ -247,20 +294,11 @@ def clean() -> Draft:
             held("uid-gone", "main", GPU, "GPU-0-0", "hami.io/vgpu=gone"),
         ],
         pod_resources=[
-            Listed(
-                namespace="team",
-                pod=name,
-                container="main",
-                resource=resource,
-                device_ids=frozenset({device}),
-            )
-            for name, resource, device in (
-                ("train", GPU, "GPU-0-0"),
-                ("bare", "example.com/vgpu", "vgpu-000"),
-            )
+            listed("train", GPU, "GPU-0-0"),
+            listed("bare", "example.com/vgpu", "vgpu-000"),
         ],
         folders={
-            "t1": TokenThing(HAMI, "t1", f"{HAMI.tokens}/t1", b"\x00"),
+            "t1": TokenThing(HAMI, "t1", f"{HAMI.tokens}/t1", policy(("GPU-0", 2000 * MIB, 30))),
             "b1": TokenThing(BARE, "b1", f"{BARE.tokens}/b1", json.dumps(bare_policy).encode()),
         },
         specs={

@@ -28,6 +28,7 @@ from tests.unit.e2e_tools.auditor_sample import (
 )
 
 Fault = Callable[[Draft], None]
+TRAIN_CARD = ("GPU-0", 2000 * MIB, 30)
 
 
 def simple(uid: str, devices: str, **options: Any) -> dict[str, Any]:
@@ -104,6 +105,11 @@ def edit_policy(**changes: Any) -> Fault:
     return fault
 
 
+def hami_policy(*cards: tuple[str, int, int], **owner: str) -> Fault:
+    """Give the pod of hami's a well-formed policy that says this."""
+    return content("folders", "t1", sample.policy(*cards, **owner))
+
+
 def edit_env(token: str, name: str, value: str) -> Fault:
     def fault(draft: Draft) -> None:
         spec = json.loads(draft.specs[token].content or b"")
@@ -126,9 +132,8 @@ def content(where: str, token: str, text: bytes) -> Fault:
 
 def unowned(where: str) -> Fault:
     def fault(draft: Draft) -> None:
-        thing = TokenThing(
-            HAMI, "lost", "/lost", sample.spec("hami.io/vgpu", "lost", NVIDIA_VISIBLE_DEVICES="a")
-        )
+        spec = sample.spec("hami.io/vgpu", "lost", NVIDIA_VISIBLE_DEVICES="a")
+        thing = TokenThing(HAMI, "lost", "/lost", spec if where == "specs" else None)
         things = getattr(draft, where)
         if isinstance(things, dict):
             things["lost"] = thing
@@ -140,7 +145,7 @@ def unowned(where: str) -> Fault:
 
 def of_a_gone_pod(draft: Draft) -> None:
     # The checkpoint still names its token, the API has the pod no more.
-    draft.folders["gone"] = TokenThing(HAMI, "gone", f"{HAMI.tokens}/gone", b"")
+    draft.folders["gone"] = TokenThing(HAMI, "gone", f"{HAMI.tokens}/gone")
 
 
 def of_another_nodes_pod(draft: Draft) -> None:
@@ -389,6 +394,16 @@ FAULTS: list[tuple[Kind, str, Fault]] = [
     (Kind.POLICY_OWNER, "uid", edit_policy(uid=TRAIN_UID)),
     (Kind.POLICY_OWNER, "pod", edit_policy(pod="team/train")),
     (Kind.POLICY_OWNER, "container", edit_policy(container="other")),
+    (Kind.POLICY_MALFORMED, "hami's", content("folders", "t1", b"")),
+    (Kind.POLICY_OWNER, "hami's uid", hami_policy(TRAIN_CARD, uid=BARE_UID)),
+    (Kind.POLICY_OWNER, "hami's pod", hami_policy(TRAIN_CARD, pod="team/bare")),
+    (Kind.POLICY_OWNER, "hami's container", hami_policy(TRAIN_CARD, container="other")),
+    (Kind.POLICY_LIMITS, "hami's card", hami_policy(("GPU-1", 2000 * MIB, 30))),
+    (Kind.POLICY_LIMITS, "hami's second card", hami_policy(TRAIN_CARD, ("GPU-1", 0, 0))),
+    (Kind.POLICY_LIMITS, "hami's memory", hami_policy(("GPU-0", 2001 * MIB, 30))),
+    (Kind.POLICY_LIMITS, "hami's no memory limit", hami_policy(("GPU-0", 0, 30))),
+    (Kind.POLICY_LIMITS, "hami's cores", hami_policy(("GPU-0", 2000 * MIB, 31))),
+    (Kind.POLICY_LIMITS, "hami's no limit of cores", hami_policy(("GPU-0", 2000 * MIB, 100))),
     (Kind.POLICY_LIMITS, "devices", edit_policy(devices=["vgpu-001"])),
     (Kind.POLICY_LIMITS, "no devices", edit_policy(devices=[])),
     (Kind.TOKEN_MISSING, "spec", missing("specs")),

@@ -59,6 +59,7 @@ def test_everything_of_a_token_is_read(root: pathlib.Path) -> None:
         Kind.LEDGER_LEFT,
         Kind.SPEC_LEFT,
         Kind.SPEC_MALFORMED,
+        Kind.POLICY_MALFORMED,
     }
 
 

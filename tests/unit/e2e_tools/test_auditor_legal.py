@@ -91,7 +91,8 @@ def _finished(draft: Draft) -> None:
     draft.add(done)
     draft.see("ADDED", done)
     draft.checkpoint.append(sample.held("uid-done9", "main", GPU, "GPU-0-0", "hami.io/vgpu=t9"))
-    draft.folders["t9"] = TokenThing(HAMI, "t9", f"{HAMI.tokens}/t9", b"")
+    policy = sample.policy(("GPU-0", 8000 * MIB, 100), uid="uid-done9", pod="team/done9")
+    draft.folders["t9"] = TokenThing(HAMI, "t9", f"{HAMI.tokens}/t9", policy)
 
 
 def _terminating(draft: Draft) -> None:

@@ -1,0 +1,75 @@
+"""The test image: a shell, Debian's libc, the probe and the stand-in driver, in a few megabytes.
+
+Everything but the probe and the driver is copied from the part that the nodes' own /usr is made of,
+so nothing is fetched. The driver lies in a folder where no program looks by itself: on a node with
+CDI it must come through that, and only where there is none a pod names the folder (LIBRARIES).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import tempfile
+from pathlib import Path
+
+from hami.image import debian, layers, oci, tree, verify
+from hami.sandbox import gpus
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.parts import cache, catalogue
+from tests.native import building
+
+NAME = "hami.test/probe:dev"
+PROBE = "/usr/local/bin/probe"
+LIBRARIES = "/opt/fakegpu"
+
+_MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"
+_LIBC = ("ld-linux*", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
+_APPLETS = ("cat", "env", "ls", "sh", "sleep")
+
+
+def load(cluster: Cluster) -> None:
+    """Build it from what is in this checkout now, and give it to all nodes."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder, "probe.tar")
+        oci.write(
+            archive,
+            names=[NAME],
+            layers=[_layer()],
+            settings=oci.Settings(command=("sh",), env={"PATH": oci.PATH}),
+        )
+        verify.archive(archive)
+        cluster.load_image(archive)
+
+
+def _layer() -> layers.Layer:
+    system = catalogue.debian_root()
+    built = building.all_current()
+    ours = {PROBE: built / "probe"}
+    ours |= {f"{LIBRARIES}/{name}": built / "fakegpu" / name for name in gpus.LIBRARIES}
+
+    def write(root: Path) -> None:
+        debian.merge_usr(root)
+        _copy_system(catalogue.folder(system), root)
+        for place, source in ours.items():
+            tree.copy(source, root / place.lstrip("/"), 0o755)
+
+    digests = {place: _digest(source) for place, source in ours.items()}
+    return layers.Store(cache.packages_folder() / "layers").layer(
+        "the probe of the tests", [system.folder_name, digests], write
+    )
+
+
+def _copy_system(system: Path, root: Path) -> None:
+    for pattern in _LIBC:
+        for source in (system / _MULTIARCH).glob(pattern):
+            tree.copy(source, root / _MULTIARCH / source.name, 0o755)
+    for link in system.glob("usr/lib*/ld-linux*"):  # where programs look for their interpreter
+        (root / link.relative_to(system)).symlink_to(link.readlink())
+    tree.copy(system / "usr/bin/busybox", root / "usr/bin/busybox", 0o755)
+    for applet in _APPLETS:
+        (root / "usr/bin" / applet).symlink_to("busybox")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
