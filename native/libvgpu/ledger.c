@@ -84,7 +84,12 @@ bool ledger_reserve_lightly(int index, uint64_t bytes) {
 
 /* Frees what the dead had, as far as the driver says that it has it back. Twice, because only an answer from after a death counts. */
 static int sweep(void) {
-    struct counted_processes *counted = guard_attached() ? malloc(sizeof *counted) : NULL;
+    struct vgpu_state *looked_at = locked();
+    bool died = looked_at != NULL && state_anyone_died(looked_at);
+    if (looked_at != NULL) {
+        state_unlock(looked_at);
+    }
+    struct counted_processes *counted = died ? malloc(sizeof *counted) : NULL;
     int waiting = counted != NULL ? 1 : 0;
     for (int round = 0; round < 2 && waiting > 0; round++) {
         overhead_count_processes(counted);

@@ -34,6 +34,7 @@ struct pool {
 };
 
 static struct pool pools[MAX_POOLS]; /* under the books' lock */
+static atomic_int pools_known;       /* entries that were ever in use: the rest need not be looked at */
 static _Atomic(CUmemoryPool) current_pool[VGPU_MAX_DEVICES];
 static atomic_long frees;            /* calls that may give pool memory back */
 static atomic_long frees_looked_at; /* value of `frees` when pools were last refreshed for it */
@@ -67,6 +68,10 @@ static struct pool *entry_of(CUmemoryPool handle, int index, bool ours) {
     }
     if (empty != NULL) {
         *empty = (struct pool){.handle = handle, .index = index, .ours = ours};
+        int count = (int)(empty - pools) + 1;
+        if (count > atomic_load(&pools_known)) {
+            atomic_store(&pools_known, count);
+        }
     }
     return empty;
 }
@@ -104,7 +109,7 @@ static uint64_t settle(CUmemoryPool handle, int index, uint64_t reserved) {
 }
 
 void pools_refresh(int index) {
-    for (int at = 0; at < MAX_POOLS; at++) {
+    for (int at = 0; at < atomic_load(&pools_known); at++) {
         books_lock();
         CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
         books_unlock();
@@ -117,7 +122,7 @@ void pools_refresh(int index) {
 void pools_drop_cover(int index) {
     uint64_t cover = 0;
     books_lock();
-    for (int at = 0; at < MAX_POOLS; at++) {
+    for (int at = 0; at < atomic_load(&pools_known); at++) {
         if (pools[at].handle != NULL && pools[at].index == index) {
             cover += pools[at].cover;
             pools[at].cover = 0;
@@ -130,7 +135,7 @@ void pools_drop_cover(int index) {
 }
 
 void pools_trim(int index) {
-    for (int at = 0; at < MAX_POOLS; at++) {
+    for (int at = 0; at < atomic_load(&pools_known); at++) {
         books_lock();
         struct pool pool = pools[at];
         if (pool.handle != NULL && pool.index == index) {
@@ -273,7 +278,7 @@ static CUresult allocate_in_pool(CUdeviceptr *pointer, size_t size, CUmemoryPool
     books_lock();
     int index = GUARD_FORWARD;
     bool ours = true;
-    for (int at = 0; at < MAX_POOLS; at++) {
+    for (int at = 0; at < atomic_load(&pools_known); at++) {
         if (pools[at].handle == handle) {
             index = pools[at].index;
             ours = pools[at].ours;
@@ -416,7 +421,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
      * allocation is freed, so its charge moves to the card's overhead, which is measured. */
     struct pool pool = {0};
     books_lock();
-    for (int at = 0; at < MAX_POOLS; at++) {
+    for (int at = 0; at < atomic_load(&pools_known); at++) {
         if (pools[at].handle == handle) {
             pool = pools[at];
             pools[at] = (struct pool){0};

@@ -106,6 +106,10 @@ enum take { TAKEN, NOT_THIS_ONE, IMPOSSIBLE };
 
 /* Slots of the dead with usage are left to the sweep as long as there are others: the driver may still count that memory. */
 static enum take take_slot(int fd, struct vgpu_state *state, uint32_t index, bool clean_only, uint64_t started) {
+    /* A glance before anything is locked: what the living and the dead have is passed over without a system call. */
+    if (clean_only && !state_slot_is_empty(&state->slots[index])) {
+        return NOT_THIS_ONE;
+    }
     switch (state_file_lock_slot(fd, index)) {
     case BYTE_TAKEN:
         return NOT_THIS_ONE;

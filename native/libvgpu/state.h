@@ -40,7 +40,9 @@ void state_recompute(struct vgpu_state *state);
  * death may lack the process's last allocations. Such a slot stays as status 3 with at most that many bytes, for at most 2 s.
  * Returns how many slots are in that waiting state. Costs at most two fcntl per living process. Cleared slots leave the mirror too.
  * Does nothing where the kernel cannot say who lives, for example because the file was replaced. */
+/* state_anyone_died: whether there is anything to give back, without asking the driver. */
 typedef uint64_t (*state_still_counted)(int32_t pid, uint32_t device, uint64_t dead_since, void *context);
+bool state_anyone_died(struct vgpu_state *state);
 int state_sweep(struct vgpu_state *state, state_still_counted still_counted, void *context);
 
 /* In the child after fork: forget the parent's slot. Async-signal-safe. */

@@ -244,14 +244,16 @@ static uint64_t fresh_nonce(void) {
     return mixed ^ (mixed >> 32);
 }
 
-static bool initialise(int fd) {
+static bool initialise(int fd, bool all_zero) {
     struct vgpu_state *state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (state == MAP_FAILED) {
         return false;
     }
     __atomic_store_n(&state->magic, 0, __ATOMIC_SEQ_CST); /* first: a half-made file is never valid */
     TEST_POINT("state.init.magic_gone");
-    memset(state, 0, sizeof *state);
+    if (!all_zero) {
+        memset(state, 0, sizeof *state);
+    }
     TEST_POINT("state.init.zeroed");
     state->version = VGPU_STATE_VERSION;
     state->size = sizeof *state;
@@ -292,11 +294,13 @@ static bool repair(int fd, bool *made) {
             return file_header_valid(fd) && reserve_pages(fd, false);
         }
     }
+    struct stat found;
+    bool was_empty = fstat(fd, &found) == 0 && found.st_size == 0;
     if (!reserve_pages(fd, true)) {
         return false;
     }
     TEST_POINT("state.init.reserved");
-    *made = initialise(fd);
+    *made = initialise(fd, was_empty);
     return *made;
 }
 

@@ -156,6 +156,21 @@ static void clear_foreign_mirror(const bool *living) {
     }
 }
 
+static bool is_free(const struct vgpu_slot *slot) { return slot->pid == 0 && slot->status == 0 && state_slot_is_empty(slot); }
+
+bool state_anyone_died(struct vgpu_state *state) {
+    int saved = errno;
+    bool living[VGPU_MAX_SLOTS];
+    bool died = false;
+    if (state_find_living(state_slots_used(state), living)) {
+        for (uint32_t index = 0; index < state_slots_used(state); index++) {
+            died = died || (!living[index] && !is_free(&state->slots[index]));
+        }
+    }
+    errno = saved;
+    return died;
+}
+
 int state_sweep(struct vgpu_state *state, state_still_counted still_counted, void *context) {
     int saved = errno;
     int waiting = 0;
@@ -167,7 +182,7 @@ int state_sweep(struct vgpu_state *state, state_still_counted still_counted, voi
     bool changed = false;
     for (uint32_t index = 0; index < state_slots_used(state); index++) {
         struct vgpu_slot *slot = &state->slots[index];
-        if (living[index] || (slot->pid == 0 && slot->status == 0 && state_slot_is_empty(slot))) {
+        if (living[index] || is_free(slot)) {
             continue;
         }
         if (!changed) {

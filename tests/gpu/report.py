@@ -20,15 +20,16 @@ PAGE = ROOT / "docs" / "gpu-results.md"
 
 
 def commit() -> str:
-    """Return the commit of this checkout; a copy without git is told by HAMI_COMMIT."""
+    """Return the commit of this checkout; a copy of one is told by HAMI_COMMIT."""
+    told = os.environ.get("HAMI_COMMIT")
     git = shutil.which("git")
-    if git and (ROOT / ".git").exists():
+    if not told and git and (ROOT / ".git").exists():
         found = subprocess.run(
             [git, "-C", ROOT, "rev-parse", "HEAD"], check=False, capture_output=True, text=True
         )
         if found.returncode == 0:
             return found.stdout.strip()
-    return os.environ.get("HAMI_COMMIT", "not known")
+    return told or "not known"
 
 
 def torch_version(python: str | None) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import kernels
-from tests.gpu.driver import LOCAL_SIZE_BYTES, MIB, OUT_OF_MEMORY, Cuda, CudaError, Nvml
+from tests.gpu.driver import LOCAL_SIZE_BYTES, MIB, OUT_OF_MEMORY, Cuda, CudaError, Nvml, refused
 from tests.gpu.timing import Loops
 
 
@@ -39,6 +39,15 @@ class Work:
         start = time.perf_counter()
         self.cuda.call("cuInit", 0)
         return (time.perf_counter() - start) * 1e3
+
+    def refused_init(self) -> float:
+        """Call cuInit with flags that do not exist; return its milliseconds."""
+        start = time.perf_counter()
+        code = refused(lambda: self.cuda.call("cuInit", 1))
+        elapsed = (time.perf_counter() - start) * 1e3
+        if code == 0:
+            raise ValueError("cuInit(1) was accepted: it cannot tell libvgpu's own part")
+        return elapsed
 
     def start(self) -> float:
         """Make the primary context; return its milliseconds."""
