@@ -24,16 +24,16 @@
 #define ALIGNMENT 512
 
 struct pool {
-    CUmemoryPool handle; /* NULL = free entry */
+    _Atomic(CUmemoryPool) handle; /* NULL = free entry */
     int index;
     bool ours;        /* of device memory of a card of ours, not imported from another process */
-    uint64_t charged; /* what the ledger has for it: the last reserved size seen */
-    uint64_t cover;   /* pending bytes kept ready for growth */
-    uint64_t fresh;   /* contiguous bytes that the last growth left over, at least; only until something is freed */
-    long fresh_since; /* value of `frees` then */
+    _Atomic uint64_t charged; /* what the ledger has for it: the last reserved size seen */
+    _Atomic uint64_t cover;   /* pending bytes kept ready for growth */
+    _Atomic uint64_t fresh;   /* contiguous bytes that the last growth left over, at least; only until something is freed */
+    long fresh_since;         /* value of `frees` then */
 };
 
-static struct pool pools[MAX_POOLS]; /* under the books' lock */
+static struct pool pools[MAX_POOLS]; /* under the books' lock, but for what is atomic */
 static atomic_int pools_known;       /* entries that were ever in use: the rest need not be looked at */
 static _Atomic(CUmemoryPool) current_pool[VGPU_MAX_DEVICES];
 static atomic_long frees;            /* calls that may give pool memory back */
@@ -55,6 +55,17 @@ static uint64_t reserved_by(CUmemoryPool handle) {
     return real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS ? bytes : 0;
 }
 
+/* With the books locked. The handle comes last: whoever finds it without the lock finds the rest. */
+static void write_entry(struct pool *entry, CUmemoryPool handle, int index, bool ours, uint64_t charged, uint64_t cover) {
+    entry->index = index;
+    entry->ours = ours;
+    entry->fresh_since = 0;
+    atomic_store(&entry->fresh, 0);
+    atomic_store(&entry->charged, charged);
+    atomic_store(&entry->cover, cover);
+    atomic_store_explicit(&entry->handle, handle, memory_order_release);
+}
+
 /* With the books locked. A pool that we did not see being made (the card's default pool) is found here first. */
 static struct pool *entry_of(CUmemoryPool handle, int index, bool ours) {
     struct pool *empty = NULL;
@@ -67,7 +78,7 @@ static struct pool *entry_of(CUmemoryPool handle, int index, bool ours) {
         }
     }
     if (empty != NULL) {
-        *empty = (struct pool){.handle = handle, .index = index, .ours = ours};
+        write_entry(empty, handle, index, ours, 0, 0);
         int count = (int)(empty - pools) + 1;
         if (count > atomic_load(&pools_known)) {
             atomic_store(&pools_known, count);
@@ -83,16 +94,16 @@ static uint64_t settle(CUmemoryPool handle, int index, uint64_t reserved) {
     struct pool *pool = entry_of(handle, index, true);
     /* Under the lock, so that two threads cannot charge an older reading over a newer one. The driver answers this from memory. */
     uint64_t now = reserved_by(handle);
-    uint64_t before = pool->charged;
+    uint64_t before = atomic_exchange(&pool->charged, now);
     uint64_t growth = now > before ? now - before : 0;
-    pool->charged = now;
     uint64_t left = reserved > growth ? reserved - growth : 0;
-    uint64_t keep = left < CHUNK - pool->cover ? left : CHUNK - pool->cover;
-    pool->cover += keep;
+    uint64_t has = atomic_load(&pool->cover);
+    uint64_t lacks = has < CHUNK ? CHUNK - has : 0;
+    uint64_t keep = left < lacks ? left : lacks;
+    atomic_fetch_add(&pool->cover, keep);
     uint64_t release = reserved - keep;
     if (now == 0 && reserved == 0) {
-        release = pool->cover; /* an empty pool keeps nothing ready */
-        pool->cover = 0;
+        release = atomic_exchange(&pool->cover, 0); /* an empty pool keeps nothing ready */
     }
     books_unlock();
     if (growth > 0) {
@@ -119,13 +130,23 @@ void pools_refresh(int index) {
     }
 }
 
+uint64_t pools_reserved(int index) {
+    uint64_t bytes = 0;
+    for (int at = 0; at < atomic_load(&pools_known); at++) {
+        books_lock();
+        CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
+        books_unlock();
+        bytes += handle != NULL ? reserved_by(handle) : 0;
+    }
+    return bytes;
+}
+
 void pools_drop_cover(int index) {
     uint64_t cover = 0;
     books_lock();
     for (int at = 0; at < atomic_load(&pools_known); at++) {
         if (pools[at].handle != NULL && pools[at].index == index) {
-            cover += pools[at].cover;
-            pools[at].cover = 0;
+            cover += atomic_exchange(&pools[at].cover, 0);
         }
     }
     books_unlock();
@@ -137,14 +158,13 @@ void pools_drop_cover(int index) {
 void pools_trim(int index) {
     for (int at = 0; at < atomic_load(&pools_known); at++) {
         books_lock();
-        struct pool pool = pools[at];
-        if (pool.handle != NULL && pool.index == index) {
-            pools[at].fresh = 0;
-        }
+        CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
+        bool any = handle != NULL && pools[at].charged > 0;
+        pools[at].fresh = 0;
         books_unlock();
-        if (pool.handle != NULL && pool.ours && pool.index == index && pool.charged > 0) {
-            real.cuMemPoolTrimTo(pool.handle, 0);
-            settle(pool.handle, index, 0);
+        if (any) {
+            real.cuMemPoolTrimTo(handle, 0);
+            settle(handle, index, 0);
         }
     }
     pools_drop_cover(index);
@@ -164,15 +184,17 @@ static enum cover take_cover(CUmemoryPool handle, int index, size_t size, uint64
         books_unlock();
         return REFUSED;
     }
-    if (aligned <= pool->fresh && pool->fresh_since == atomic_load(&frees)) {
-        pool->fresh -= aligned;
+    uint64_t fresh = atomic_load(&pool->fresh);
+    if (aligned <= fresh && pool->fresh_since == atomic_load(&frees) &&
+        atomic_compare_exchange_strong(&pool->fresh, &fresh, fresh - aligned)) {
         books_unlock();
         *reserved = 0;
         return FITS;
     }
     pool->fresh = 0;
-    uint64_t ready = pool->cover < growth ? pool->cover : growth;
-    pool->cover -= ready;
+    uint64_t has = atomic_exchange(&pool->cover, 0);
+    uint64_t ready = has < growth ? has : growth;
+    atomic_fetch_add(&pool->cover, has - ready);
     books_unlock();
     *reserved = ready;
     if (ready < growth) {
@@ -200,8 +222,44 @@ static void left_over(CUmemoryPool handle, int index, uint64_t growth, size_t si
 typedef CUresult (*allocate_async)(CUdeviceptr *pointer, size_t size, CUstream stream);
 typedef CUresult (*allocate_from_pool)(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream);
 
+/* The usual case without a lock: a pool that we know, with a whole chunk of cover, which is taken. */
+static struct pool *with_cover(CUmemoryPool handle) {
+    int known = atomic_load_explicit(&pools_known, memory_order_acquire);
+    for (int at = 0; at < known; at++) {
+        struct pool *pool = &pools[at];
+        if (atomic_load_explicit(&pool->handle, memory_order_relaxed) != handle) {
+            continue;
+        }
+        uint64_t has = atomic_load_explicit(&pool->cover, memory_order_relaxed);
+        while (has >= CHUNK) {
+            if (atomic_compare_exchange_weak_explicit(&pool->cover, &has, has - CHUNK, memory_order_acquire, memory_order_relaxed)) {
+                return pool;
+            }
+        }
+        return NULL;
+    }
+    return NULL;
+}
+
 static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, int index, CUstream stream, allocate_async plain,
                          allocate_from_pool from_pool) {
+    struct pool *ready = size <= CHUNK ? with_cover(handle) : NULL;
+    if (ready != NULL) {
+        long since = atomic_load_explicit(&frees, memory_order_relaxed);
+        CUresult result = plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
+        if (reserved_by(handle) == atomic_load_explicit(&ready->charged, memory_order_relaxed)) {
+            atomic_fetch_add_explicit(&ready->cover, CHUNK, memory_order_release);
+            if (atomic_load_explicit(&ready->fresh, memory_order_relaxed) != 0) {
+                atomic_store(&ready->fresh, 0); /* some of it may be used now */
+            }
+            return result;
+        }
+        uint64_t growth = settle(handle, index, CHUNK);
+        if (result == CUDA_SUCCESS) {
+            left_over(handle, index, growth, size, since);
+        }
+        return result;
+    }
     uint64_t reserved = 0;
     enum cover cover = take_cover(handle, index, size, &reserved);
     if (cover == REFUSED) {
@@ -212,14 +270,12 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle,
         return plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
     }
     long since = atomic_load(&frees);
-    overhead_operation_begins();
     CUresult result = plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
     TEST_POINT("pools.allocated");
     uint64_t growth = settle(handle, index, reserved);
     if (result == CUDA_SUCCESS) {
         left_over(handle, index, growth, size, since);
     }
-    overhead_operation_ends();
     return result;
 }
 
@@ -419,32 +475,40 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     }
     /* Entry forgotten first: from the call on, the driver may give the handle to a new pool. The memory itself lives until its last
      * allocation is freed, so its charge moves to the card's overhead, which is measured. */
-    struct pool pool = {0};
+    bool known = false;
+    bool ours = false;
+    int index = GUARD_FORWARD;
+    uint64_t charged = 0;
+    uint64_t cover = 0;
     books_lock();
     for (int at = 0; at < atomic_load(&pools_known); at++) {
         if (pools[at].handle == handle) {
-            pool = pools[at];
-            pools[at] = (struct pool){0};
+            known = true;
+            ours = pools[at].ours;
+            index = pools[at].index;
+            charged = atomic_load(&pools[at].charged);
+            cover = atomic_exchange(&pools[at].cover, 0);
+            atomic_store(&pools[at].handle, NULL);
         }
     }
     books_unlock();
     overhead_operation_begins();
     CUresult result = real.cuMemPoolDestroy(handle);
-    if (result != CUDA_SUCCESS && pool.handle != NULL) {
+    if (result != CUDA_SUCCESS && known) {
         books_lock();
-        struct pool *again = entry_of(handle, pool.index, pool.ours);
+        struct pool *again = entry_of(handle, index, ours);
         if (again != NULL) {
-            *again = pool;
+            write_entry(again, handle, index, ours, charged, cover);
         }
         books_unlock();
     }
     overhead_operation_ends();
     if (result == CUDA_SUCCESS) {
         forget_current_pools();
-        if (pool.ours && pool.handle != NULL) {
-            ledger_return(pool.index, LEDGER_PENDING, pool.cover);
-            ledger_return(pool.index, LEDGER_POOL, pool.charged);
-            overhead_measure(pool.index, 0);
+        if (ours) {
+            ledger_return(index, LEDGER_PENDING, cover);
+            ledger_return(index, LEDGER_POOL, charged);
+            overhead_measure(index, 0);
         }
     }
     return result;

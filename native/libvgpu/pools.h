@@ -7,7 +7,10 @@
 /* Charge every pool of the card with what it has now. Pools shrink without a call of ours. */
 void pools_refresh(int index);
 
-/* The same after asking the driver to give back what no allocation uses, as it does itself when the card is full. */
+/* What the card's pools have now, charged or not. */
+uint64_t pools_reserved(int index);
+
+/* The same as pools_refresh after asking the driver to give back what no allocation uses, as it does itself when the card is full. */
 void pools_trim(int index);
 
 /* Give back what is only kept ready for growth. */
