@@ -2,7 +2,7 @@
 
 Four native processes and four of ours stay alive and work one after the other in short turns, in
 the order native, ours, ours, native, native, ... and back: clocks and the machine's moods fall on
-both. One process of the same program is a few per cent faster than another, so several are compared; how
+both. One process of a program is a few per cent faster than the next, so several are compared; how
 far the two halves of the native ones differ says what the comparison can tell.
 """
 
