@@ -12,7 +12,8 @@
 #include "state_internal.h"
 #include "test_points.h"
 
-#define LOCK_WAIT_SECONDS 5
+#define LOCK_SLICE_NANOSECONDS 10000000
+#define LOCK_WAIT_SLICES 500 /* 5 s in all */
 #define STILL_COUNTED_NANOSECONDS 2000000000ull
 
 static uint64_t add_saturating(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
@@ -53,15 +54,20 @@ void state_recompute(struct vgpu_state *state) {
     }
 }
 
+/* In slices: a waiter that was woken and is killed before it could try takes the wake-up of the others to its grave. They look again. */
 static int wait_for(pthread_mutex_t *lock) {
     int result = pthread_mutex_trylock(lock);
-    if (result != EBUSY) {
-        return result;
+    for (int slice = 0; (result == EBUSY || result == ETIMEDOUT) && slice < LOCK_WAIT_SLICES; slice++) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += LOCK_SLICE_NANOSECONDS;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        result = pthread_mutex_timedlock(lock, &until);
     }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += LOCK_WAIT_SECONDS;
-    return pthread_mutex_timedlock(lock, &until);
+    return result;
 }
 
 bool state_lock(struct vgpu_state *state) {

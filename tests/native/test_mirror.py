@@ -112,7 +112,7 @@ def test_a_new_region(container: Container) -> None:
     assert [region.uuid(0), region.uuid(1), region.uuid(2)] == ["GPU-0", "GPU-1", ""]
     assert (region["devices"], region["processes"], region["owner"]) == (2, 0, 0)
     assert (region["switch"], region["recent"], region["priority"]) == (1, 2, 0)
-    assert before <= region["kernel_time"] <= time.time()
+    assert before - 1 <= region["kernel_time"] <= time.time()  # time() may lag behind by a tick
     memory, cores = region.limits()
     assert memory == [1 << 30, 2 << 30] + [1 << 30] * 14
     assert cores == [30] * 16

@@ -10,6 +10,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -527,6 +528,26 @@ def test_many_at_once(container: Container) -> None:
     assert [process.read() for process in processes[4:]] == ["ok"] * 8
     assert processes[5].ask("sweep") == 0
     assert processes[5].ask("used 0") == 8 * 150
+
+
+def test_a_wake_up_that_was_lost_costs_nothing_but_a_moment(container: Container) -> None:
+    """A waiter that is woken and killed before it tries leaves the others asleep, unannounced."""
+    holder, waiter = attached(container), attached(container)
+    at = field_at(STATE, "lock")
+    announced = 0x80000000
+    assert holder.ask("lock") == 1
+    waiter.send("use 0 7")
+    word = 0
+    for _ in range(1000):
+        word = struct.unpack_from("<I", container.state.read_bytes(), at)[0]
+        if word & announced:
+            break
+        time.sleep(0.005)
+    assert word & announced
+    container.write(at, struct.pack("<I", word & ~announced))
+    holder.ask("unlock")
+    assert waiter.read() == "1"
+    assert holder.ask("used 0") == 7
 
 
 # ---- sanitizers ----------------------------------------------------------------------------------
