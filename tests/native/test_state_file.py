@@ -545,7 +545,8 @@ def test_a_wake_up_that_was_lost_costs_nothing_but_a_moment(container: Container
         time.sleep(0.005)
     assert word & announced
     container.write(at, struct.pack("<I", word & ~announced))
-    holder.ask("unlock")
+    holder.send("unlock")
+    assert holder.read() == "ok"
     assert waiter.read() == "1"
     assert holder.ask("used 0") == 7
 
