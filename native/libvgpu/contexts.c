@@ -207,42 +207,21 @@ static void after_release(CUdevice device, CUresult result) {
     overhead_measure(index, 0);
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    bool on = guard_on();
-    CUresult result = real.cuDevicePrimaryCtxRelease_v2(device);
-    if (on) {
-        after_release(device, result);
-    }
-    return result;
-}
-
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    bool on = guard_on();
-    CUresult result = real.cuDevicePrimaryCtxRelease(device);
-    if (on) {
-        after_release(device, result);
-    }
-    return result;
-}
-
 /* A reset leaves the context retained but empty, until it is used again: the driver calls that inactive. */
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    bool on = guard_on();
-    CUresult result = real.cuDevicePrimaryCtxReset_v2(device);
-    if (on) {
-        after_release(device, result);
+#define RELEASING(name)                    \
+    CUresult name(CUdevice device) {       \
+        bool on = guard_on();              \
+        CUresult result = real.name(device); \
+        if (on) {                          \
+            after_release(device, result); \
+        }                                  \
+        return result;                     \
     }
-    return result;
-}
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    bool on = guard_on();
-    CUresult result = real.cuDevicePrimaryCtxReset(device);
-    if (on) {
-        after_release(device, result);
-    }
-    return result;
-}
+RELEASING(cuDevicePrimaryCtxRelease)
+RELEASING(cuDevicePrimaryCtxRelease_v2)
+RELEASING(cuDevicePrimaryCtxReset)
+RELEASING(cuDevicePrimaryCtxReset_v2)
 
 /* --- other contexts --------------------------------------------------------------------------------------------------------------- */
 

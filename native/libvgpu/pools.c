@@ -396,50 +396,21 @@ static void after_waiting(CUresult result) {
     }
 }
 
-CUresult cuCtxSynchronize(void) {
-    bool on = guard_on();
-    CUresult result = real.cuCtxSynchronize();
-    if (on) {
-        after_waiting(result);
+#define WAITING(name, params, arguments)      \
+    CUresult name params {                    \
+        bool on = guard_on();                 \
+        CUresult result = real.name arguments; \
+        if (on) {                             \
+            after_waiting(result);            \
+        }                                     \
+        return result;                        \
     }
-    return result;
-}
 
-CUresult cuCtxSynchronize_v2(CUcontext context) {
-    bool on = guard_on();
-    CUresult result = real.cuCtxSynchronize_v2(context);
-    if (on) {
-        after_waiting(result);
-    }
-    return result;
-}
-
-CUresult cuStreamSynchronize(CUstream stream) {
-    bool on = guard_on();
-    CUresult result = real.cuStreamSynchronize(stream);
-    if (on) {
-        after_waiting(result);
-    }
-    return result;
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    bool on = guard_on();
-    CUresult result = real.cuStreamSynchronize_ptsz(stream);
-    if (on) {
-        after_waiting(result);
-    }
-    return result;
-}
-
-CUresult cuEventSynchronize(CUevent event) {
-    bool on = guard_on();
-    CUresult result = real.cuEventSynchronize(event);
-    if (on) {
-        after_waiting(result);
-    }
-    return result;
-}
+WAITING(cuCtxSynchronize, (void), ())
+WAITING(cuCtxSynchronize_v2, (CUcontext context), (context))
+WAITING(cuStreamSynchronize, (CUstream stream), (stream))
+WAITING(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAITING(cuEventSynchronize, (CUevent event), (event))
 
 /* --- pools themselves ------------------------------------------------------------------------------------------------------------- */
 
