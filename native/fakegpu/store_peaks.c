@@ -23,7 +23,8 @@ static struct peaks present(int device)
 {
     struct store_state *map = store_map();
     const struct store_slot *own = store_own_slot();
-    struct peaks now = {.process = own->use[device].process + own->use[device].managed, .card = store_orphans(map->cards[device].uuid, NULL)};
+    struct peaks now = {.process = own->use[device].process + own->use[device].managed,
+                        .card = store_orphans(map->cards[device].uuid, NULL)};
     for (uint32_t n = 0; n < map->slots_used; n++) {
         const struct store_slot *slot = &map->slots[n];
         uint64_t bytes = slot->pid ? slot->use[device].process + slot->use[device].managed : 0;

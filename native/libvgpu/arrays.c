@@ -1,8 +1,8 @@
 /* CUDA arrays: textures' memory, with a layout that only the driver knows.
  *
- * Width x height x bytes is up to 60 % too low. But an array with DEFERRED_MAPPING costs nothing and can be asked what it would need; such a twin is
- * made first, asked, and thrown away. Above 1 MiB that is exact when rounded up to 2 MiB; smaller arrays share pages by size, so a page is
- * reserved for each call, the fair share is charged, and the measurement that follows finds the rest.
+ * Width x height x bytes is up to 60 % too low. But an array with DEFERRED_MAPPING costs nothing and can be asked what it would need; such
+ * a twin is made first, asked, and thrown away. Above 1 MiB that is exact when rounded up to 2 MiB; smaller arrays share pages by size, so
+ * a page is reserved for each call, the fair share is charged, and the measurement that follows finds the rest.
  */
 #include "arrays.h"
 

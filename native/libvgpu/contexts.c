@@ -1,7 +1,8 @@
 /* Contexts come and go.
  *
- * A context costs some hundred MiB (518 on an H200), known only after one was made: the agent's figure in the policy, or what the first process
- * of the container measured, is reserved before; what NVML then counts is charged. A context that goes takes along what was allocated in it.
+ * A context costs some hundred MiB (518 on an H200), known only after one was made: the agent's figure in the policy, or what the first
+ * process of the container measured, is reserved before; what NVML then counts is charged. A context that goes takes along what was
+ * allocated in it.
  */
 #include "contexts.h"
 

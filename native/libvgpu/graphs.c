@@ -1,8 +1,8 @@
 /* Graph memory nodes.
  *
- * A graph's allocations take memory at its first launch, in chunks of 32 MiB, and the driver keeps it until cuDeviceGraphMemTrim. Launches are not
- * ours, so an executable graph is charged when it is made, with what its allocation nodes need side by side, child graphs included. Once it ran, the
- * driver says what it has: the charge is the larger of the two.
+ * A graph's allocations take memory at its first launch, in chunks of 32 MiB, and the driver keeps it until cuDeviceGraphMemTrim. Launches
+ * are not ours, so an executable graph is charged when it is made, with what its allocation nodes need side by side, child graphs
+ * included. Once it ran, the driver says what it has: the charge is the larger of the two.
  */
 #include "graphs.h"
 

@@ -1,8 +1,8 @@
 /* What grows inside a context: streams, code, stacks, heaps.
  *
- * Streams and limits are reserved before, because their cost is known. Loading code shows only afterwards (up to 96 MiB in one step): it is charged
- * at once, and the next allocation pays. Local memory is taken by the driver at a kernel's first launch, for every thread that the card can
- * hold: (bytes - 1024) x SMs x threads. Launches are not ours, so the budget for it is taken when the function is handed out.
+ * Streams and limits are reserved before, because their cost is known. Loading code shows only afterwards (up to 96 MiB in one step): it
+ * is charged at once, and the next allocation pays. Local memory is taken by the driver at a kernel's first launch, for every thread that
+ * the card can hold: (bytes - 1024) x SMs x threads. Launches are not ours, so the budget for it is taken when the function is handed out.
  */
 #include <stdbool.h>
 
@@ -133,8 +133,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_option
     return real.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count);
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_options, void **jit_values, unsigned int jit_count, int *options,
-                               void **values, unsigned int count) {
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit_options, void **jit_values, unsigned int jit_count,
+                               int *options, void **values, unsigned int count) {
     if (guard_on()) {
         overhead_suspect();
     }
@@ -154,7 +154,8 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
 
 CUresult cuFuncLoad(CUfunction function) { return guard_on() ? loaded(real.cuFuncLoad(function)) : real.cuFuncLoad(function); }
 
-/* --- handing out functions -------------------------------------------------------------------------------------------------------------- */
+/* --- handing out functions
+ * -------------------------------------------------------------------------------------------------------------- */
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     bool on = guard_on();
@@ -217,7 +218,8 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     return result;
 }
 
-/* --- streams and limits ------------------------------------------------------------------------------------------------------------------ */
+/* --- streams and limits
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 #define WITH_GROWTH(index, growth, call)                        \
     if ((index) == GUARD_FORWARD) {                             \

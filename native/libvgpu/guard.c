@@ -23,7 +23,8 @@ static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int decided = -1; /* enum guard_mode, -1 before */
 static struct places places;
 static struct limits first_limits;
-static struct limits *_Atomic current = &first_limits; /* replaced, never changed: readers hold no lock. The old one stays (resizes are rare) */
+/* Replaced, never changed: readers hold no lock. The old one stays; resizes are rare. */
+static struct limits *_Atomic current = &first_limits;
 
 static pthread_mutex_t attaching = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int attached_by; /* the process that has a slot; another pid after fork */

@@ -12,7 +12,7 @@ CUresult cuInit(unsigned int flags) {
     if (guard_mode() == GUARD_REFUSES) {
         return CUDA_ERROR_NO_DEVICE;
     }
-    if (!intercept_cuda() || real.cuInit == NULL) {
+    if (!intercept_cuda()) {
         return CUDA_ERROR_NO_DEVICE;
     }
     return real.cuInit(flags);
@@ -43,7 +43,7 @@ static void exchange(const char *symbol, void **found) {
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags) {
-    if (!intercept_cuda() || real.cuGetProcAddress == NULL) {
+    if (!intercept_cuda()) {
         return CUDA_ERROR_NOT_FOUND;
     }
     CUresult result = real.cuGetProcAddress(symbol, found, version, flags);
@@ -54,7 +54,7 @@ CUresult cuGetProcAddress(const char *symbol, void **found, int version, uint64_
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status) {
-    if (!intercept_cuda() || real.cuGetProcAddress_v2 == NULL) {
+    if (!intercept_cuda()) {
         return CUDA_ERROR_NOT_FOUND;
     }
     CUresult result = real.cuGetProcAddress_v2(symbol, found, version, flags, status);

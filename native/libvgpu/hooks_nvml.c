@@ -26,7 +26,7 @@ nvmlReturn_t nvmlInit(void) {
     if (ready != NVML_SUCCESS) {
         return ready;
     }
-    return real.nvmlInit != NULL ? real.nvmlInit() : NVML_ERROR_FUNCTION_NOT_FOUND;
+    return real.nvmlInit();
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
@@ -34,7 +34,7 @@ nvmlReturn_t nvmlInit_v2(void) {
     if (ready != NVML_SUCCESS) {
         return ready;
     }
-    return real.nvmlInit_v2 != NULL ? real.nvmlInit_v2() : NVML_ERROR_FUNCTION_NOT_FOUND;
+    return real.nvmlInit_v2();
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
@@ -42,7 +42,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
     if (ready != NVML_SUCCESS) {
         return ready;
     }
-    return real.nvmlInitWithFlags != NULL ? real.nvmlInitWithFlags(flags) : NVML_ERROR_FUNCTION_NOT_FOUND;
+    return real.nvmlInitWithFlags(flags);
 }
 
 /* The index of a card in policy and state, or GUARD_FORWARD. */
@@ -61,9 +61,6 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
     if (!intercept_nvml()) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    if (real.nvmlDeviceGetMemoryInfo == NULL) {
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
-    }
     nvmlReturn_t result = real.nvmlDeviceGetMemoryInfo(device, memory);
     struct memory_view view;
     if (result != NVML_SUCCESS || memory == NULL || !view_of(index_of(device), memory->total, &view)) {
@@ -78,9 +75,6 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     if (!intercept_nvml()) {
         return NVML_ERROR_UNINITIALIZED;
-    }
-    if (real.nvmlDeviceGetMemoryInfo_v2 == NULL) {
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     }
     nvmlReturn_t result = real.nvmlDeviceGetMemoryInfo_v2(device, memory);
     struct memory_view view;
@@ -209,9 +203,6 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned 
     if (!intercept_nvml()) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    if (real.nvmlDeviceGetComputeRunningProcesses == NULL) {
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
-    }
     return list_processes(LIST_V1, device, count, infos);
 }
 
@@ -219,18 +210,12 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
     if (!intercept_nvml()) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    if (real.nvmlDeviceGetComputeRunningProcesses_v2 == NULL) {
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
-    }
     return list_processes(LIST_V2, device, count, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos) {
     if (!intercept_nvml()) {
         return NVML_ERROR_UNINITIALIZED;
-    }
-    if (real.nvmlDeviceGetComputeRunningProcesses_v3 == NULL) {
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     }
     return list_processes(LIST_V3, device, count, infos);
 }

@@ -1,9 +1,9 @@
 /* Finding the real driver, and exchanging its entry points for our hooks. See intercept.h.
  *
- * dlsym may be called before any constructor ran, by sanitizers even before memory can be allocated, in constructors that our own
- * dlopen runs, and in a child forked at any moment. So nothing here waits: there is no lock and no "someone else is filling it".
- * Whoever needs the table fills it; every pointer in it changes from NULL to its one possible value by compare-and-swap, and `ready`
- * is set by whoever has seen all of them. That is why readers of `real` need no atomics once they have seen `ready`.
+ * dlsym may be called before any constructor ran, by sanitizers even before memory can be allocated, in constructors that our own dlopen
+ * runs, and in a child forked at any moment. So nothing here waits: there is no lock and no "someone else is filling it". Whoever needs
+ * the table fills it; every pointer in it changes from its first value to its one possible other by compare-and-swap, and `ready` is set
+ * by whoever has seen all of them. That is why readers of `real` need no atomics once they have seen `ready`.
  */
 #include "intercept.h"
 
@@ -33,13 +33,29 @@ struct row {
 
 struct driver {
     const char *file;
+    void *missing; /* what a hooked function's pointer is at first */
     const struct row *rows;
     size_t count;
     atomic_bool ready;
     atomic_llong absent_since; /* CLOCK_MONOTONIC in ns of the last failed load; 0 = none */
 };
 
-struct real_entry_points real;
+/* What a hook forwards to where the driver lacks the function, or there is no driver: a program may find our exported name by
+ * RTLD_DEFAULT or as a weak symbol, and call it. Called with whatever arguments: the C calling conventions do not mind. */
+static CUresult missing_in_cuda(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+static nvmlReturn_t missing_in_nvml(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+
+struct real_entry_points real = {
+#define HOOK(name, params) .name = (CUresult(*) params)(void (*)(void))missing_in_cuda,
+#define NEED(name, params)
+#define NVML_HOOK(name, params) .name = (nvmlReturn_t(*) params)(void (*)(void))missing_in_nvml,
+#define NVML_NEED(name, params)
+#include "entry_points.def"
+#undef HOOK
+#undef NEED
+#undef NVML_HOOK
+#undef NVML_NEED
+};
 
 #define HOOKED(entry) {#entry, (void *)entry, offsetof(struct real_entry_points, entry), sizeof #entry - 1},
 #define CALLED(entry) {#entry, NULL, offsetof(struct real_entry_points, entry), sizeof #entry - 1},
@@ -68,8 +84,10 @@ static const struct row nvml_rows[] = {
 #undef NVML_NEED
 };
 
-static struct driver cuda = {.file = "libcuda.so.1", .rows = cuda_rows, .count = sizeof cuda_rows / sizeof cuda_rows[0]};
-static struct driver nvml = {.file = "libnvidia-ml.so.1", .rows = nvml_rows, .count = sizeof nvml_rows / sizeof nvml_rows[0]};
+static struct driver cuda = {
+    .file = "libcuda.so.1", .missing = (void *)missing_in_cuda, .rows = cuda_rows, .count = sizeof cuda_rows / sizeof cuda_rows[0]};
+static struct driver nvml = {
+    .file = "libnvidia-ml.so.1", .missing = (void *)missing_in_nvml, .rows = nvml_rows, .count = sizeof nvml_rows / sizeof nvml_rows[0]};
 
 static _Atomic(dlsym_function) next_dlsym;
 
@@ -103,7 +121,7 @@ static any_pointer *place_of(const struct row *row) {
 static void fill(struct driver *driver, void *handle) {
     for (size_t i = 0; i < driver->count; i++) {
         void *found = intercept_real_dlsym(handle, driver->rows[i].name);
-        void *nothing = NULL;
+        void *nothing = driver->rows[i].hook != NULL ? driver->missing : NULL;
         if (found != NULL) {
             __atomic_compare_exchange_n(place_of(&driver->rows[i]), &nothing, found, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
         }

@@ -1,10 +1,10 @@
 /* The real driver's entry points, and who gets ours instead.
  *
- * `real` has every name of entry_points.def as a typed pointer into libcuda.so.1 and libnvidia-ml.so.1, NULL where the driver lacks
- * it. Callers reach our hooks in three ways: by linking (our exported symbols come first, we are preloaded), by dlsym, by
- * cuGetProcAddress. The last two ask the real function first and exchange the pointer only if it is, bit for bit, an entry point that
- * we hook: right for every version and stream mode, and nothing else is touched. What is not ours is a tail-jump to the real dlsym, so
- * that RTLD_NEXT still means "after the caller".
+ * `real` has every name of entry_points.def as a typed pointer into libcuda.so.1 and libnvidia-ml.so.1. Where the driver lacks one, a
+ * hooked name leads to a function that says so, and a needed one is NULL. Callers reach our hooks in three ways: by linking (our exported
+ * symbols come first, we are preloaded), by dlsym, by cuGetProcAddress. The last two ask the real function first and exchange the pointer
+ * only if it is, bit for bit, an entry point that we hook: right for every version and stream mode, and nothing else is touched. What is
+ * not ours is a tail-jump to the real dlsym, so that RTLD_NEXT still means "after the caller".
  */
 #ifndef HAMI_VGPU_INTERCEPT_H
 #define HAMI_VGPU_INTERCEPT_H

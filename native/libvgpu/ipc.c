@@ -1,5 +1,5 @@
-/* Memory shared by cuIpc handles: charged to the process that allocated it. Measured: the driver counts it there too, and for the one that opened
- * it only after the maker is gone or freed it. That moment is seen from outside only, so it makes everybody look again.
+/* Memory shared by cuIpc handles: charged to the process that allocated it. Measured: the driver counts it there too, and for the one that
+ * opened it only after the maker is gone or freed it. That moment is seen from outside only, so it makes everybody look again.
  */
 #include "books.h"
 #include "guard.h"

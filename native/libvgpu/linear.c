@@ -1,9 +1,9 @@
 /* Linear memory: cuMemAlloc, pitch, managed, and the frees.
  *
  * Measured rule: what counts is the number of distinct 2 MiB pages under live allocations. Above 1 MiB an allocation has pages of its own;
- * smaller ones share pages, so whether one more costs nothing or 2 MiB is known only afterwards. Each small allocation is therefore covered by
- * one page held ready: it is taken into the call and must be whole again after it, else the allocation is undone and refused. That page is
- * what a full container keeps, and why small allocations that fit into existing pages still succeed there.
+ * smaller ones share pages, so whether one more costs nothing or 2 MiB is known only afterwards. Each small allocation is therefore
+ * covered by one page held ready: it is taken into the call and must be whole again after it, else the allocation is undone and refused.
+ * That page is what a full container keeps, and why small allocations that fit into existing pages still succeed there.
  */
 #include "linear.h"
 
@@ -57,7 +57,8 @@ static CUcontext current_context(void) {
 
 static void remember(CUdeviceptr pointer, uint64_t size, int index, enum ledger_kind kind) {
     table_put(&books.allocations,
-              &(struct record){.key = pointer, .size = size, .index = index, .kind = kind, .owner = (uint64_t)(uintptr_t)current_context()});
+              &(struct record){
+                  .key = pointer, .size = size, .index = index, .kind = kind, .owner = (uint64_t)(uintptr_t)current_context()});
 }
 
 /* --- small allocations ---------------------------------------------------------------------------------------------- */

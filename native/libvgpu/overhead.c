@@ -75,8 +75,7 @@ static bool nvml_is_there(void) {
     }
     pthread_mutex_lock(&opening);
     if (atomic_load(&nvml_opened) == 0) {
-        bool there = intercept_nvml() && real.nvmlDeviceGetComputeRunningProcesses_v3 != NULL && real.nvmlDeviceGetHandleByUUID != NULL &&
-                     real.nvmlInit_v2 != NULL && real.nvmlInit_v2() == NVML_SUCCESS;
+        bool there = intercept_nvml() && real.nvmlDeviceGetHandleByUUID != NULL && real.nvmlInit_v2() == NVML_SUCCESS;
         atomic_store_explicit(&nvml_opened, there ? 1 : -1, memory_order_release);
     }
     pthread_mutex_unlock(&opening);

@@ -1,9 +1,10 @@
 /* What the driver takes by itself: contexts, loaded code, streams, local memory. No call says how much; NVML says what the driver counts
- * for this process, and what we did not count ourselves is overhead. It is measured after whatever makes it grow, and before each allocation that
- * comes near the limit. Without NVML (a container may lack it) the reserved estimates stay as charges.
+ * for this process, and what we did not count ourselves is overhead. It is measured after whatever makes it grow, and before each
+ * allocation that comes near the limit. Without NVML (a container may lack it) the reserved estimates stay as charges.
  *
- * The same list shows the container's other processes. One for which the driver counts more than it has charged itself (memory that it imported
- * from a process that is gone, code that it just loaded) cannot be made to notice; whoever sees it carries the difference until it does.
+ * The same list shows the container's other processes. One for which the driver counts more than it has charged itself (memory that it
+ * imported from a process that is gone, code that it just loaded) cannot be made to notice; whoever sees it carries the difference until
+ * it does.
  */
 #ifndef HAMI_VGPU_OVERHEAD_H
 #define HAMI_VGPU_OVERHEAD_H

@@ -1,6 +1,6 @@
-/* See oversubscription.h. Small allocations, pools, VMM and arrays stay real device memory, and the limit counts both alike. What cannot be
- * done with managed memory cannot be done here with large cuMemAlloc memory: cuIpcGetMemHandle refuses it. Programs that share buffers between
- * processes use VMM or pools for them, or do not oversubscribe.
+/* See oversubscription.h. Small allocations, pools, VMM and arrays stay real device memory, and the limit counts both alike. What cannot
+ * be done with managed memory cannot be done here with large cuMemAlloc memory: cuIpcGetMemHandle refuses it. Programs that share buffers
+ * between processes use VMM or pools for them, or do not oversubscribe.
  */
 #include "oversubscription.h"
 
@@ -9,7 +9,7 @@
 #include "ledger.h"
 
 bool oversubscription_is_on(void) {
-    return (guard_limits()->flags & VGPU_POLICY_OVERSUBSCRIBE) != 0 && real.cuMemAllocManaged != NULL;
+    return (guard_limits()->flags & VGPU_POLICY_OVERSUBSCRIBE) != 0;
 }
 
 CUresult oversubscription_allocate(CUdeviceptr *pointer, size_t size, int index) {

@@ -2,9 +2,9 @@
  *
  * Measured: a pool's RESERVED_MEM_CURRENT is exactly what it has from the card; an allocation makes it grow by at most its size rounded up
  * to 32 MiB, and not at all where it fits into what is there. So an allocation is covered by that much budget before the call, and
- * whatever did not become growth is free after it. Up to 32 MiB of cover stay with the pool, so that the usual case
- * touches nothing shared. At the edge of the limit, where there is no cover left, an allocation is let through only if it is sure to fit into what
- * the last growth left over.
+ * whatever did not become growth is free after it. Up to 32 MiB of cover stay with the pool, so that the usual case touches nothing
+ * shared. At the edge of the limit, where there is no cover left, an allocation is let through only if it is sure to fit into what the
+ * last growth left over.
  */
 #include "pools.h"
 

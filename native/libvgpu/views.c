@@ -74,19 +74,11 @@ bool view_of(int index, uint64_t physical_total, struct memory_view *view) {
     return true;
 }
 
-static CUresult forward_total_v2(size_t *bytes, CUdevice device) {
-    return real.cuDeviceTotalMem_v2 != NULL ? real.cuDeviceTotalMem_v2(bytes, device) : CUDA_ERROR_NO_DEVICE;
-}
-
-static CUresult forward_info_v2(size_t *available, size_t *total) {
-    return real.cuMemGetInfo_v2 != NULL ? real.cuMemGetInfo_v2(available, total) : CUDA_ERROR_NO_DEVICE;
-}
-
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     if (!guard_on()) {
-        return forward_total_v2(bytes, device);
+        return real.cuDeviceTotalMem_v2(bytes, device);
     }
-    CUresult result = forward_total_v2(bytes, device);
+    CUresult result = real.cuDeviceTotalMem_v2(bytes, device);
     if (result != CUDA_SUCCESS || bytes == NULL) {
         return result;
     }
@@ -100,9 +92,9 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 /* From before CUDA 3.2: 32 bits. What is more than they can say is said as the most that they can. */
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
     bool on = guard_on();
-    CUresult result = real.cuDeviceTotalMem != NULL ? real.cuDeviceTotalMem(bytes, device) : CUDA_ERROR_NO_DEVICE;
+    CUresult result = real.cuDeviceTotalMem(bytes, device);
     size_t whole = 0;
-    if (!on || result != CUDA_SUCCESS || bytes == NULL || forward_total_v2(&whole, device) != CUDA_SUCCESS) {
+    if (!on || result != CUDA_SUCCESS || bytes == NULL || real.cuDeviceTotalMem_v2(&whole, device) != CUDA_SUCCESS) {
         return result;
     }
     struct memory_view view;
@@ -125,11 +117,11 @@ static void show_current(size_t *available, size_t *total) {
 
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     if (!guard_on()) {
-        return forward_info_v2(available, total);
+        return real.cuMemGetInfo_v2(available, total);
     }
     size_t real_available = 0;
     size_t real_total = 0;
-    CUresult result = forward_info_v2(&real_available, &real_total);
+    CUresult result = real.cuMemGetInfo_v2(&real_available, &real_total);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -145,9 +137,6 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
 
 CUresult cuMemGetInfo(unsigned int *available, unsigned int *total) {
     bool on = guard_on();
-    if (real.cuMemGetInfo == NULL) {
-        return CUDA_ERROR_NO_DEVICE;
-    }
     if (!on) {
         return real.cuMemGetInfo(available, total);
     }
@@ -159,7 +148,7 @@ CUresult cuMemGetInfo(unsigned int *available, unsigned int *total) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = forward_info_v2(&real_available, &real_total);
+    result = real.cuMemGetInfo_v2(&real_available, &real_total);
     if (result != CUDA_SUCCESS) {
         return result;
     }

@@ -474,3 +474,25 @@ def test_a_process_that_uses_no_gpu_maps_nothing_but_the_library(world: MakeWorl
     # Before glibc 2.34 dlopen and the threads' functions were libraries of their own.
     system = {name for name in mapped(None) if re.search(r"/lib(dl|pthread)[.-]", name)}
     assert mapped(None) - mapped("") - system == {str(limited.library)}
+
+
+CALLS_ALL = """
+import ctypes, sys
+found = ctypes.CDLL(None)
+print([name for name in sys.argv[1:] if found[name](*[None] * 10) == 0])
+"""
+
+
+@pytest.mark.skipif(bool(container.SANITIZER), reason="Python itself is not instrumented")
+@pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_MEMORY_LIMIT": "1g"}])
+def test_without_a_driver_every_name_says_so(world: MakeWorld, limits: dict[str, str]) -> None:
+    """RTLD_DEFAULT finds our names in every process; calling one must not end it."""
+    variables = world(limits).variables()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", CALLS_ALL, *CUDA_HOOKS, *NVML_HOOKS],
+        env={**variables, "LD_LIBRARY_PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
