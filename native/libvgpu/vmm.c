@@ -33,6 +33,14 @@ static void uncharge(const struct record *gone) {
     }
 }
 
+/* With the books locked: one reference more. */
+static void hold(uint64_t object) {
+    struct record *known = table_find(&books.objects, object);
+    if (known != NULL) {
+        known->kind++;
+    }
+}
+
 /* With the books locked: a handle refers to an object (once more). */
 static void refer(CUmemGenericAllocationHandle handle, uint64_t object) {
     struct record *known = table_find(&books.handles, handle);
@@ -41,7 +49,7 @@ static void refer(CUmemGenericAllocationHandle handle, uint64_t object) {
     } else {
         table_put(&books.handles, &(struct record){.key = handle, .owner = object, .kind = 1});
     }
-    table_find(&books.objects, object)->kind++;
+    hold(object);
 }
 
 static void new_object(CUmemGenericAllocationHandle handle, uint64_t size, int index) {
@@ -163,7 +171,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
         if (known != NULL) {
             uint64_t object = known->owner;
             table_put(&books.mappings, &(struct record){.key = address, .size = size, .owner = object});
-            table_find(&books.objects, object)->kind++;
+            hold(object);
         }
         books_unlock();
     }

@@ -1,7 +1,8 @@
 """Kernels of libraries belong to no context: their local memory must fit wherever they can run.
 
 A program in plain Python (ctypes) asks for a kernel whose local memory exceeds the limit, before it
-has a context or while another card's is current, and launches what it got.
+has a context or while another card's is current, and launches what it got. The same with a function
+of a module: what is refused is not left where a careless program would find it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.native.container import CONTEXT, SANITIZER, Container
 from tests.native.probing import GIB, OUT_OF_MEMORY
 
 LIMIT = 2 * GIB
+ORDERS = ["before any context", "other card", "of a module"]
 pytestmark = pytest.mark.skipif(bool(SANITIZER), reason="Python itself is not instrumented")
 
 PROGRAM = """
@@ -38,8 +40,13 @@ if sys.argv[2] == "other card":
     context_on(0)
 library, kernel = c_void_p(), c_void_p()
 image = kernels.local_memory(int(sys.argv[3]))
-call("load", "cuLibraryLoadData", byref(library), image, None, None, 0, None, None, 0)
-call("kernel", "cuLibraryGetKernel", byref(kernel), library, b"locals")
+if sys.argv[2] == "of a module":
+    context_on(0)
+    call("load", "cuModuleLoadData", byref(library), image)
+    call("kernel", "cuModuleGetFunction", byref(kernel), library, b"locals")
+else:
+    call("load", "cuLibraryLoadData", byref(library), image, None, None, 0, None, None, 0)
+    call("kernel", "cuLibraryGetKernel", byref(kernel), library, b"locals")
 said["found"] = kernel.value is not None
 context_on(1 if sys.argv[2] == "other card" else 0)
 if kernel.value is not None:
@@ -63,7 +70,7 @@ def run(box: Container, order: str, local: int) -> dict[str, int]:
     return said
 
 
-@pytest.mark.parametrize("order", ["before any context", "other card"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_kernel_that_needs_too_much_runs_nowhere(tmp_path: Path, order: str) -> None:
     with Container(tmp_path, (LIMIT, LIMIT)) as box:
         said = run(box, order, 16384)
@@ -73,7 +80,7 @@ def test_a_kernel_that_needs_too_much_runs_nowhere(tmp_path: Path, order: str) -
             assert box.peak(card) <= LIMIT
 
 
-@pytest.mark.parametrize("order", ["before any context", "other card"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_kernel_that_fits_runs_and_is_charged_where_it_runs(tmp_path: Path, order: str) -> None:
     with Container(tmp_path, (LIMIT, LIMIT)) as box:
         said = run(box, order, 4096)

@@ -104,6 +104,17 @@ def test_small_allocations_fit_into_pages_that_are_there(tmp_path: Path) -> None
         assert box.physical() == before <= LIMIT
 
 
+def test_small_allocations_may_use_up_the_last_page(tmp_path: Path) -> None:
+    """A new page that leaves none in reserve is given back, or the next would be refused."""
+    with Container(tmp_path, (LIMIT,)) as box:
+        probe = box.started()
+        fill(probe, Case("alloc", 300_000))  # each page has room left
+        full(box)
+        before = box.physical()
+        probe.do("take alloc tiny 1024")
+        assert box.physical() == before
+
+
 @pytest.mark.parametrize(
     "shapes",
     [

@@ -116,6 +116,20 @@ def test_last_of_three_holders(tmp_path: Path) -> None:
         assert box.started().info()[0] == limit - CONTEXT
 
 
+def test_what_a_dead_maker_left_to_an_idle_process_counts_for_a_third(tmp_path: Path) -> None:
+    limit = 3 * GIB
+    with Container(tmp_path, (limit,)) as box:
+        maker, idle, third = box.started(), box.started(), box.started()
+        maker.do(f"vmm create shared {SIZE}")
+        send(maker, idle, tmp_path)
+        idle.do("vmm map window shared")
+        maker.kill()
+        assert box.physical() == 2 * CONTEXT + SIZE
+        third.fill("alloc", 32 * MIB)
+        assert box.physical() <= box.used() <= limit
+        assert box.peak() <= limit
+
+
 def test_memory_imported_from_another_container(tmp_path: Path) -> None:
     """The maker's container pays; the taker's limit is for what it makes itself."""
     node = Node(tmp_path / "node", cards(1))
