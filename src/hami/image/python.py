@@ -163,13 +163,17 @@ def _tidy(target: Path) -> None:
         record.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
+# Trusts what the machine trusts: a company's mirror has a company's certificate.
+_UV = {"UV_SYSTEM_CERTS": "1"}
+
+
 def _run(what: str, command: Sequence[str], folder: str, **environment: str) -> None:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     try:
         done = subprocess.run(  # noqa: S603 - our own command line, no shell
             command,
             cwd=folder,
-            env={**kept, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", **environment},
+            env={**_UV, **kept, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", **environment},
             umask=0o022,  # what it makes must be readable for any user, whoever builds
             capture_output=True,
             text=True,
