@@ -16,10 +16,9 @@ import msgspec
 
 from hami.cli import errors
 from hami.cli.flags import Resolved
-from hami.extender import grant_keys
 from hami.kube import errors as kube_errors
 from hami.serving import errors as serving_errors
-from hami.serving import logs
+from hami.serving import grant_keys, logs
 from hami.vendors import errors as vendor_errors
 from hami.wire import errors as wire_errors
 

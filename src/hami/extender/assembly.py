@@ -26,7 +26,6 @@ from hami.extender.bookings import Bookings
 from hami.extender.bypassed import Bypassed
 from hami.extender.fates import Fates
 from hami.extender.filtering import Filter
-from hami.extender.grant_keys import KeyFolder
 from hami.extender.handshakes import Handshakes
 from hami.extender.instruments import Instruments
 from hami.extender.kube_version import KubeVersion
@@ -46,6 +45,7 @@ from hami.kube.lease import LeaseElector
 from hami.kube.reflector import Reflector
 from hami.kube.sink import Tee
 from hami.serving import health, lifetime, metrics, profiling, tracing
+from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Request, Response, Route
 from hami.wire import objects
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hami.cluster.ledger import Hold
-from hami.extender import callers, decision_record, grant_keys
+from hami.extender import callers, decision_record
 from hami.extender.bookings import Booking, Bookings, Stage
 from hami.extender.callers import Caller, CallerGoneError
 from hami.extender.fates import Fates
@@ -38,6 +38,7 @@ from hami.extender.world import World
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement import decide, request
+from hami.serving import grant_keys
 from hami.wire import codec, extender_api, objects
 from hami.wire import errors as wire_errors
 

@@ -14,12 +14,12 @@ import logging
 from hami.admission import configuring
 from hami.admission.rules import Rules
 from hami.extender.assembly import Scheduler
-from hami.extender.grant_keys import KeyFolder
 from hami.extender.settings import Settings
 from hami.kube import connecting
 from hami.placement.request import Defaults
 from hami.serving import bind_address, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
+from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
 from hami.vendors import device_config
 from hami.vendors.device_config import DeviceConfig

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from hami.cli import main
-from hami.extender.grant_keys import GrantKeyError
 from hami.extender.settings import Settings
 from hami.kube import errors as kube_errors
 from hami.serving.errors import ServingError
+from hami.serving.grant_keys import GrantKeyError
 from hami.vendors.errors import ConfigError
 
 Process = Callable[[Settings], Awaitable[None]]

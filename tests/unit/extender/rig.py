@@ -19,9 +19,9 @@ from typing import Any
 from hami.admission.rules import Rules
 from hami.extender import process
 from hami.extender.assembly import Scheduler
-from hami.extender.grant_keys import KeyFolder
 from hami.extender.settings import Settings
 from hami.kube.client import Client
+from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hami.extender import grant_keys
 from hami.installation import grant_secret
 from hami.installation.errors import InstallationError
+from hami.serving import grant_keys
 from hami.wire import grant
 from tests.scripted_api.server import Lost
 from tests.unit.installation.rig import NAMESPACE, Rig

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from hami.extender.grant_keys import GrantKeyError, KeyFolder
+from hami.serving.grant_keys import GrantKeyError, KeyFolder
 from hami.wire import grant
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.extender import rig

@@ -1,0 +1,47 @@
+"""What the node's monitor can be told; the names are those of the agent where both have them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    # The node.
+
+    #: Our node, as the API server calls it.
+    node_name: str = ""
+    #: The folder above `vgpu`, as for the agent.
+    hook_path: str = "/usr/local"
+    #: The ledger's folder.
+    state_dir: str = "/var/lib/hami"
+    #: The folder of containers' state files.
+    run_dir: str = "/run/hami"
+    #: The node's processes; needs the host's PID namespace.
+    proc_dir: str = "/proc"
+    #: Where the driver's libraries are, for example /driver-root; empty: where the linker looks.
+    driver_root: str = ""
+    #: Seconds after which what HAMi's plugin left of a gone pod is removed.
+    hami_resync_interval: float = 300.0
+
+    # Serving.
+
+    #: Where /metrics and health answer.
+    metrics_bind_address: str = ":9394"
+    #: Whether HAMi's old metric names are written beside the new ones.
+    legacy_metrics: bool = False
+
+    # The API server.
+
+    #: Empty: $KUBECONFIG, then the pod's service account, then ~/.kube/config.
+    kubeconfig: str = ""
+    #: Requests per second and at once; 0: without limit, the API server's fairness decides.
+    kube_qps: float = 0.0
+    kube_burst: int = 0
+    #: Seconds for one request; 0: 30.
+    kube_timeout: float = 0.0
+    #: Seconds between two comparisons of the caches with the API server.
+    resync_interval: float = 900.0
+
+    # Telling.
+
+    debug: bool = False

@@ -1,0 +1,84 @@
+"""Files on a node: written whole or not at all, and read without trust.
+
+What the agent writes is renamed into place, so that nobody ever reads half of it, and survives a
+power cut where that matters. What a tenant can write may be a symlink, a pipe, a terabyte, or be
+cut off under the reader: it is opened without following or waiting, looked at, and read by offset,
+never mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class UntrustedFileError(Exception):
+    """A file that a tenant can write is not what it should be; the message names it and why."""
+
+
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Put a file into place in one step; `durable`: it is on disk when this returns.
+
+    The draft lies beside it under a name that begins with a dot and has no suffix that anyone
+    looks for, so a folder that is watched (as CDI's is) shows only whole files.
+    """
+    draft = path.parent / f".{uuid.uuid4().hex}"
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)  # whatever the umask says
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the folder's entries on disk: a rename is not before that."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def untrusted(path: Path) -> Iterator[tuple[int, int]]:
+    """Open a file that a tenant can write; give its descriptor and its size of this moment."""
+    try:
+        handle = os.open(path, _FLAGS)
+    except OSError as error:
+        raise UntrustedFileError(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise UntrustedFileError(f"{path} is no regular file")
+        yield handle, status.st_size
+    finally:
+        os.close(handle)
+
+
+def read_at(handle: int, size: int, offset: int) -> bytes:
+    """Read up to `size` bytes; fewer where the file ends before, whatever its size was."""
+    parts = []
+    while size:
+        part = os.pread(handle, size, offset)
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+        offset += len(part)
+    return b"".join(parts)
