@@ -47,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: float = 300.0
     #: Whether gpumem and gpucores stand in the node's status beside the count.
     advertise_shares: bool = False
+    #: Whether kubelet is asked for the ids of the card that the waiting pod was given.
+    enable_get_preferred_allocation: bool = True
 
     # Binding.
 

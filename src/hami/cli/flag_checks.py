@@ -7,6 +7,7 @@ processes have in common; rules of one alone stand with its flags.
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,6 +17,13 @@ from hami.cli import errors
 from hami.cli.flag_table import Failure, Kind, S, Table
 from hami.serving import bind_address
 from hami.serving import errors as serving_errors
+
+_NODE_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+#: Of the processes on a node.
+_PATHS = (
+    *("kubelet_dir", "cdi_dir", "hook_path", "state_dir", "run_dir", "proc_dir", "driver_root"),
+    *("device_config_file", "node_config_file", "grant_key_dir"),
+)
 
 #: 0 would mean never, or at once and always; where it means something, it is not here.
 _POSITIVE = frozenset(
@@ -27,23 +35,38 @@ _POSITIVE = frozenset(
         "leader_elect_lease_duration",
         "leader_elect_renew_deadline",
         "leader_elect_retry_period",
+        "pod_wait",
+        "hami_resync_interval",
     )
 )
 
 
-class Serving(Protocol):
+class Traced(Protocol):
+    @property
+    def otlp_endpoint(self) -> str: ...
+
+
+class Measured(Protocol):
+    @property
+    def metrics_bind_address(self) -> str: ...
+
+
+class Serving(Traced, Measured, Protocol):
     """What every process that serves is told."""
 
     @property
     def http_bind(self) -> str: ...
     @property
-    def metrics_bind_address(self) -> str: ...
-    @property
     def cert_file(self) -> str: ...
     @property
     def key_file(self) -> str: ...
+
+
+class OnNode(Measured, Protocol):
+    """What every process of a GPU node is told."""
+
     @property
-    def otlp_endpoint(self) -> str: ...
+    def node_name(self) -> str: ...
 
 
 def check(table: Table[S], settings: S, origins: Mapping[str, str]) -> None:
@@ -81,7 +104,24 @@ def addresses(settings: Serving, failure: Failure) -> None:
         raise failure("metrics_bind_address", "is where --http_bind listens", "change the port")
 
 
-def _address(settings: Serving, field: str, failure: Failure) -> tuple[str, int]:
+def metrics_address(settings: Measured, failure: Failure) -> None:
+    if settings.metrics_bind_address:
+        _address(settings, "metrics_bind_address", failure)
+
+
+def on_node(settings: OnNode, failure: Failure) -> None:
+    """Hold a process of a GPU node to its name and its absolute paths."""
+    if not _NODE_NAME.fullmatch(settings.node_name):
+        rule = "is no node's name" if settings.node_name else "is empty: which node is this?"
+        remedy = "set NODE_NAME from spec.nodeName, as the chart does"
+        raise failure("node_name", rule, remedy)
+    for field in _PATHS:
+        path = getattr(settings, field, "")
+        if path and not path.startswith("/"):
+            raise failure(field, "does not begin with /", "write an absolute path")
+
+
+def _address(settings: Measured, field: str, failure: Failure) -> tuple[str, int]:
     try:
         return bind_address.parse(getattr(settings, field))
     except serving_errors.ServingError as error:
@@ -95,7 +135,7 @@ def certificates(settings: Serving, failure: Failure) -> None:
             raise failure(missing, f"must be given, as --{given} is", f"add --{missing}=FILE")
 
 
-def traces(settings: Serving, failure: Failure) -> None:
+def traces(settings: Traced, failure: Failure) -> None:
     if not settings.otlp_endpoint:
         return
     try:

@@ -60,7 +60,12 @@ _KIND_OF = {"str": Kind.TEXT, "bool": Kind.SWITCH, "int": Kind.WHOLE, "float": K
 
 #: Variables that are set for other reasons too, or that HAMi reads.
 _MORE_ENVIRONMENT = {
+    "disable_health_checks": "DP_DISABLE_HEALTHCHECKS",
+    "enable_health_checks": "DP_ENABLE_HEALTHCHECKS",
+    "hami_resync_interval": "HAMI_RESYNC_INTERVAL",
     "kubeconfig": "KUBECONFIG",
+    "mig_strategy": "MIG_STRATEGY",
+    "node_name": "NODE_NAME",
     "node_lock_timeout": "HAMI_NODELOCK_EXPIRE",
     "pod_name": "POD_NAME",
     "pod_namespace": "POD_NAMESPACE",

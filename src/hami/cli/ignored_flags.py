@@ -6,6 +6,8 @@ we do not handle yet will leave this table with the vendor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 _NAMES = (
@@ -54,6 +56,27 @@ _KLOG = (
     "stderrthreshold",
     "vmodule",
 )
+#: Of HAMi's device plugin, which reads them from elsewhere as well.
+_PLUGIN_DEFAULTS = {
+    "device-split-count": "deviceSplitCount",
+    "device-memory-scaling": "deviceMemoryScaling",
+    "device-cores-scaling": "deviceCoreScaling",
+    "disable-core-limit": "disableCoreLimit",
+}
+_INJECTION = (
+    "how cards get into containers is found out by itself; see --driver-injection, and remove the "
+    "flag"
+)
+_PLUGIN_SWITCHES = ("pass-device-specs", "gdrcopy-enabled", "gds-enabled", "mofed-enabled")
+_PLUGIN_INJECTION = (
+    *_PLUGIN_SWITCHES,
+    "device-list-strategy",
+    "device-id-strategy",
+    "cdi-annotation-prefix",
+    "nvidia-cdi-hook-path",
+    "device-discovery-strategy",
+)
+_FAILING = "the agent stays up without a driver, offers nothing and says why; remove the flag"
 _NOT_YET = ("enable-ascend", "enable-iluvatar", "sgpu-topology-aware")
 
 VERBOSITY = "v"
@@ -74,15 +97,27 @@ class Ignored(msgspec.Struct, frozen=True):
 
 def find(key: str) -> Ignored | None:
     """Return what is known of a flag (with `-` throughout) that does nothing; None: unknown."""
-    if key in _NOT_YET:
-        return Ignored("cards of this vendor are not handled yet; remove the flag", is_switch=True)
-    if key in _NVIDIA_DEFAULTS:
-        why = _DEFAULTS.format(key=_NVIDIA_DEFAULTS[key])
-        return Ignored(why, is_switch=key == "overwrite-env")
-    if key in _KLOG:
-        return Ignored(_LOGS, is_switch=key in _KLOG_SWITCHES or key.startswith("legacy"))
-    if key in {f"resource-{name}" for name in _NVIDIA_NAMES}:
+    named = {f"resource-{name}" for name in _NVIDIA_NAMES}
+    if key in named or any(key.startswith(f"{vendor}-") for vendor in _VENDORS):
         return Ignored(_NAMES)
-    if any(key.startswith(f"{vendor}-") for vendor in _VENDORS):
-        return Ignored(_NAMES)
-    return None
+    return _TABLE.get(key)
+
+
+def _defaults(keys: Mapping[str, str], switch: str) -> dict[str, Ignored]:
+    return {
+        flag: Ignored(_DEFAULTS.format(key=key), is_switch=flag == switch)
+        for flag, key in keys.items()
+    }
+
+
+_TABLE = {
+    **{
+        flag: Ignored("cards of this vendor are not handled yet; remove the flag", is_switch=True)
+        for flag in _NOT_YET
+    },
+    **_defaults(_NVIDIA_DEFAULTS, "overwrite-env"),
+    **_defaults(_PLUGIN_DEFAULTS, "disable-core-limit"),
+    **{flag: Ignored(_INJECTION, flag in _PLUGIN_SWITCHES) for flag in _PLUGIN_INJECTION},
+    "fail-on-init-error": Ignored(_FAILING, is_switch=True),
+    **{flag: Ignored(_LOGS, flag in _KLOG_SWITCHES or flag.startswith("legacy")) for flag in _KLOG},
+}

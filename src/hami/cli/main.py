@@ -26,6 +26,8 @@ COMMANDS = {
         "write the configuration of that kube-scheduler",
     ),
     ("webhook",): ("hami.cli.webhook", "replace MIG profiles that the cluster does not have"),
+    ("agent",): ("hami.cli.agent", "give containers their shares of a node's GPUs"),
+    ("monitor",): ("hami.cli.monitor", "show what containers use of a node's GPUs"),
     ("certs", "create"): (
         "hami.cli.certs_create",
         "make or renew the webhook's certificate and the key that signs grants",

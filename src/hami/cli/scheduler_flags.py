@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hami.admission.fallback import End
-from hami.cli import flag_checks
+from hami.cli import common_flags, flag_checks
 from hami.cli.flag_table import Failure, Table
 from hami.extender.settings import Settings
 from hami.placement import policy
@@ -68,14 +68,7 @@ _HELP = {
         "node_lock_retry_timeout": "how long a member of a pod group waits for a lock; 0: not at "
         "all",
     },
-    "The API server": {
-        "kubeconfig": "file that says where the API server is; empty: the pod's service account, "
-        "then ~/.kube/config",
-        "kube_qps": "requests per second to it; 0: without limit",
-        "kube_burst": "requests at once to it; 0: without limit",
-        "kube_timeout": "how long one request may take; 0: 30 seconds",
-        "resync_interval": "time between two comparisons of the caches with it",
-    },
+    "The API server": common_flags.API_SERVER,
     "Leadership": {
         "leader_elect": "several replicas run: schedule only while the lease is held",
         "leader_elect_resource_name": "name of the sibling kube-scheduler's lease",
@@ -88,10 +81,7 @@ _HELP = {
         "pod_name": "this pod, which gets a label with its role; empty: no label",
         "pod_namespace": "its namespace",
     },
-    "Telling": {
-        "debug": "log every decision; klog's -v=4 and above do the same",
-        "otlp_endpoint": "address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces",
-    },
+    "Telling": common_flags.TELLING,
 }
 
 

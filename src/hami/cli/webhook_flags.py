@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami.admission.settings import Settings
-from hami.cli import flag_checks
+from hami.cli import common_flags, flag_checks
 from hami.cli.flag_table import Failure, Table
 
 _DESCRIPTION = (
@@ -26,18 +26,8 @@ _HELP = {
         "device_config_file": "device-config.yaml, for the name of the GPU resource; empty: "
         "nvidia.com/gpu",
     },
-    "The API server": {
-        "kubeconfig": "file that says where the API server is; empty: the pod's service account, "
-        "then ~/.kube/config",
-        "kube_qps": "requests per second to it; 0: without limit",
-        "kube_burst": "requests at once to it; 0: without limit",
-        "kube_timeout": "how long one request may take; 0: 30 seconds",
-        "resync_interval": "time between two comparisons of the caches with it",
-    },
-    "Telling": {
-        "debug": "log every decision; klog's -v=4 and above do the same",
-        "otlp_endpoint": "address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces",
-    },
+    "The API server": common_flags.API_SERVER,
+    "Telling": common_flags.TELLING,
 }
 
 

@@ -13,6 +13,14 @@ def binding(namespace: str, name: str) -> str:
     return f"{pods(namespace, name)}/binding"
 
 
+def eviction(namespace: str, name: str) -> str:
+    return f"{pods(namespace, name)}/eviction"
+
+
+def node_status(name: str) -> str:
+    return f"{nodes(name)}/status"
+
+
 def nodes(name: str | None = None) -> str:
     return _core("nodes", None, name)
 

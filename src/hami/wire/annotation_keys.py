@@ -20,8 +20,9 @@ GRANT_MAC = "hami.io/grant-mac"
 SIGNED_DEVICES = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 EXPLANATION = "hami.io/explanation"
-#: A change of a running pod's share, signed like a grant.
+#: A change of a running pod's share, in the encoding of a grant, and its proof.
 RESIZE = "hami.io/vgpu-resize"
+RESIZE_MAC = "hami.io/vgpu-resize-mac"
 
 # Pod, written by admission.
 #: MIG profiles that were replaced, as `3g.30gb->2g.20gb`; the key is that of the first webhook.

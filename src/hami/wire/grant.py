@@ -46,6 +46,11 @@ class GrantKeys:
                 )
 
 
+def resize(devices: str) -> str:
+    """Return what is signed for a change of a share, so that no grant can be replayed as one."""
+    return f"resize\n{devices}"
+
+
 def key_id(key: bytes) -> str:
     """Return the name of a key."""
     return hashlib.sha256(key).hexdigest()[:_KEY_ID_DIGITS]

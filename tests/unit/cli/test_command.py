@@ -16,6 +16,8 @@ EVERY = [
     "scheduler",
     "scheduler config",
     "webhook",
+    "agent",
+    "monitor",
     "certs create",
     "certs patch",
     "certs rotate-grant-key",

@@ -1,0 +1,235 @@
+"""Which cards a node offers: what the driver lists, seen through the node's configuration.
+
+Pure: cards in, register entries out, in the order of their index, so that the same cards always
+make the same bytes. Whatever is left out is left out with a note that says why and what to do; a
+card that cannot be registered never takes the others with it. The numbers are HAMi's (E.4).
+
+Static MIG has three ways. `none`: a card that is cut by MIG is not offered. `single`: each of its
+MIG devices is a card of its own. `mixed`: MIG devices are resources by their profile, which
+kubelet hands out without us. Cards without MIG are cards in all three.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from hami.agent.node_config import NodeConfig
+from hami.node.cards import Card, MigDevice, Problem
+from hami.vendors.row import Vendor
+from hami.wire import errors, mig_profile, node_register
+from hami.wire.node_register import Device
+
+_MIB = 1024 * 1024
+_PREFIX = "NVIDIA"
+_WHOLE = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What a node offers."""
+
+    #: What is registered, by index.
+    devices: tuple[Device, ...] = ()
+    #: MIG devices by the resource that offers them (`mixed`).
+    static_mig: Mapping[str, tuple[MigDevice, ...]] = dataclasses.field(default_factory=dict)
+    #: What is left out or odd, and what to do about it.
+    notes: tuple[str, ...] = ()
+
+    def register(self) -> str:
+        """Return the register annotation's value."""
+        return node_register.encode_json(self.devices)
+
+    def shares(self, vendor: Vendor) -> dict[str, int]:
+        """Return the sums of memory and cores of healthy cards, by resource name."""
+        healthy = [device for device in self.devices if device.health]
+        sums = {
+            vendor.resources.memory: sum(d.devmem for d in healthy) // vendor.memory_factor,
+            vendor.resources.cores: sum(device.devcore for device in healthy),
+        }
+        return {name: amount for name, amount in sums.items() if name}
+
+
+def build(
+    cards: Iterable[Card],
+    problems: Iterable[Problem],
+    config: NodeConfig,
+    healthy: Callable[[str], bool],
+) -> Inventory:
+    """Decide what to offer; `healthy` is asked by a card's UUID."""
+    work = _Building(config, healthy)
+    work.notes.extend(str(problem) for problem in problems)
+    if config.nvidia.device_split_count == 0:
+        work.notes.append("devicesplitcount is 0 on this node: no card is offered as shares")
+    ordered = sorted(cards, key=lambda card: (card.index, card.uuid))
+    for card in ordered:
+        if card.uuid in config.filter_uuids or card.index in config.filter_indexes:
+            continue  # the administrator's wish, and no news
+        if card.mig_enabled:
+            work.cut_card(card)
+        else:
+            work.whole_card(card)
+    work.judge_single()
+    return Inventory(
+        devices=tuple(sorted(work.devices.values(), key=lambda device: (device.index, device.id))),
+        static_mig={name: tuple(work.static_mig[name]) for name in sorted(work.static_mig)},
+        notes=tuple(work.notes),
+    )
+
+
+def index_of(card: Card, part: MigDevice) -> int:
+    """Return the index of a MIG device that is registered as a card.
+
+    It depends on the card and the instance only, and lies above those of all cards: other
+    instances come and go without moving it.
+    """
+    return 10_000 * (card.index + 1) + 100 * part.gpu_instance_id + part.compute_instance_id
+
+
+class _Building:
+    def __init__(self, config: NodeConfig, healthy: Callable[[str], bool]) -> None:
+        self.devices: dict[str, Device] = {}
+        self.static_mig: dict[str, list[MigDevice]] = {}
+        self.notes: list[str] = []
+        self._config = config
+        self._healthy = healthy
+        self._whole: list[Card] = []
+        self._profiles: set[str] = set()
+
+    def whole_card(self, card: Card) -> None:
+        settings = self._config.nvidia
+        memory = card.memory // _MIB or settings.pre_configured_device_memory
+        if memory == 0:
+            self.notes.append(
+                f"{_called(card)}: the driver does not tell its memory, so it is not offered; set "
+                "preconfigureddevicememory (MiB) in the node's configuration"
+            )
+            return
+        offered = self._offer(
+            Device(
+                id=card.uuid,
+                index=card.index,
+                count=settings.device_split_count,
+                devmem=_scaled(memory, settings.device_memory_scaling),
+                devcore=_scaled(_WHOLE, settings.device_core_scaling),
+                type=_type(card),
+                numa=card.numa,
+                mode=self._config.operating_mode,
+                health=self._healthy(card.uuid),
+            )
+        )
+        if offered:
+            self._whole.append(card)
+
+    def cut_card(self, card: Card) -> None:
+        """Take a card that MIG is on for: its parts, or nothing."""
+        if self._config.mig_strategy == "none":
+            self.notes.append(
+                f"{_called(card)}: MIG is on, so it is not offered; set the MIG strategy to single "
+                "or mixed to offer its MIG devices, or turn MIG off with "
+                f"`nvidia-smi -i {card.index} -mig 0`"
+            )
+            return
+        if not card.mig:
+            self.notes.append(
+                f"{_called(card)}: MIG is on and no MIG device is there, so nothing of it is "
+                f"offered; make some with `nvidia-smi mig -i {card.index} -cgi … -C`, or turn MIG "
+                f"off with `nvidia-smi -i {card.index} -mig 0`"
+            )
+            return
+        for part in self._parts(card):
+            if self._config.mig_strategy == "single":
+                self._part_as_card(card, part)
+            else:
+                self._part_as_resource(card, part)
+
+    def judge_single(self) -> None:
+        """Say where `single` has met what is not alike."""
+        if self._config.mig_strategy != "single" or not self._profiles:
+            return
+        if len(self._profiles) > 1:
+            self.notes.append(
+                f"MIG devices of the profiles {', '.join(sorted(self._profiles))} are offered as "
+                "cards alike (MIG strategy single); pods tell them apart by nvidia.com/use-gputype "
+                "only; use mixed to offer each profile as a resource of its own"
+            )
+        for card in self._whole:
+            self.notes.append(
+                f"{_called(card)}: is offered whole beside MIG devices (MIG strategy single); turn "
+                f"MIG on with `nvidia-smi -i {card.index} -mig 1`, or use mixed"
+            )
+
+    def _parts(self, card: Card) -> Iterator[MigDevice]:
+        order = sorted(card.mig, key=lambda part: (index_of(card, part), part.uuid))
+        for part in order:
+            taken_out = index_of(card, part) in self._config.filter_indexes
+            if part.uuid not in self._config.filter_uuids and not taken_out:
+                yield part
+
+    def _part_as_card(self, card: Card, part: MigDevice) -> None:
+        memory = part.memory // _MIB
+        if memory == 0:
+            self.notes.append(
+                f"MIG device {part.uuid} of {_called(card)}: the driver does not tell its memory, "
+                "so it is not offered; look at `nvidia-smi -L`, or use the MIG strategy mixed"
+            )
+            return
+        # Neither memory nor compute is scaled: the hardware keeps MIG devices apart.
+        offered = self._offer(
+            Device(
+                id=part.uuid,
+                index=index_of(card, part),
+                count=self._config.nvidia.device_split_count,
+                devmem=memory,
+                devcore=_WHOLE,
+                # As the driver calls a MIG device itself.
+                type=f"{_type(card)} MIG {part.profile}",
+                numa=card.numa,
+                mode=self._config.operating_mode,
+                health=self._healthy(card.uuid),
+            )
+        )
+        if offered:
+            self._profiles.add(part.profile)
+
+    def _part_as_resource(self, card: Card, part: MigDevice) -> None:
+        try:
+            resource = mig_profile.parse(part.profile).resource
+        except errors.WireError as error:
+            self.notes.append(
+                f"MIG device {part.uuid} of {_called(card)}: no resource can be named after its "
+                f"profile, so it is not offered: {error}"
+            )
+            return
+        self.static_mig.setdefault(resource, []).append(part)
+
+    def _offer(self, device: Device) -> bool:
+        """Take a device if the register annotation can carry it."""
+        if device.count == 0:
+            return False
+        try:
+            node_register.encode_json([device])
+        except errors.WireError as error:
+            self.notes.append(f"GPU {device.index} is not offered: {error}")
+            return False
+        if device.id in self.devices:
+            self.notes.append(
+                f"GPU {device.index} is not offered: GPU {self.devices[device.id].index} has the "
+                f"same UUID {device.id}; restart the driver, or ask its vendor"
+            )
+            return False
+        self.devices[device.id] = device
+        return True
+
+
+def _called(card: Card) -> str:
+    return f"GPU {card.index} ({card.uuid})"
+
+
+def _type(card: Card) -> str:
+    return card.name if card.name.startswith(_PREFIX) else f"{_PREFIX}-{card.name}"
+
+
+def _scaled(amount: int, factor: float) -> int:
+    """Cut off, never round: HAMi's agent writes the same number."""
+    return int(amount * factor)

@@ -1,0 +1,190 @@
+"""The APIs that kubelet and the runtime offer a node agent, as far as we speak them.
+
+Device plugins (`v1beta1`: kubelet calls us, and we register with it), PodResources (`v1`) and the
+container runtime's interface (`runtime.v1`: who it is and how it is set up). Fields that we do not
+need are left out; protobuf passes over what it does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from hami.agent.messages import Call, classes, many, one, texts
+
+VERSION = "v1beta1"
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+
+_PLUGIN = classes(
+    VERSION,
+    {
+        "Empty": (),
+        "DevicePluginOptions": (
+            one(1, "pre_start_required", "bool"),
+            one(2, "get_preferred_allocation_available", "bool"),
+        ),
+        "RegisterRequest": (
+            one(1, "version"),
+            one(2, "endpoint"),
+            one(3, "resource_name"),
+            one(4, "options", "DevicePluginOptions"),
+        ),
+        "NUMANode": (one(1, "ID", "int64"),),
+        "TopologyInfo": (many(1, "nodes", "NUMANode"),),
+        "Device": (one(1, "ID"), one(2, "health"), one(3, "topology", "TopologyInfo")),
+        "ListAndWatchResponse": (many(1, "devices", "Device"),),
+        "ContainerPreferredAllocationRequest": (
+            many(1, "available_device_ids"),
+            many(2, "must_include_device_ids"),
+            one(3, "allocation_size", "int32"),
+        ),
+        "PreferredAllocationRequest": (
+            many(1, "container_requests", "ContainerPreferredAllocationRequest"),
+        ),
+        "ContainerPreferredAllocationResponse": (many(1, "device_ids"),),
+        "PreferredAllocationResponse": (
+            many(1, "container_responses", "ContainerPreferredAllocationResponse"),
+        ),
+        "ContainerAllocateRequest": (many(1, "device_ids"),),
+        "AllocateRequest": (many(1, "container_requests", "ContainerAllocateRequest"),),
+        "Mount": (one(1, "container_path"), one(2, "host_path"), one(3, "read_only", "bool")),
+        "DeviceSpec": (one(1, "container_path"), one(2, "host_path"), one(3, "permissions")),
+        "CDIDevice": (one(1, "name"),),
+        "ContainerAllocateResponse": (
+            texts(1, "envs"),
+            many(2, "mounts", "Mount"),
+            many(3, "devices", "DeviceSpec"),
+            texts(4, "annotations"),
+            many(5, "cdi_devices", "CDIDevice"),
+        ),
+        "AllocateResponse": (many(1, "container_responses", "ContainerAllocateResponse"),),
+        "PreStartContainerRequest": (many(1, "device_ids"),),
+        "PreStartContainerResponse": (),
+    },
+)
+_POD_RESOURCES = classes(
+    "v1",
+    {
+        "ContainerDevices": (one(1, "resource_name"), many(2, "device_ids")),
+        "ContainerResources": (one(1, "name"), many(2, "devices", "ContainerDevices")),
+        "PodResources": (
+            one(1, "name"),
+            one(2, "namespace"),
+            many(3, "containers", "ContainerResources"),
+        ),
+        "ListPodResourcesRequest": (),
+        "ListPodResourcesResponse": (many(1, "pod_resources", "PodResources"),),
+    },
+)
+_RUNTIME = classes(
+    "runtime.v1",
+    {
+        "VersionRequest": (one(1, "version"),),
+        "VersionResponse": (
+            one(1, "version"),
+            one(2, "runtime_name"),
+            one(3, "runtime_version"),
+            one(4, "runtime_api_version"),
+        ),
+        "StatusRequest": (one(1, "verbose", "bool"),),
+        "StatusResponse": (texts(2, "info"),),
+    },
+)
+
+
+def _call(service: str, name: str, types: Mapping[str, Any], request: str, answer: str) -> Call:
+    return Call(service, name, types[request], types[answer.removesuffix("*")], answer[-1] == "*")
+
+
+_SERVICE = f"{VERSION}.DevicePlugin"
+REGISTER = _call(f"{VERSION}.Registration", "Register", _PLUGIN, "RegisterRequest", "Empty")
+OPTIONS = _call(_SERVICE, "GetDevicePluginOptions", _PLUGIN, "Empty", "DevicePluginOptions")
+LIST_AND_WATCH = _call(_SERVICE, "ListAndWatch", _PLUGIN, "Empty", "ListAndWatchResponse*")
+PREFERRED = _call(
+    _SERVICE,
+    "GetPreferredAllocation",
+    _PLUGIN,
+    "PreferredAllocationRequest",
+    "PreferredAllocationResponse",
+)
+ALLOCATE = _call(_SERVICE, "Allocate", _PLUGIN, "AllocateRequest", "AllocateResponse")
+PRE_START = _call(
+    _SERVICE, "PreStartContainer", _PLUGIN, "PreStartContainerRequest", "PreStartContainerResponse"
+)
+LIST_PODS = _call(
+    "v1.PodResourcesLister",
+    "List",
+    _POD_RESOURCES,
+    "ListPodResourcesRequest",
+    "ListPodResourcesResponse",
+)
+RUNTIME_VERSION = _call(
+    "runtime.v1.RuntimeService", "Version", _RUNTIME, "VersionRequest", "VersionResponse"
+)
+RUNTIME_STATUS = _call(
+    "runtime.v1.RuntimeService", "Status", _RUNTIME, "StatusRequest", "StatusResponse"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mount:
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """A device node; the permissions are letters of `rwm`."""
+
+    container_path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What we answer for one container; kubelet's checkpoint keeps these very bytes."""
+
+    envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceSpec, ...] = ()
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
+
+    def message(self) -> Any:
+        return _PLUGIN["ContainerAllocateResponse"](
+            envs=self.envs,
+            mounts=[dataclasses.asdict(mount) for mount in self.mounts],
+            devices=[dataclasses.asdict(device) for device in self.devices],
+            annotations=self.annotations,
+            cdi_devices=[{"name": name} for name in self.cdi_devices],
+        )
+
+    def encode(self) -> bytes:
+        encoded: bytes = self.message().SerializeToString(deterministic=True)
+        return encoded
+
+    @classmethod
+    def of(cls, message: Any) -> Self:
+        return cls(
+            envs=dict(message.envs),
+            mounts=tuple(Mount(m.container_path, m.host_path, m.read_only) for m in message.mounts),
+            devices=tuple(
+                DeviceSpec(d.container_path, d.host_path, d.permissions) for d in message.devices
+            ),
+            annotations=dict(message.annotations),
+            cdi_devices=tuple(device.name for device in message.cdi_devices),
+        )
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        """Raise google.protobuf.message.DecodeError for bytes that are no such message."""
+        return cls.of(_PLUGIN["ContainerAllocateResponse"].FromString(encoded))
+
+
+def device(id_: str, *, healthy: bool, numa: int | None) -> dict[str, Any]:
+    """Return a row of a ListAndWatchResponse; no NUMA node is other than node 0."""
+    row: dict[str, Any] = {"ID": id_, "health": HEALTHY if healthy else UNHEALTHY}
+    return row if numa is None else {**row, "topology": {"nodes": [{"ID": numa}]}}

@@ -1,0 +1,132 @@
+"""libvgpu on the node, under the name of its content.
+
+Containers run for weeks with the library that they were started with, so a new one gets a place of
+its own and never takes that of another. Which older ones may go only their users can tell: `prune`
+is told what is still mounted, and leaves that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import re
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from hami.agent.errors import AgentError
+from hami.node import files
+from hami.node.layout import NodeLayout
+
+_log = logging.getLogger(__name__)
+
+NAME = "libvgpu.so"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class LibraryInstallError(AgentError):
+    """The library cannot be put on the node; says why and what to do."""
+
+
+class Library:
+    def __init__(self, layout: NodeLayout, source: Path) -> None:
+        self._layout = layout
+        self._source = source
+        #: Empty before `install`.
+        self.digest = ""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies on the node."""
+        assert self.digest, "install first"
+        return place(self._layout, self.digest)
+
+    def install(self) -> Path:
+        """Put the library and the preload file into place, if they are not there; both checked."""
+        remedy = "check --hook-path: it must be a folder on the node's disk that we may write"
+        try:
+            content = self._source.read_bytes()
+        except OSError as error:
+            raise LibraryInstallError(
+                f"library {self._source}",
+                f"cannot be read: {error.strerror or error}",
+                "in a checkout run make native, else install hami again",
+            ) from error
+        digest = hashlib.sha256(content).hexdigest()
+        path = place(self._layout, digest)
+        try:
+            if not _holds(path, content):
+                if path.exists():
+                    _set_aside(path.parent)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.write_atomic(path, content, mode=0o755, durable=True)
+            self._write_preload()
+            good = _holds(path, content)
+        except OSError as error:
+            raise LibraryInstallError(
+                f"library {path}", f"cannot be written: {error.strerror or error}", remedy
+            ) from error
+        if not good:
+            raise LibraryInstallError(
+                f"library {path}", "is not what was written to it", "check the node's disk"
+            )
+        self.digest = digest
+        return path
+
+    def prune(self, in_use: Collection[str]) -> tuple[str, ...]:
+        """Remove the libraries that are neither ours nor named; return the digests that went."""
+        gone = []
+        for digest in installed(self._layout):
+            if digest != self.digest and digest not in in_use:
+                with contextlib.suppress(OSError):  # it costs nothing but its room
+                    shutil.rmtree(place(self._layout, digest).parent)
+                    gone.append(digest)
+        return tuple(gone)
+
+    def _write_preload(self) -> None:
+        """One line: what the linker in the container loads before all else.
+
+        Durable, because an empty file after a power cut would load nothing, and limit nothing.
+        """
+        content = f"{self._layout.inside / NAME}\n".encode()
+        if not _holds(self._layout.preload, content):
+            files.write_atomic(self._layout.preload, content, durable=True)
+
+
+def place(layout: NodeLayout, digest: str) -> Path:
+    return layout.libraries / digest / NAME
+
+
+def installed(layout: NodeLayout) -> tuple[str, ...]:
+    """Return the digests of all libraries on the node."""
+    try:
+        names = [path.name for path in layout.libraries.iterdir()]
+    except FileNotFoundError:
+        return ()
+    return tuple(sorted(name for name in names if _DIGEST.fullmatch(name)))
+
+
+def digest_of(layout: NodeLayout, host_path: str) -> str:
+    """Return the digest of the library that a mount's source is; empty if it is none."""
+    path = Path(host_path)
+    known = path.name == NAME and path.parent.parent == layout.libraries
+    return path.parent.name if known and _DIGEST.fullmatch(path.parent.name) else ""
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except FileNotFoundError:
+        return False
+
+
+def _set_aside(folder: Path) -> None:
+    """Move a damaged library out of the way; whoever mounts it keeps what he has."""
+    for number in itertools.count(1):
+        aside = folder.with_name(f"{folder.name}.damaged-{number}")
+        if not aside.exists():
+            folder.rename(aside)
+            _log.warning("a damaged library was set aside", extra={"folder": str(aside)})
+            return

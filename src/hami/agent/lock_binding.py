@@ -1,0 +1,146 @@
+"""Binding by the node's lock (D5), where kubelet or runtime are too old for anything better.
+
+The scheduler lets one pod at a time between its binding and its last Allocate, and the lock names
+that pod. Each Allocate serves its next container, in the order in which kubelet asks: init
+containers first. The answer carries cards, limits and library itself. If it cannot be served, the
+pod is told so, and the lock is given back either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from hami.agent.errors import RefusalError
+from hami.agent.grants import Grants
+from hami.agent.kubelet_api import Allocation, Mount
+from hami.agent.late_binding import new_token
+from hami.agent.prepare import Edits
+from hami.agent.shares import Shares
+from hami.kube import errors, paths
+from hami.kube.client import Client
+from hami.node import layout
+from hami.node.record import Record, TokenRecord
+from hami.wire import annotation_keys, codec, node_lock
+from hami.wire import errors as wire_errors
+from hami.wire.objects import Node, Pod
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT = 5.0
+
+Failed = Callable[[Pod], None]
+
+
+class LockBinding:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        *,
+        grants: Grants,
+        shares: Shares,
+        served: Callable[[Record], None],
+        failed: Failed,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._grants = grants
+        self._shares = shares
+        #: Called when the last container of a pod has its answer.
+        self._served = served
+        self._failed = failed
+        self._now = now
+        self._turn = asyncio.Lock()
+
+    async def allocate(self, requests: Sequence[tuple[str, ...]]) -> list[Allocation]:
+        """Answer for the containers of the pod that the lock names."""
+        async with self._turn:
+            pod = await self._locked_pod()
+            try:
+                return [await self._serve(pod, device_ids) for device_ids in requests]
+            except RefusalError:
+                self._failed(pod)
+                raise
+
+    async def _locked_pod(self) -> Pod:
+        what = f"node {self._node}"
+        try:
+            body = await self._client.get(paths.nodes(self._node), timeout=_TIMEOUT)
+            value = codec.decode(body, Node, what=what).annotation(annotation_keys.NODE_LOCK)
+            if not value:
+                raise RefusalError(
+                    what,
+                    f"has no {annotation_keys.NODE_LOCK}, so nobody says whose these devices are",
+                    "let the pod be scheduled by hami; delete it to have it placed anew",
+                )
+            lock = node_lock.decode(value)
+            if not lock.name:
+                raise RefusalError(what, f"its lock {value!r} names no pod")
+            path = paths.pods(lock.namespace, lock.name)
+            return codec.decode(
+                await self._client.get(path, timeout=_TIMEOUT), Pod, what=f"pod {lock.name}"
+            )
+        except (errors.KubeError, wire_errors.WireError) as error:
+            raise RefusalError(what, f"the pod of its lock is not known: {error}") from error
+
+    async def _serve(self, pod: Pod, device_ids: tuple[str, ...]) -> Allocation:
+        known = self._shares.ledger.get(pod.uid)
+        record = known or self._grants.record_of(pod, now=self._now())
+        slot = _next_slot(record, len(device_ids))
+        token = TokenRecord(
+            token=new_token(),
+            container=record.containers[slot].name,
+            slot=slot,
+            device_ids=tuple(sorted(device_ids)),
+            cdi=False,
+        )
+        record = msgspec.structs.replace(record, tokens=(*record.tokens, token))
+        await self._shares.admit(record)
+        edits = self._shares.prepare(record, token)
+        if not _unserved(record):
+            self._served(record)
+        return allocation(token.token, edits)
+
+
+def allocation(token: str, edits: Edits) -> Allocation:
+    """Answer for one container with everything that it gets."""
+    return Allocation(
+        envs=dict(edits.env),
+        mounts=tuple(
+            Mount(
+                container_path=str(mount.container),
+                host_path=str(mount.host),
+                read_only=mount.read_only,
+            )
+            for mount in edits.mounts
+        ),
+        annotations={layout.TOKEN_ANNOTATION: token},
+    )
+
+
+def _unserved(record: Record) -> list[int]:
+    served = {token.slot for token in record.tokens}
+    return [slot for slot, grants in enumerate(record.slots) if grants and slot not in served]
+
+
+def _next_slot(record: Record, count: int) -> int:
+    what = f"pod {record.namespace}/{record.name}"
+    waiting = _unserved(record)
+    if not waiting:
+        raise RefusalError(
+            what, "all its containers have their cards, yet kubelet asks for more in its turn"
+        )
+    granted = len(record.grants_of(waiting[0]))
+    if granted != count:
+        raise RefusalError(
+            f"{what}, container {record.containers[waiting[0]].name}",
+            f"kubelet asks for {count} devices, its grant has {granted}",
+            "delete the pod to have it placed anew",
+        )
+    return waiting[0]

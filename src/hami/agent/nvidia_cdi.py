@@ -1,0 +1,221 @@
+"""NVIDIA's own CDI specs on the node: how its cards and driver get into a container.
+
+`nvidia-ctk cdi generate` and NVIDIA's device plugin write them. A container of ours gets the edits
+of just its cards, and those that the spec makes for every container (driver libraries, control
+nodes, hooks). They are taken as they are: what the node's toolkit writes fits the node's driver.
+
+A card is found by its UUID. By its index only in a spec that names no UUIDs: in one that does, a
+card without its UUID is a card that came later, and its index may be another's. A MIG device has no
+index of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from hami.agent.errors import AgentError
+from hami.node import layout
+from hami.wire import codec, errors
+
+_log = logging.getLogger(__name__)
+
+#: In the order in which they are asked. Specs for management containers have all cards in one.
+_KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
+_SUFFIXES = (".json", ".yaml")
+#: There may be hundreds of our own in the same folder.
+_OURS = f"{layout.CDI_KIND.replace('/', '-')}-"
+_MIG = "MIG-"
+_BY_UUID = ("GPU-", _MIG)
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Edit = dict[str, Any]
+_Stamp = tuple[int, int, int]
+"""Tells a file from its successor: inode, time, size."""
+
+
+class _Device(msgspec.Struct, frozen=True):
+    name: str
+    edits: dict[str, Any] | None = msgspec.field(name="containerEdits", default=None)
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    version: str = msgspec.field(name="cdiVersion")
+    kind: str
+    devices: list[_Device]
+    edits: dict[str, Any] | None = msgspec.field(name="containerEdits", default=None)
+
+    def find(self, uuid: str, index: int | None) -> _Device | None:
+        names = {device.name: device for device in self.devices}
+        if uuid in names:
+            return names[uuid]
+        if index is None or uuid.startswith(_MIG):
+            return None
+        if any(name.startswith(_BY_UUID) for name in names):
+            return None
+        return names.get(str(index)) or names.get(f"gpu{index}")
+
+
+class NvidiaCdiError(AgentError):
+    """NVIDIA's specs do not have what a container needs; says what and what to do."""
+
+
+class DriverEdits(msgspec.Struct, frozen=True, kw_only=True):
+    """What brings cards and driver into a container; the entries are as NVIDIA's spec has them."""
+
+    cdi_version: str
+    env: dict[str, str]
+    #: The variables that the cards' own edits set, beside those for every container.
+    card_env: frozenset[str] = frozenset()
+    device_nodes: tuple[Edit, ...] = ()
+    hooks: tuple[Edit, ...] = ()
+    mounts: tuple[Edit, ...] = ()
+    #: Lists under other names, as additionalGids.
+    more: dict[str, tuple[Any, ...]] = {}
+
+
+class NvidiaSpecs:
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._folders = tuple(folders)
+        self._seen: dict[Path, _Stamp] = {}
+        self._specs: tuple[_Spec, ...] = ()
+        #: What is wrong with files that were left out.
+        self.problems: tuple[str, ...] = ()
+
+    def merged(self, cards: Sequence[tuple[str, int | None]]) -> DriverEdits:
+        """Return the edits for a container with these cards (UUID, index)."""
+        self._look()
+        # All from one spec if one has them all: what several make for every container may clash.
+        for spec in self._specs:
+            devices = [device for card in cards if (device := spec.find(*card)) is not None]
+            if len(devices) == len(cards):
+                return _merge([(spec, device) for device in devices])
+        found = [self._find(*card) for card in cards]
+        missing = [uuid for (uuid, _), each in zip(cards, found, strict=True) if each is None]
+        if missing:
+            raise self._missing(missing)
+        return _merge([each for each in found if each is not None])
+
+    def _find(self, uuid: str, index: int | None) -> tuple[_Spec, _Device] | None:
+        for spec in self._specs:
+            if device := spec.find(uuid, index):
+                return spec, device
+        return None
+
+    def _missing(self, uuids: list[str]) -> NvidiaCdiError:
+        folders = ", ".join(map(str, self._folders))
+        wrong = f" ({'; '.join(self.problems)})" if self.problems else ""
+        return NvidiaCdiError(
+            f"NVIDIA's CDI specs in {folders}",
+            f"have no {' and no '.join(uuids)}{wrong}",
+            "write them anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+        )
+
+    def _look(self) -> None:
+        """Read the files again if one of them changed."""
+        files = self._files()
+        if files == self._seen:
+            return
+        specs: list[_Spec] = []
+        problems: list[str] = []
+        for path in files:
+            try:
+                specs.append(_read(path))
+            except errors.WireError as error:
+                problems.append(str(error))
+                _log.warning("a CDI spec cannot be read", extra={"error": str(error)})
+        ours = [spec for spec in specs if spec.kind in _KINDS]
+        self._specs = tuple(sorted(ours, key=lambda spec: _KINDS.index(spec.kind)))
+        self.problems = tuple(problems)
+        self._seen = files
+
+    def _files(self) -> dict[Path, _Stamp]:
+        """List the specs, those of the last folder first: as in CDI it goes before the others."""
+        found: dict[Path, _Stamp] = {}
+        for folder in reversed(self._folders):
+            try:
+                paths = sorted(folder.iterdir())
+            except OSError:
+                continue  # most nodes have one of them
+            for path in paths:
+                if path.suffix not in _SUFFIXES or path.name.startswith((".", _OURS)):
+                    continue
+                with contextlib.suppress(OSError):  # gone meanwhile, or a link to nowhere
+                    real = path.resolve(strict=True)
+                    status = real.stat()
+                    found[real] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return found
+
+
+def _read(path: Path) -> _Spec:
+    """Read a file; WireError names it."""
+    what = f"CDI spec {path}"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise errors.WireError(
+            what, error.strerror or str(error), "is why it cannot be read"
+        ) from error
+    if path.suffix == ".json":
+        return codec.decode(content, _Spec, what=what)
+    try:
+        return msgspec.convert(yaml.load(content, Loader=_LOADER), _Spec)  # noqa: S506 - a safe one
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise errors.WireError(what, content, f"does not decode: {error}") from error
+
+
+def _merge(found: Sequence[tuple[_Spec, _Device]]) -> DriverEdits:
+    """Put edits together as CDI does: for each device those of its spec, once, and its own."""
+    env: dict[str, str] = {}
+    card_env: set[str] = set()
+    lists: dict[str, list[Any]] = {}
+    seen: list[_Spec] = []
+    for spec, device in found:
+        if not any(spec is each for each in seen):
+            seen.append(spec)
+            env.update(_add(lists, spec.edits))
+        own = _add(lists, device.edits)
+        env.update(own)
+        card_env.update(own)
+    return DriverEdits(
+        cdi_version=max((spec.version for spec in seen), key=version_key),
+        env=env,
+        card_env=frozenset(card_env),
+        device_nodes=tuple(lists.pop("deviceNodes", ())),
+        hooks=tuple(lists.pop("hooks", ())),
+        mounts=tuple(lists.pop("mounts", ())),
+        more={name: tuple(values) for name, values in lists.items()},
+    )
+
+
+def _add(lists: dict[str, list[Any]], edits: Mapping[str, Any] | None) -> dict[str, str]:
+    """Add to the lists what they do not have yet; return the variables."""
+    env: dict[str, str] = {}
+    for key, values in (edits or {}).items():
+        if not isinstance(values, list):
+            continue  # intelRdt: one class for all cards says nothing of a container with some
+        if key == "env":
+            env.update(_variable(value) for value in values)
+            continue
+        known = lists.setdefault(key, [])
+        known.extend(value for value in values if value not in known)
+    return env
+
+
+def _variable(text: object) -> tuple[str, str]:
+    name, _, value = str(text).partition("=")
+    return name, value
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return what versions are compared by; one that is none comes before all."""
+    try:
+        return tuple(int(part) for part in version.split("."))
+    except ValueError:
+        return ()

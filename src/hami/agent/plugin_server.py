@@ -1,0 +1,191 @@
+"""kubelet's calls to a device plugin, answered by a `Plugin`.
+
+Allocate is answered in the loop's own thread: kubelet admits one pod after the other and waits for
+it. What a plugin refuses (RefusalError), kubelet shows in an event of the pod; what it did not mean
+to raise fails that one call, with a line in our log. A preference is never worth a failure: kubelet
+would not admit the pod, so then there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+
+from hami.agent import kubelet_api, messages
+from hami.agent.errors import RefusalError
+from hami.agent.kubelet_api import Allocation
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds. kubelet waits 30 for PreStartContainer, and would then tell the user only that.
+PRE_START_LIMIT = 27.0
+PREFERRED_LIMIT = 2.0
+
+
+class ListedDevice(Protocol):
+    """A device id as kubelet is told of it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def healthy(self) -> bool: ...
+
+    @property
+    def numa(self) -> int | None: ...
+
+
+class Plugin(Protocol):
+    """What answers kubelet. `allocate` and `pre_start` may raise RefusalError."""
+
+    @property
+    def resource(self) -> str: ...
+
+    @property
+    def pre_start_required(self) -> bool: ...
+
+    @property
+    def preferred_allocation(self) -> bool: ...
+
+    def devices(self) -> AsyncIterator[Sequence[ListedDevice]]:
+        """Give all devices, and again whenever something changed (`device_list.DeviceList`)."""
+
+    async def allocate(self, requests: list[tuple[str, ...]]) -> list[Allocation]:
+        """Answer every request, in their order."""
+
+    async def pre_start(self, device_ids: frozenset[str]) -> None: ...
+
+    async def preferred(
+        self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
+    ) -> tuple[str, ...]:
+        """Choose among the available; nothing: kubelet may choose."""
+
+
+class Streams:
+    """How many kubelets listen to the list of devices: one, or for a moment an old one too."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+def plugin_handler(
+    plugin: Plugin, streams: Streams | None = None, *, pre_start_limit: float = PRE_START_LIMIT
+) -> Any:
+    """Return what a grpc.aio server adds to answer for this plugin."""
+    answers = _Answers(plugin, streams or Streams(), pre_start_limit)
+    return messages.handler(
+        {
+            kubelet_api.OPTIONS: answers.options,
+            kubelet_api.LIST_AND_WATCH: answers.list_and_watch,
+            kubelet_api.PREFERRED: answers.preferred,
+            kubelet_api.ALLOCATE: answers.allocate,
+            kubelet_api.PRE_START: answers.pre_start,
+        }
+    )
+
+
+class _Answers:
+    def __init__(self, plugin: Plugin, streams: Streams, pre_start_limit: float) -> None:
+        self._plugin = plugin
+        self._streams = streams
+        self._pre_start_limit = pre_start_limit
+
+    async def options(self, _request: Any, _context: Any) -> Any:
+        return kubelet_api.OPTIONS.answer(
+            pre_start_required=self._plugin.pre_start_required,
+            get_preferred_allocation_available=self._plugin.preferred_allocation,
+        )
+
+    async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
+        self._streams.open += 1
+        try:
+            async for devices in self._plugin.devices():
+                yield kubelet_api.LIST_AND_WATCH.answer(
+                    devices=[
+                        kubelet_api.device(one.id, healthy=one.healthy, numa=one.numa)
+                        for one in devices
+                    ]
+                )
+        finally:
+            self._streams.open -= 1
+
+    async def allocate(self, request: Any, context: Any) -> Any:
+        asked = [tuple(one.device_ids) for one in request.container_requests]
+
+        async def answered() -> Any:
+            answers = await self._plugin.allocate(asked)
+            if len(answers) != len(asked):
+                raise RuntimeError(f"{len(answers)} answers to {len(asked)} requests")
+            return kubelet_api.ALLOCATE.answer(
+                container_responses=[answer.message() for answer in answers]
+            )
+
+        return await self._or_abort(context, "Allocate", sum(asked, ()), answered)
+
+    async def pre_start(self, request: Any, context: Any) -> Any:
+        device_ids = tuple(request.device_ids)
+
+        async def started() -> Any:
+            async with asyncio.timeout(self._pre_start_limit):
+                await self._plugin.pre_start(frozenset(device_ids))
+            return kubelet_api.PRE_START.answer()
+
+        return await self._or_abort(context, "PreStartContainer", device_ids, started)
+
+    async def preferred(self, request: Any, _context: Any) -> Any:
+        answers = [await self._preferred(one) for one in request.container_requests]
+        return kubelet_api.PREFERRED.answer(
+            container_responses=[{"device_ids": answer} for answer in answers]
+        )
+
+    async def _preferred(self, request: Any) -> tuple[str, ...]:
+        try:
+            async with asyncio.timeout(PREFERRED_LIMIT):
+                return await self._plugin.preferred(
+                    tuple(request.available_device_ids),
+                    tuple(request.must_include_device_ids),
+                    request.allocation_size,
+                )
+        except Exception:  # noqa: BLE001 - whatever it is: kubelet chooses by itself then
+            _log.exception("no device ids are preferred", extra={"resource": self._plugin.resource})
+            return ()
+
+    async def _or_abort(
+        self,
+        context: Any,
+        call: str,
+        device_ids: Sequence[str],
+        answer: Callable[[], Awaitable[T]],
+    ) -> T:
+        extra = {"resource": self._plugin.resource, "call": call, "devices": sorted(device_ids)}
+        try:
+            return await answer()
+        except RefusalError as error:
+            _log.warning("kubelet is refused", extra={**extra, "error": str(error)})
+            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"hami: {error}")
+        except TimeoutError:
+            _log.exception("kubelet gets no answer in time", extra=extra)
+            await _abort(
+                context,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                f"hami: {call} took too long; the log of hami's agent on this node says at what",
+            )
+        except Exception as error:  # noqa: BLE001 - it concerns this call only
+            _log.exception("a call of kubelet's failed", extra=extra)
+            await _abort(
+                context,
+                grpc.StatusCode.INTERNAL,
+                f"hami: {call} failed, {type(error).__name__}: {error}; "
+                "the log of hami's agent on this node has more",
+            )
+
+
+async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
+    await context.abort(code, text)
+    raise AssertionError("unreachable: abort raises")

@@ -1,0 +1,124 @@
+"""What the agent writes to pods: one patch, after the first container is prepared.
+
+`bind-phase=success` and the label by which HAMi's monitor finds pods; where the node has a lock,
+also the emptied list of what is still to be handed out, and then the lock is given back. None of
+it holds up a container's start. A write that fails is tried until it lands or the pod is gone; the
+ledger remembers across restarts what is still to be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from hami.kube import errors, paths
+from hami.kube.backoff import Backoff
+from hami.kube.client import Client
+from hami.node.record import Record
+from hami.wire import annotation_keys, codec
+
+_log = logging.getLogger(__name__)
+
+SUCCESS, FAILED = "success", "failed"
+_LONGEST_LABEL = 63
+_TIMEOUT = 10.0
+
+ReleaseLock = Callable[[str, str], Awaitable[object]]
+"""Gives the node's lock back if that pod (namespace, name) has it."""
+Told = Callable[[str], Awaitable[None]]
+"""Notes that the pod with this UID was told."""
+
+
+class PodReport:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        *,
+        to_allocate: str,
+        release_lock: ReleaseLock,
+        told: Told,
+    ) -> None:
+        self._client = client
+        self._node = node
+        #: The annotation that HAMi's plugins consume.
+        self._to_allocate = to_allocate
+        self._release_lock = release_lock
+        self._told = told
+        self._queue: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._pending: set[str] = set()
+
+    def prepared(self, record: Record) -> None:
+        """Tell the pod that it has its cards; once per pod."""
+        if record.told or record.uid in self._pending:
+            return
+        self._pending.add(record.uid)
+        self._queue.put_nowait(lambda: self._tell(record))
+
+    def failed(self, *, uid: str, namespace: str, name: str) -> None:
+        """Tell a pod that it gets no cards, and let the next one have the node's lock."""
+        body = self._body(uid, {annotation_keys.BIND_PHASE: FAILED}, label=False)
+
+        async def tell() -> None:
+            await self._release_lock(namespace, name)
+            await self._patch(namespace, name, body)
+
+        self._queue.put_nowait(tell)
+
+    async def run(self) -> NoReturn:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                work = await self._queue.get()
+                group.create_task(self._until_done(work))
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await work()
+            except errors.KubeError as error:
+                wait = backoff.next(error.retry_after)
+                _log.warning(
+                    "a pod cannot be told of its cards yet",
+                    extra={"error": str(error), "again_in_s": round(wait, 1)},
+                )
+                await asyncio.sleep(wait)
+            else:
+                return
+
+    async def _tell(self, record: Record) -> None:
+        annotations = {annotation_keys.BIND_PHASE: SUCCESS}
+        by_lock = any(not token.cdi for token in record.tokens)
+        if by_lock:
+            annotations[self._to_allocate] = ";" * len(record.containers)
+        body = self._body(record.uid, annotations, label=len(self._node) <= _LONGEST_LABEL)
+        # The lock first: the next pod waits for it, and what the pod says changes nothing for that.
+        await self._release_lock(record.namespace, record.name)
+        there = await self._patch(record.namespace, record.name, body)
+        if there:
+            await self._told(record.uid)
+        self._pending.discard(record.uid)
+
+    def _body(self, uid: str, annotations: dict[str, str], *, label: bool) -> bytes:
+        # The UID makes the server refuse when the name is another pod's by now.
+        metadata: dict[str, object] = {"uid": uid, "annotations": annotations}
+        if label:
+            metadata["labels"] = {annotation_keys.ASSIGNED_NODE: self._node}
+        return codec.encode({"metadata": metadata})
+
+    async def _patch(self, namespace: str, name: str, body: bytes) -> bool:
+        """Write; False: the pod is gone, or its name is another's."""
+        try:
+            await self._client.patch(paths.pods(namespace, name), body, timeout=_TIMEOUT)
+        except (errors.NotFound, errors.Conflict):
+            return False
+        except errors.Invalid as error:
+            # Asking again would not help; the pod runs nevertheless.
+            _log.warning(
+                "the API server does not take what we tell of a pod",
+                extra={"pod": f"{namespace}/{name}", "error": str(error)},
+            )
+            return False
+        return True

@@ -1,0 +1,57 @@
+"""kubelet's PodResources: who holds which device ids, as kubelet has it in memory.
+
+It names pods by namespace and name, never by UID, and leaves out init containers that end before
+the others start. So it does not say whose a start is (`checkpoint` does), but it must not
+contradict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hami.agent import kubelet_api, messages
+
+#: Seconds. A container's start waits for it, and it is a second opinion only.
+TIMEOUT = 1.0
+
+#: By device id: namespace, pod and container of everyone who holds it.
+Holders = Mapping[str, frozenset[tuple[str, str, str]]]
+
+
+class PodResourcesError(Exception):
+    """kubelet does not tell; the message names the socket and the reason."""
+
+
+async def holders(socket: Path, resource: str, *, timeout: float = TIMEOUT) -> Holders:  # noqa: ASYNC109 - grpc's own
+    """Return who holds the ids of a resource; containers of a pod may share one."""
+    answer = await _list(socket, timeout)
+    found: dict[str, set[tuple[str, str, str]]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            holder = (pod.namespace, pod.name, container.name)
+            for devices in container.devices:  # often one piece for each id
+                if devices.resource_name == resource:
+                    for id_ in devices.device_ids:
+                        found.setdefault(id_, set()).add(holder)
+    return {id_: frozenset(those) for id_, those in found.items()}
+
+
+async def _list(socket: Path, timeout: float) -> Any:  # noqa: ASYNC109
+    # grpc would try for the whole time to reach what is not there.
+    if not socket.exists():  # noqa: ASYNC240 - it takes microseconds
+        raise PodResourcesError(
+            f"kubelet's PodResources socket {socket} does not exist; mount kubelet's folder "
+            "pod-resources, or check --kubelet-dir"
+        )
+    try:
+        async with messages.channel(socket) as channel:
+            call = kubelet_api.LIST_PODS
+            return await call.on(channel)(call.request(), timeout=timeout)
+    except grpc.RpcError as error:
+        raise PodResourcesError(
+            f"kubelet's PodResources socket {socket} gives no list: {messages.why(error)}"
+        ) from error

@@ -1,0 +1,158 @@
+"""What pods hold of this node's cards: admitted, recorded on disk, then prepared (D13).
+
+Every way to a container ends here, whoever asks. A grant is taken in only if it fits beside all
+others, whatever the annotations say; it is on disk before anything of it exists; and all changes of
+the ledger go through one door, one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from hami.agent import capacity
+from hami.agent.errors import RefusalError
+from hami.agent.ledger import Ledger, LedgerError
+from hami.agent.prepare import ContainerShare, Edits, PrepareError, Preparer
+from hami.node.record import Record, TokenRecord
+from hami.wire.node_register import Device
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a grant waits for pods that are gone but whose processes still end.
+_LEAVING = 10.0
+_LOOK_EVERY = 0.25
+
+Devices = Mapping[str, Device]
+"""The cards of the node as they are registered, by id."""
+Sweep = Callable[[], Awaitable[bool]]
+"""Forgets pods that are gone; tells whether some of them still have processes."""
+
+
+class Shares:
+    def __init__(
+        self,
+        ledger: Ledger,
+        preparer: Preparer,
+        *,
+        devices: Callable[[], Devices | None],
+        sweep: Sweep,
+        init_done: Callable[[], frozenset[str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ledger = ledger
+        self._preparer = preparer
+        #: None as long as the driver has not told.
+        self._devices = devices
+        self._sweep = sweep
+        #: UIDs of pods whose init containers have ended: the scheduler gives that to others.
+        self._init_done = init_done
+        self._clock = clock
+        self._writing = asyncio.Lock()
+        #: Called after every change of what is held.
+        self.on_change: Callable[[], None] = lambda: None
+
+    async def admit(self, record: Record) -> None:
+        """Take in a pod, or the changed record of one; a RefusalError if it does not fit."""
+        deadline = self._clock() + _LEAVING
+        while True:
+            async with self._writing:
+                reason = self._why_not(record)
+                if not reason:
+                    await self._put(record)
+                    return
+            leaving = await self._sweep()
+            async with self._writing:
+                if not self._why_not(record):
+                    continue
+            if not leaving or self._clock() >= deadline:
+                raise RefusalError(
+                    f"grant of pod {record.namespace}/{record.name}",
+                    reason,
+                    "the node's own ledger refuses what a card does not have; "
+                    "delete the pod to have it placed anew",
+                )
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def _why_not(self, record: Record) -> str:
+        devices = self._devices()
+        if devices is None:
+            return "the node's cards are not known yet"
+        return capacity.check(self.ledger.records(), record, devices, init_done=self._init_done())
+
+    async def change(
+        self, uid: str, change: Callable[[Record], Record], *, durable: bool = True
+    ) -> Record | None:
+        """Change a pod's record without asking whether it fits; None: the pod is not known."""
+        async with self._writing:
+            known = self.ledger.get(uid)
+            if known is None:
+                return None
+            changed = change(known)
+            if changed != known:
+                await self._put(changed, durable=durable)
+            return changed
+
+    async def told(self, uid: str) -> None:
+        """Note that the pod knows; if that is lost, it is told once more."""
+        await self.change(
+            uid, lambda record: msgspec.structs.replace(record, told=True), durable=False
+        )
+
+    async def _put(self, record: Record, *, durable: bool = True) -> None:
+        try:
+            await asyncio.to_thread(self.ledger.put, record, durable=durable)
+        except LedgerError as error:
+            raise RefusalError(error.what, error.rule, error.remedy) from error
+        self.on_change()
+
+    async def remove(self, uid: str) -> None:
+        """Forget a pod: its files first, so that no file is ever nobody's."""
+        async with self._writing:
+            known = self.ledger.get(uid)
+            if known is None:
+                return
+            for token in known.tokens:
+                self._preparer.forget(token.token)
+            await asyncio.to_thread(self.ledger.remove, uid)
+            self.on_change()
+
+    def held(self) -> tuple[Mapping[str, frozenset[str]], Mapping[str, int]]:
+        """Return the cards behind each device id that is held, and each card's taken shares."""
+        return self.ledger.held(), self.ledger.used_slots(init_done=self._init_done())
+
+    def prepare(self, record: Record, token: TokenRecord) -> Edits:
+        """Lay out everything that a container needs to start; the same again changes nothing."""
+        share = ContainerShare(
+            uid=record.uid,
+            namespace=record.namespace,
+            name=record.name,
+            container=token.container,
+            token=token.token,
+            grants=record.grants_of(token.slot),
+            priority=record.containers[token.slot].priority,
+            generation=record.generation,
+            exempt=record.containers[token.slot].exempt,
+        )
+        try:
+            return self._preparer.prepare(share, cdi=token.cdi)
+        except PrepareError as error:
+            raise RefusalError(
+                f"container {token.container} of pod {record.namespace}/{record.name}", str(error)
+            ) from error
+
+    def restore(self) -> None:
+        """Lay out again what a reboot took, for all who may be started before we are asked."""
+        for record in self.ledger.records():
+            for token in record.tokens:
+                try:
+                    self.prepare(record, token)
+                except RefusalError as error:
+                    _log.warning(
+                        "a container's files cannot be restored",
+                        extra={"pod": f"{record.namespace}/{record.name}", "error": str(error)},
+                    )
