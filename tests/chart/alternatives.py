@@ -29,6 +29,13 @@ RESOURCES = {"limits": {"memory": "1Gi"}}
 EXPRESSION = [{"key": "team", "operator": "Exists"}]
 TOLERATION = [{"operator": "Exists"}]
 SPREAD = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
+IMAGE = {
+    "registry": "registry.example",
+    "repository": "gpu/hami",
+    "tag": "v9",
+    "pullPolicy": "Always",
+    "pullSecrets": ["key"],
+}
 
 ALTERNATIVES: dict[str, Other] = {
     "global.imageRegistry": Other("registry.example"),
@@ -143,13 +150,68 @@ ALTERNATIVES: dict[str, Other] = {
     "scheduler.service.monitorTargetPort": Other("metrics"),
     "scheduler.service.labels": Other(LABELS),
     "scheduler.service.annotations": Other(LABELS),
+    "devicePlugin.enabled": Other(value=False),
+    **{
+        f"{image}.{part}": Other(value)
+        for image in ("devicePlugin.image", "devicePlugin.monitor.image")
+        for part, value in IMAGE.items()
+    },
     "devicePlugin.deviceSplitCount": Other(5),
     "devicePlugin.deviceMemoryScaling": Other(1.5),
     "devicePlugin.deviceCoreScaling": Other(2),
     "devicePlugin.preConfiguredDeviceMemory": Other(24576),
     "devicePlugin.disablecorelimit": Other(value=True),
     "devicePlugin.enableNumaTopology": Other(value=True),
+    "devicePlugin.migStrategy": Other("single"),
+    "devicePlugin.nodeConfiguration.config": Other('{"nodeconfig": [{"name": "node-1"}]}'),
+    "devicePlugin.nodeConfiguration.externalConfigName": Other("mine"),
+    "devicePlugin.enableGetPreferredAllocation": Other(value=False),
+    "devicePlugin.advertiseShares": Other(value=True),
+    "devicePlugin.binding": Other("lock"),
+    "devicePlugin.driverInjection": Other("cdi"),
+    "devicePlugin.allowUnsignedGrants": Other(value=True),
+    "devicePlugin.evictRefused": Other(value=True),
+    "devicePlugin.uncontrolledNamespaces": Other(["lab"]),
+    "devicePlugin.quarantine": Other("1h"),
+    "devicePlugin.disableHealthChecks": Other("13,31"),
+    "devicePlugin.enableHealthChecks": Other("31"),
+    "devicePlugin.pluginPath": Other("/data/kubelet/device-plugins"),
+    "devicePlugin.cdiDir": Other("/var/run/our-cdi"),
+    "devicePlugin.nvidiaCdiDirs": Other(["/opt/cdi"]),
+    "devicePlugin.stateDir": Other("/data/hami"),
+    "devicePlugin.runDir": Other("/run/cards"),
+    "devicePlugin.runtimeEndpoint": Other("/run/cri-dockerd.sock"),
+    "devicePlugin.nvidiaDriverRoot": Other("/run/nvidia/driver"),
     "devicePlugin.runtimeClassName": Other("nvidia"),
+    "devicePlugin.createRuntimeClass": Other(value=True),
+    "devicePlugin.gpuOperatorToolkitReady.enabled": Other(value=True),
+    "devicePlugin.gpuOperatorToolkitReady.hostPath": Other(
+        "/opt/validations", {"devicePlugin.gpuOperatorToolkitReady.enabled": True}
+    ),
+    "devicePlugin.nvidiaNodeSelector.gpu": Other("yes"),
+    "devicePlugin.tolerations": Other(TOLERATION),
+    "devicePlugin.priorityClassName": Other("high"),
+    "devicePlugin.updateStrategy.type": Other("OnDelete"),
+    "devicePlugin.updateStrategy.rollingUpdate.maxUnavailable": Other("10%"),
+    "devicePlugin.podAnnotations": Other(LABELS),
+    # Its effect is a refusal, too: the monitor needs it.
+    "devicePlugin.hostPID": Other(value=False),
+    "devicePlugin.hostNetwork": Other(value=True),
+    "devicePlugin.resources": Other(RESOURCES),
+    "devicePlugin.extraArgs": Other(["--debug"]),
+    "devicePlugin.extraEnvs": Other({"A": "b"}),
+    "devicePlugin.extraVolumes": Other([{"name": "a", "emptyDir": {}}]),
+    "devicePlugin.extraVolumeMounts": Other([{"name": "config", "mountPath": "/a"}]),
+    "devicePlugin.metricsBindAddress": Other(":9000"),
+    "devicePlugin.monitor.resyncInterval": Other("1h"),
+    "devicePlugin.monitor.securityContext": Other({"privileged": True}),
+    "devicePlugin.monitor.resources": Other(RESOURCES),
+    "devicePlugin.monitor.extraArgs": Other(["--debug"]),
+    "devicePlugin.monitor.extraEnvs": Other({"A": "b"}),
+    "devicePlugin.service.type": Other("ClusterIP"),
+    "devicePlugin.service.httpPort": Other(30992),
+    "devicePlugin.service.labels": Other(LABELS),
+    "devicePlugin.service.annotations": Other(LABELS),
     # Its effect is a refusal: it must follow gpuHookPath.
     "devicePlugin.libPath": Other("/opt/vgpu"),
     "devices.nvidia.gpuCorePolicy": Other("force"),

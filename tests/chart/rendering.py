@@ -54,7 +54,7 @@ class Rendered:
         return copy.deepcopy(found[0])
 
     def pod(self, kind: str, name: str) -> Object:
-        """Give the pod that a Deployment or Job makes."""
+        """Give the pod that a Deployment, DaemonSet or Job makes."""
         template = self.one(kind, name)["spec"]["template"]
         assert isinstance(template, dict)
         return template
@@ -71,12 +71,10 @@ class Rendered:
         pairs = [arg.removeprefix("--").partition("=") for arg in args if arg.startswith("--")]
         return {name: value for name, _, value in pairs}
 
-    def pods(self) -> list[Object]:
-        return [
-            each["spec"]["template"]
-            for each in self.objects
-            if each["kind"] in {"Deployment", "Job"}
-        ]
+    def pods(self, *kinds: str) -> list[Object]:
+        """Give the pods of all workloads, or of those of some kinds."""
+        chosen = kinds or ("DaemonSet", "Deployment", "Job")
+        return [each["spec"]["template"] for each in self.objects if each["kind"] in chosen]
 
 
 @functools.cache

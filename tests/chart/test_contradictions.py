@@ -125,10 +125,65 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "no pod could ask for a card",
         "set it to nvidia.com/gpu",
     ),
+    *(
+        (
+            {f"{place}.image.repository": "projecthami/hami"},
+            f"{place}.image.repository=projecthami/hami is HAMi's own image",
+            "build ours with `hami image build`",
+        )
+        for place in ("scheduler.extender", "devicePlugin", "devicePlugin.monitor")
+    ),
     (
-        {"scheduler.extender.image.repository": "projecthami/hami"},
-        "is HAMi's own image",
-        "build ours with `hami image build`",
+        {"devicePlugin.hostPID": False},
+        "nobody would notice a process that evades its limit",
+        "set devicePlugin.hostPID=true",
+    ),
+    (
+        {"devicePlugin.pluginPath": "/var/lib/kubelet/plugins"},
+        "kubelet's folder for plugins is always called device-plugins",
+        "usually /var/lib/kubelet/device-plugins",
+    ),
+    *(
+        ({"devicePlugin.stateDir": folder}, "is empty after a reboot", "usually /var/lib/hami")
+        for folder in ("/run/ledger", "/var/run/hami", "/tmp/hami", "/dev/shm/hami")  # noqa: S108
+    ),
+    (
+        {"devicePlugin.stateDir": "/usr/local/vgpu/state"},
+        "/usr/local/vgpu/state lies within /usr/local/vgpu",
+        "folders of their own",
+    ),
+    (
+        {"devicePlugin.runDir": "/var/run/cdi"},
+        "Two of the folders on nodes are the same",
+        "folders of their own",
+    ),
+    (
+        {"devicePlugin.metricsBindAddress": ":9394"},
+        "9394 is the monitor's port",
+        "set metricsBindAddress=:9396",
+    ),
+    (
+        {"devicePlugin.service.httpPort": 9396},
+        "is the port of devicePlugin.metricsBindAddress",
+        "set httpPort=31992",
+    ),
+    (
+        {"devicePlugin.service.httpPort": 31993},
+        "is a NodePort of the scheduler's Services",
+        "set for example httpPort=31992",
+    ),
+    (
+        {
+            "devicePlugin.nodeConfiguration.config": "{}",
+            "devicePlugin.nodeConfiguration.externalConfigName": "mine",
+        },
+        "only one can be read",
+        'externalConfigName=""',
+    ),
+    (
+        {"devicePlugin.nodeConfiguration.config": "nodeconfig: []"},
+        "devicePlugin.nodeConfiguration.config is no JSON",
+        'write {"nodeconfig": [{"name"',
     ),
 ]
 
@@ -163,6 +218,9 @@ def test_a_kubernetes_that_is_too_old_is_refused() -> None:
         {"scheduler.leaderElect": False},
         {"scheduler.service.schedulerPort": 31993, "scheduler.service.type": "ClusterIP"},
         {"scheduler.metricsBindAddress": ""},
+        {"devicePlugin.service.httpPort": 31993, "devicePlugin.service.type": "ClusterIP"},
+        # What nobody runs cannot be wrong.
+        {"devicePlugin.enabled": False, "devicePlugin.hostPID": False},
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_accepted(values: dict[str, Any]) -> None:

@@ -33,6 +33,8 @@ def images(rendered: Rendered) -> set[str]:
 def test_names_begin_with_the_release(release: str, values: dict[str, str], expected: str) -> None:
     rendered = rendering.render(values, release=release)
     assert rendered.names("Deployment") == [f"{expected}-scheduler"]
+    assert rendered.names("DaemonSet") == [f"{expected}-device-plugin"]
+    assert rendered.has("Service", f"{expected}-device-plugin-monitor")
     assert rendered.names("MutatingWebhookConfiguration") == [f"{expected}-webhook"]
     assert rendered.has("Service", f"{expected}-scheduler")
     assert rendered.has("Service", f"{expected}-webhook")
@@ -42,7 +44,8 @@ def test_names_begin_with_the_release(release: str, values: dict[str, str], expe
 def test_the_longest_release_name_makes_no_name_too_long(values: dict[str, bool]) -> None:
     # Helm itself allows no more.
     rendered = rendering.render(values, release="r" * 53)
-    names = [name for kind in ("Deployment", "Job", "Service") for name in rendered.names(kind)]
+    kinds = ("DaemonSet", "Deployment", "Job", "Service")
+    names = [name for kind in kinds for name in rendered.names(kind)]
     assert max(map(len, names)) <= LONGEST
 
 

@@ -12,6 +12,10 @@ def test_the_next_commands_name_what_was_installed() -> None:
     assert "kubectl -n hami-system rollout status deployment/hami-scheduler" in text
     assert "kubectl get mutatingwebhookconfiguration hami-webhook" in text
     assert '"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"' in text
+    assert "kubectl -n hami-system rollout status daemonset/hami-device-plugin" in text
+    assert "kubectl label node NODE gpu=on" in text
+    assert r"SHARES:.status.allocatable.nvidia\.com/gpu'" in text
+    assert "offers 10 for every card" in text
     assert "no effect" not in text
     assert "Careful" not in text
 
@@ -20,6 +24,8 @@ def test_the_notes_of_the_webhook_alone_speak_of_nothing_else() -> None:
     text = notes({"webhookOnly.enabled": True})
     assert "rollout status deployment/hami-webhook" in text
     assert "part of a card" not in text
+    assert "Label" not in text
+    assert "device plugin" not in text
 
 
 def test_without_admission_the_example_names_the_scheduler_itself() -> None:
@@ -32,7 +38,8 @@ def test_values_without_effect_are_named() -> None:
     text = notes(
         {
             "mluResourceName": "cambricon.com/vmlu",
-            "devicePlugin.migStrategy": "mixed",
+            "devicePlugin.passDeviceSpecsEnabled": True,
+            "devicePlugin.monitor.ctrPath": "/usr/local/vgpu/containers",
             "scheduler.patch.imageNew.tag": "v1",
             "scheduler.replica": 2,
             "scheduler.admissionWebhook.failPolicy": "Fail",
@@ -41,7 +48,8 @@ def test_values_without_effect_are_named() -> None:
     told = text.partition("These values have no effect in this version:\n")[2].split("\n")
     assert [line.strip() for line in told if line.strip()] == [
         "mluResourceName",
-        "devicePlugin.migStrategy: for the part on GPU nodes",
+        "devicePlugin.passDeviceSpecsEnabled",
+        "devicePlugin.monitor.ctrPath",
         "scheduler.replica",
         "scheduler.admissionWebhook.failPolicy",
         "scheduler.patch.imageNew: jobs run scheduler.extender.image",
@@ -62,8 +70,10 @@ def test_a_ca_that_nobody_tells_of_is_warned_of() -> None:
     assert warning not in notes({**own, f"{WEBHOOK}.caBundle": "Q0E="})
 
 
-def test_where_policies_hold_the_account_of_the_device_plugin_must_be_named() -> None:
+def test_where_policies_hold_the_account_of_another_device_plugin_must_be_named() -> None:
     asked = "admissionPolicy.trustedAccounts={system:serviceaccount:NAMESPACE:hami-device-plugin}"
-    assert asked in notes()
-    assert asked not in notes({"admissionPolicy.trustedAccounts": ["system:node-plugin"]})
-    assert asked not in notes({"admissionPolicy.enabled": False})
+    other = {"devicePlugin.enabled": False}
+    assert asked in notes(other)
+    assert asked not in notes({**other, "admissionPolicy.trustedAccounts": ["system:node-plugin"]})
+    assert asked not in notes({**other, "admissionPolicy.enabled": False})
+    assert asked not in notes()

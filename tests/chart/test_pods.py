@@ -27,7 +27,7 @@ def container(rendered: Rendered, name: str) -> Object:
 @pytest.mark.parametrize("version", rendering.VERSIONS)
 def test_nobody_is_root_or_may_become_it(version: str, values: dict[str, Any]) -> None:
     """Also in the namespaces that demand the strictest of the Pod Security Standards."""
-    for each in rendering.render(values, kube=version).pods():
+    for each in rendering.render(values, kube=version).pods("Deployment", "Job"):
         confined = each["spec"]["securityContext"]
         assert confined["runAsNonRoot"] is True
         assert confined["runAsUser"] > 0
@@ -57,7 +57,7 @@ def test_the_cluster_may_choose_the_user() -> None:
     nobody = {"scheduler.runAsUser": None, "scheduler.patch.runAsUser": None}
     rendered = rendering.render(nobody)
 
-    for each in rendered.pods():
+    for each in rendered.pods("Deployment", "Job"):
         assert set(each["spec"]["securityContext"]) == {"runAsNonRoot", "seccompProfile"}
     secrets = [each["secret"] for each in pod(rendered)["spec"]["volumes"] if "secret" in each]
     assert all("defaultMode" not in each for each in secrets)
@@ -211,5 +211,6 @@ def test_without_a_kube_scheduler_there_is_nothing_of_it() -> None:
     values = {"scheduler.kubeScheduler.enabled": False, "scheduler.clientCASecret": "clients"}
     rendered = rendering.render(values)
     assert [each["name"] for each in pod(rendered)["spec"]["containers"]] == [OURS]
-    assert rendered.names("ConfigMap") == ["hami-scheduler-device"]
-    assert rendered.names("ClusterRoleBinding") == ["hami-certs", "hami-cleanup", "hami-scheduler"]
+    assert rendered.names("ConfigMap") == ["hami-device-plugin", "hami-scheduler-device"]
+    bindings = ["hami-certs", "hami-cleanup", "hami-device-plugin", "hami-scheduler"]
+    assert rendered.names("ClusterRoleBinding") == bindings

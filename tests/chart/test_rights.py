@@ -66,6 +66,28 @@ def test_the_kube_scheduler_beside_it_is_one_like_the_clusters() -> None:
     }
 
 
+@pytest.mark.parametrize("evict", [False, True])
+def test_the_agent_writes_to_nodes_pods_and_events_and_evicts_only_if_told(*, evict: bool) -> None:
+    rendered = rendering.render({"devicePlugin.evictRefused": evict})
+    assert rights(rendered, "ClusterRole", "hami-device-plugin") == {
+        "nodes": {*READ, "patch"},
+        "nodes/status": {"patch"},
+        "pods": {*READ, "patch"},
+        "events": {"create", "patch"},
+        **({"pods/eviction": {"create"}} if evict else {}),
+    }
+    assert bound(rendered, "hami-device-plugin") == {"hami-device-plugin"}
+
+
+def test_the_policies_speak_of_the_account_that_the_agent_has() -> None:
+    rendered = rendering.render()
+    account = rendered.pod("DaemonSet", "hami-device-plugin")["spec"]["serviceAccountName"]
+    for name in rendered.names("ValidatingAdmissionPolicy"):
+        variables = rendered.one("ValidatingAdmissionPolicy", name)["spec"]["variables"]
+        [agent] = [each["expression"] for each in variables if each["name"] == "isAgent"]
+        assert f'"system:serviceaccount:{NAMESPACE}:{account}"' in agent
+
+
 @pytest.mark.parametrize("mode", ["type", "available"])
 def test_the_webhook_alone_reads_nodes_and_pods_only_where_they_count(mode: str) -> None:
     rendered = rendering.render({"webhookOnly.enabled": True, "fallback.mode": mode})

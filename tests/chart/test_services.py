@@ -99,6 +99,43 @@ def test_services_carry_what_their_platform_asks_for() -> None:
         assert service["metadata"]["annotations"] == {"c": "d"}
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {},
+            {
+                "monitorport": {"port": 31992, "targetPort": "monitorport", "nodePort": 31992},
+                "agent": {"port": 9396, "targetPort": "agent"},
+            },
+        ),
+        (
+            {
+                "devicePlugin.service.type": "ClusterIP",
+                "devicePlugin.service.httpPort": 9394,
+                "devicePlugin.metricsBindAddress": "0.0.0.0:9000",
+            },
+            {
+                "monitorport": {"port": 9394, "targetPort": "monitorport"},
+                "agent": {"port": 9000, "targetPort": "agent"},
+            },
+        ),
+    ],
+)
+def test_a_nodes_metrics_are_those_of_the_node_that_is_asked(
+    values: dict[str, Any], expected: Object
+) -> None:
+    rendered = rendering.render(values)
+    service = rendered.one("Service", "hami-device-plugin-monitor")
+    assert ports(service) == expected
+    labels = rendered.pod("DaemonSet", "hami-device-plugin")["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    local = service["spec"].get("externalTrafficPolicy") == "Local"
+    assert local is (service["spec"]["type"] == "NodePort")
+    # Also while its agent has no cards to offer, which is when somebody looks.
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
 def monitored(rendered: Rendered, name: str) -> list[str]:
     """Name the Services that a ServiceMonitor reads."""
     chosen = rendered.one("ServiceMonitor", name)["spec"]["selector"]["matchLabels"]
@@ -119,6 +156,20 @@ def test_prometheus_reads_the_cluster_once_and_admission_on_every_replica() -> N
     assert endpoint["port"] == "monitor"
     assert endpoint["relabelings"][0]["action"] == "drop"
     assert endpoint["metricRelabelings"][0]["regex"].startswith("gpu_webhook_")
+
+
+def test_prometheus_reads_agent_and_monitor_of_every_node() -> None:
+    rendered = rendering.render({"prometheus.enabled": True})
+    assert monitored(rendered, "hami-device-plugin") == ["hami-device-plugin-monitor"]
+    endpoints = rendered.one("ServiceMonitor", "hami-device-plugin")["spec"]["endpoints"]
+    assert [each["port"] for each in endpoints] == ["monitorport", "agent"]
+    for endpoint in endpoints:
+        # The pod in a sample is the one that uses the card, not the one that tells.
+        assert endpoint["honorLabels"] is True
+        assert endpoint["relabelings"][0]["targetLabel"] == "node"
+    silent = rendering.render({"prometheus.enabled": True, "devicePlugin.metricsBindAddress": ""})
+    endpoints = silent.one("ServiceMonitor", "hami-device-plugin")["spec"]["endpoints"]
+    assert [each["port"] for each in endpoints] == ["monitorport"]
 
 
 def test_a_cluster_without_prometheus_operator_gets_no_monitor() -> None:

@@ -48,13 +48,17 @@ def test_another_value_makes_another_installation(path: str, other: Other) -> No
     assert before != outcome({**other.beside, path: other.value}, other.kube)
 
 
-def test_the_only_value_whose_effect_is_a_refusal_is_the_one_that_must_follow_another() -> None:
+def test_only_values_that_must_follow_others_or_must_not_change_are_refused() -> None:
     refused = [
         path
         for path, other in ALTERNATIVES.items()
         if isinstance(outcome({**other.beside, path: other.value}, other.kube), str)
     ]
-    assert refused == ["global.gpuHookPath", "devicePlugin.libPath"]
+    assert sorted(refused) == [
+        "devicePlugin.hostPID",
+        "devicePlugin.libPath",
+        "global.gpuHookPath",
+    ]
 
 
 def test_a_folder_for_the_library_that_both_values_agree_on_is_used() -> None:
@@ -97,6 +101,17 @@ def test_the_schema_knows_every_value() -> None:
         ("scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy", "binpack,random"),
         ("devicePlugin.deviceSplitCount", 0),
         ("devicePlugin.deviceMemoryScaling", -1),
+        ("devicePlugin.binding", "never"),
+        ("devicePlugin.driverInjection", "magic"),
+        ("devicePlugin.migStrategy", "some"),
+        ("devicePlugin.quarantine", "5 minutes"),
+        ("devicePlugin.stateDir", "hami"),
+        ("devicePlugin.cdiDir", "/var/run/cdi,/etc/cdi"),
+        ("devicePlugin.runtimeEndpoint", "containerd.sock"),
+        ("devicePlugin.updateStrategy.type", "Recreate"),
+        ("devicePlugin.extraEnvs", ["A=b"]),
+        ("devicePlugin.monitor.resyncInterval", 5),
+        ("devicePlugin.service.httpPort", 0),
         ("devices.nvidia.gpuCorePolicy", "sometimes"),
         ("resourceName", "gpu"),
         ("schedulerName", "Not A Name"),

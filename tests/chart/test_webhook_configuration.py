@@ -188,6 +188,6 @@ def test_without_admission_there_is_nothing_of_it() -> None:
     rendered = rendering.render({f"{WEBHOOK}.enabled": False})
 
     assert rendered.names("MutatingWebhookConfiguration") == []
-    assert rendered.names("Service") == ["hami-scheduler"]
+    assert rendered.names("Service") == ["hami-device-plugin-monitor", "hami-scheduler"]
     container = rendered.container("Deployment", "hami-scheduler", "vgpu-scheduler-extender")
     assert container["livenessProbe"]["httpGet"]["scheme"] == "HTTP"

@@ -26,7 +26,7 @@ from tests.e2e.chart.release import Release
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.machines import MachineError
 from tests.e2e.install import installing, nodes
-from tests.kubeapi.client import ApiError, Client, Object, wait_for
+from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import core, group, namespaces
 from tests.kubeapi.paths import pods as pods_path
 
@@ -34,7 +34,6 @@ REPLICAS = 2
 VALUES = (f"scheduler.replicas={REPLICAS}",)
 FAIL = "scheduler.admissionWebhook.failurePolicy=Fail"
 GPU_NODE = "node-1"
-WEBHOOK = "vgpu.hami.io"
 IGNORED = {"hami.io/webhook": "ignore"}
 SOON_S = 30
 READY_S = 60
@@ -67,7 +66,7 @@ def test_both_replicas_are_ready_on_a_node_each_and_one_leads(release: Release) 
 
 def test_the_api_server_trusts_the_authority_of_the_webhooks_certificate(release: Release) -> None:
     (webhook,) = release.webhook_configuration()["webhooks"]
-    assert webhook["name"] == WEBHOOK
+    assert webhook["name"] == asking.WEBHOOK
     trusted = base64.b64decode(webhook["clientConfig"]["caBundle"])
     assert trusted == release.secret("scheduler-tls")["ca.crt"]
 
@@ -120,7 +119,7 @@ def test_a_forged_grant_is_refused_with_and_without_the_webhook(
     body = gpu_pod("forged", metadata={"annotations": forged})
     error = asking.refused(client, namespace, body)
     assert f"annotation {annotation_keys.ASSIGNED_NODE}" in error.message
-    assert WEBHOOK in error.message
+    assert asking.WEBHOOK in error.message
     body["metadata"]["labels"] = IGNORED
     error = asking.refused(client, namespace, body, SOMEBODY)
     assert "hami-pod-annotations" in error.message
@@ -159,23 +158,15 @@ def nobody_answers(client: Client, release: Release) -> Iterator[None]:
         found = client.get(slices, labelSelector=selector)["items"]
         return [end for each in found for end in each.get("endpoints") or ()]
 
-    def answered() -> bool:
-        try:
-            return asking.is_ours(asking.tried(client, "default", gpu_pod("anybody")))
-        except ApiError as error:
-            if not asking.could_not_ask(error):
-                raise
-            return False
-
     _scale(client, release, 0)
     wait_for("all replicas to be gone", lambda: not endpoints(), READY_S)
     # kube-proxy on the API server's machine learns it a moment later.
-    wait_for("nobody to answer", lambda: not answered(), SOON_S)
+    wait_for("nobody to answer", lambda: not asking.answered(client), SOON_S)
     try:
         yield
     finally:
         _scale(client, release, REPLICAS)
-        wait_for("somebody to answer", answered, READY_S)
+        wait_for("somebody to answer", lambda: asking.answered(client), READY_S)
         wait_for("all replicas", lambda: len(release.ready()) == REPLICAS, READY_S)
 
 
@@ -187,7 +178,9 @@ def _scale(client: Client, release: Release, replicas: int) -> None:
 def _asked(client: Client) -> float:
     """Count how often the API server asked the webhook, whether it was answered or not."""
     text = client.request("GET", "/metrics", accept="text/plain").body.decode()
-    return installing._sum(text, "apiserver_admission_webhook_request_total", {"name": WEBHOOK})
+    return installing._sum(
+        text, "apiserver_admission_webhook_request_total", {"name": asking.WEBHOOK}
+    )
 
 
 def test_with_ignore_a_silent_webhook_lets_gpu_pods_pass_and_is_not_asked_for_others(

@@ -41,7 +41,7 @@ DEPLOYMENTS = "apps/v1", "deployments"
 
 @pytest.fixture(scope="module")
 def release(cluster: Cluster) -> Iterator[Release]:
-    with releases.installed(cluster, "webhookOnly.enabled=true") as release:
+    with releases.installed(cluster, releases.WEBHOOK_ONLY) as release:
         try:
             fleet.add(cluster, 1, say=lambda _: None)
             yield release

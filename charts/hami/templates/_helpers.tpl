@@ -1,17 +1,17 @@
 {{/* Names, labels, versions and images: what every other template uses. */}}
 
 {{- define "hami.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 47 | trimSuffix "-" }}
+{{- default .Chart.Name .Values.nameOverride | trunc 41 | trimSuffix "-" }}
 {{- end }}
 
 {{/* Short enough that the longest name made of it still fits into a label. */}}
 {{- define "hami.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 47 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | trunc 41 | trimSuffix "-" }}
 {{- else if contains (include "hami.name" .) .Release.Name }}
-{{- .Release.Name | trunc 47 | trimSuffix "-" }}
+{{- .Release.Name | trunc 41 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name (include "hami.name" .) | trunc 47 | trimSuffix "-" }}
+{{- printf "%s-%s" .Release.Name (include "hami.name" .) | trunc 41 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
@@ -134,5 +134,6 @@ imagePullSecrets:
   "hami.io/explanation"
   "hami.io/scheduler-wake-up"
   "hami.io/vgpu-resize"
+  "hami.io/vgpu-resize-mac"
   | toJson }}
 {{- end }}

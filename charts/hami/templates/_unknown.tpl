@@ -21,8 +21,17 @@ lists of what is read are those of values.yaml; a test holds them equal.
   "fallback" (list "mode" "gpu" "chains")
   "admissionPolicy" (list "enabled" "trustedAccounts")
   "webhookOnly" (list "enabled" "replicas")
-  "devicePlugin" (list "deviceSplitCount" "deviceMemoryScaling" "deviceCoreScaling" "preConfiguredDeviceMemory" "disablecorelimit"
-    "enableNumaTopology" "runtimeClassName" "libPath")
+  "devicePlugin" (list "enabled" "image" "deviceSplitCount" "deviceMemoryScaling" "deviceCoreScaling" "preConfiguredDeviceMemory"
+    "disablecorelimit" "enableNumaTopology" "migStrategy" "nodeConfiguration" "enableGetPreferredAllocation" "advertiseShares"
+    "binding" "driverInjection" "allowUnsignedGrants" "evictRefused" "uncontrolledNamespaces" "quarantine" "disableHealthChecks"
+    "enableHealthChecks" "libPath" "pluginPath" "cdiDir" "nvidiaCdiDirs" "stateDir" "runDir" "runtimeEndpoint" "nvidiaDriverRoot"
+    "runtimeClassName" "createRuntimeClass" "gpuOperatorToolkitReady" "nvidiaNodeSelector" "tolerations" "priorityClassName"
+    "updateStrategy" "podAnnotations" "hostPID" "hostNetwork" "resources" "extraArgs" "extraEnvs" "extraVolumes"
+    "extraVolumeMounts" "metricsBindAddress" "monitor" "service")
+  "devicePlugin.nodeConfiguration" (list "config" "externalConfigName")
+  "devicePlugin.gpuOperatorToolkitReady" (list "enabled" "hostPath")
+  "devicePlugin.monitor" (list "image" "resyncInterval" "securityContext" "resources" "extraArgs" "extraEnvs")
+  "devicePlugin.service" (list "type" "httpPort" "labels" "annotations")
   "devices" (list "nvidia")
   "devices.nvidia" (list "gpuCorePolicy" "libCudaLogLevel") }}
 {{- $unknown := list }}

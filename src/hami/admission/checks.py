@@ -28,6 +28,7 @@ _OURS = (
     annotation_keys.EXPLANATION,
     annotation_keys.WAKE_UP,
     annotation_keys.RESIZE,
+    annotation_keys.RESIZE_MAC,
 )
 _LIMIT_PREFIX = "CUDA_DEVICE_"
 _PRELOAD = "/etc/ld.so.preload"

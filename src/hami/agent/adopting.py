@@ -89,8 +89,12 @@ class Adopting:
             if (token := checkpoint.token_of(allocation)) is not None:
                 yield token, entry, bool(allocation.cdi_devices)
 
-    async def clear_strays(self) -> None:
-        """Remove the files of tokens that nobody knows."""
+    async def tidy(self) -> None:
+        """Take in whom the ledger does not know; remove what belongs to nobody."""
+        await self.adopt()
+        self._clear_strays()
+
+    def _clear_strays(self) -> None:
         if self._shares.ledger.damaged or not self._pods.synced:
             return
         known = self._shares.ledger.by_token

@@ -91,10 +91,7 @@ def _checkpoint(error: CheckpointError | None) -> str:
     # kubelet writes its first when a plugin has registered; no file yet is no doubt.
     if error is None or error.kind not in (Kind.UNREADABLE, Kind.SHAPE):
         return ""
-    return (
-        f"Whose a start is cannot be told from kubelet's checkpoint: {error}; restart kubelet if "
-        "the file is damaged, and else please report kubelet's version."
-    )
+    return f"Nothing says whose a start is: {error}."
 
 
 def _plain(folder: str) -> str:

@@ -17,9 +17,12 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from hami.agent import checkpoint_sum
+from hami.agent.errors import AgentError
 from hami.agent.kubelet_api import Allocation
 from hami.node import layout
 from hami.wire import codec, errors
+
+_REMEDY = "restart kubelet if the file is damaged; if this stays, report kubelet's version"
 
 
 class Kind(enum.Enum):
@@ -32,11 +35,11 @@ class Kind(enum.Enum):
     ANSWER = "answer"
 
 
-class CheckpointError(Exception):
-    """The checkpoint, or an entry of it, cannot be used; the message names it, and why."""
+class CheckpointError(AgentError):
+    """The checkpoint, or an entry of it, cannot be used."""
 
-    def __init__(self, kind: Kind, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, kind: Kind, what: str, rule: str, remedy: str = "") -> None:
+        super().__init__(what, rule, remedy)
         self.kind = kind
 
 
@@ -56,9 +59,10 @@ class Entry:
         except (DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(
                 Kind.ANSWER,
-                f"kubelet's checkpoint: what a plugin answered for {self.resource} of container "
-                f"{self.container!r} of pod {self.pod_uid} ({len(self.answer)} bytes) does not "
-                f"decode: {error}; delete the pod to have it started anew",
+                f"kubelet's checkpoint, container {self.container!r} of pod {self.pod_uid}",
+                f"the answer for its {self.resource} ({len(self.answer)} bytes) does not decode: "
+                f"{error}",
+                "delete the pod to have it started anew",
             ) from error
 
 
@@ -77,22 +81,24 @@ _last: dict[Path, tuple[bytes, Checkpoint]] = {}
 
 def read(path: Path) -> Checkpoint:
     """Read and judge kubelet's file; CheckpointError says what is wrong."""
+    what = f"kubelet's checkpoint {path}"
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise CheckpointError(
             Kind.MISSING,
-            f"kubelet's checkpoint {path} does not exist; kubelet writes it when a device plugin "
-            "has registered: check --kubelet-dir if one has",
+            what,
+            "does not exist, and kubelet writes it when a device plugin has registered",
+            "check --kubelet-dir if one has",
         ) from error
     except OSError as error:
         raise CheckpointError(
-            Kind.UNREADABLE, f"kubelet's checkpoint {path} cannot be read: {error.strerror}"
+            Kind.UNREADABLE, what, f"cannot be read: {error.strerror}", "run the agent as root"
         ) from error
     last = _last.get(path)
     if last is not None and last[0] == content:
         return last[1]
-    checkpoint = parse(content, what=f"kubelet's checkpoint {path}")
+    checkpoint = parse(content, what=what)
     _last[path] = content, checkpoint
     return checkpoint
 
@@ -101,13 +107,17 @@ def parse(content: bytes, *, what: str = "kubelet's checkpoint") -> Checkpoint:
     try:
         file = codec.decode(content, checkpoint_sum.File, what=what)
     except errors.WireError as error:
-        raise CheckpointError(Kind.SHAPE, str(error)) from error
+        raise CheckpointError(
+            Kind.SHAPE, what, f"is not what kubelet is known to write: {error}", _REMEDY
+        ) from error
     expected = checkpoint_sum.of(file.data)
     if file.checksum != expected:
         raise CheckpointError(
             Kind.SHAPE,
-            f"{what} ({len(content)} bytes) has checksum {file.checksum}, but {expected} is what "
-            "its content makes: it is damaged, or this kubelet has other types than we know",
+            f"{what} ({len(content)} bytes)",
+            f"has checksum {file.checksum}, but its content makes {expected}: it is damaged, or "
+            "this kubelet has other types than we know",
+            _REMEDY,
         )
     return Checkpoint(
         entries=tuple(

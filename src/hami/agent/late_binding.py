@@ -28,6 +28,7 @@ from hami.agent.pods import NodePods
 from hami.agent.shares import Shares
 from hami.node import layout
 from hami.node.record import Record, TokenRecord
+from hami.serving import tracing
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Binder:
         refused: Callable[[str, str], None],
         unreadable: Callable[[str], None],
         why_unhealthy: Callable[[str], str],
+        tracer: tracing.Tracer,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._identity = identity
@@ -81,6 +83,7 @@ class Binder:
         self._unreadable = unreadable
         #: Of a card by its id; empty: it is healthy.
         self._why_unhealthy = why_unhealthy
+        self._tracer = tracer
         self._now = now
         self._turns: dict[str, asyncio.Lock] = {}
 
@@ -129,7 +132,7 @@ class Binder:
             await self._shares.admit(record)
         for token in record.tokens:
             if any(held.token == token.token for held in claim.held):
-                self._shares.prepare(record, token)
+                await self._shares.start(record, token)
         return record, not known
 
     async def _first_sight(self, claim: Claim) -> Record:
@@ -140,7 +143,9 @@ class Binder:
                 f"the API server did not show it on this node within {self._pod_wait:g} s",
                 "kubelet tries again; check that the agent reaches the API server",
             )
-        record = self._grants.record_of(pod, now=self._now())
+        with self._tracer.span("prepare", parent=pod.annotation(tracing.ANNOTATION)) as span:
+            span.set("pod", f"{pod.namespace}/{pod.name}")
+            record = self._grants.record_of(pod, now=self._now())
         for slot in record.slots:
             for grant in slot:
                 if why := self._why_unhealthy(grant.uuid):

@@ -102,6 +102,12 @@ class NvidiaSpecs:
             raise self._missing(missing)
         return _merge([each for each in found if each is not None])
 
+    def qualified_name(self, uuid: str) -> str:
+        """Return the full name of the device with this UUID; empty: there is none."""
+        self._look()
+        found = self._find(uuid, None)
+        return f"{found[0].kind}={found[1].name}" if found else ""
+
     def _find(self, uuid: str, index: int | None) -> tuple[_Spec, _Device] | None:
         for spec in self._specs:
             if device := spec.find(uuid, index):

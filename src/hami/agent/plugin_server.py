@@ -1,9 +1,9 @@
 """kubelet's calls to a device plugin, answered by a `Plugin`.
 
 Allocate is answered in the loop's own thread: kubelet admits one pod after the other and waits for
-it. What a plugin refuses (RefusalError), kubelet shows in an event of the pod; what it did not mean
-to raise fails that one call, with a line in our log. A preference is never worth a failure: kubelet
-would not admit the pod, so then there is none.
+it. What a plugin refuses (an AgentError), kubelet shows in an event of the pod; what it did not
+mean to raise fails that one call, with a line in our log. A preference is never worth a failure:
+kubelet would not admit the pod, so then there is none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import grpc
 
 from hami.agent import kubelet_api, messages
-from hami.agent.errors import RefusalError
+from hami.agent.errors import AgentError
 from hami.agent.kubelet_api import Allocation
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class ListedDevice(Protocol):
 
 
 class Plugin(Protocol):
-    """What answers kubelet. `allocate` and `pre_start` may raise RefusalError."""
+    """What answers kubelet. `allocate` and `pre_start` may raise an AgentError."""
 
     @property
     def resource(self) -> str: ...
@@ -166,7 +166,7 @@ class _Answers:
         extra = {"resource": self._plugin.resource, "call": call, "devices": sorted(device_ids)}
         try:
             return await answer()
-        except RefusalError as error:
+        except AgentError as error:
             _log.warning("kubelet is refused", extra={**extra, "error": str(error)})
             await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"hami: {error}")
         except TimeoutError:

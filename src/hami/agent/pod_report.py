@@ -25,8 +25,8 @@ SUCCESS, FAILED = "success", "failed"
 _LONGEST_LABEL = 63
 _TIMEOUT = 10.0
 
-ReleaseLock = Callable[[str, str], Awaitable[object]]
-"""Gives the node's lock back if that pod (namespace, name) has it."""
+ReleaseLock = Callable[[Record | None, str, str], Awaitable[None]]
+"""Gives the node's lock back if that pod (its record, namespace, name) has it."""
 Told = Callable[[str], Awaitable[None]]
 """Notes that the pod with this UID was told."""
 
@@ -62,7 +62,7 @@ class PodReport:
         body = self._body(uid, {annotation_keys.BIND_PHASE: FAILED}, label=False)
 
         async def tell() -> None:
-            await self._release_lock(namespace, name)
+            await self._release_lock(None, namespace, name)
             await self._patch(namespace, name, body)
 
         self._queue.put_nowait(tell)
@@ -95,7 +95,7 @@ class PodReport:
             annotations[self._to_allocate] = ";" * len(record.containers)
         body = self._body(record.uid, annotations, label=len(self._node) <= _LONGEST_LABEL)
         # The lock first: the next pod waits for it, and what the pod says changes nothing for that.
-        await self._release_lock(record.namespace, record.name)
+        await self._release_lock(record, record.namespace, record.name)
         there = await self._patch(record.namespace, record.name, body)
         if there:
             await self._told(record.uid)

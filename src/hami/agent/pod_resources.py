@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from hami.agent import kubelet_api, messages
+from hami.agent.errors import AgentError
 
 #: Seconds. A container's start waits for it, and it is a second opinion only.
 TIMEOUT = 1.0
@@ -22,8 +23,8 @@ TIMEOUT = 1.0
 Holders = Mapping[str, frozenset[tuple[str, str, str]]]
 
 
-class PodResourcesError(Exception):
-    """kubelet does not tell; the message names the socket and the reason."""
+class PodResourcesError(AgentError):
+    """kubelet does not tell."""
 
 
 async def holders(socket: Path, resource: str, *, timeout: float = TIMEOUT) -> Holders:  # noqa: ASYNC109 - grpc's own
@@ -41,17 +42,17 @@ async def holders(socket: Path, resource: str, *, timeout: float = TIMEOUT) -> H
 
 
 async def _list(socket: Path, timeout: float) -> Any:  # noqa: ASYNC109
+    what = f"kubelet's PodResources socket {socket}"
     # grpc would try for the whole time to reach what is not there.
     if not socket.exists():  # noqa: ASYNC240 - it takes microseconds
         raise PodResourcesError(
-            f"kubelet's PodResources socket {socket} does not exist; mount kubelet's folder "
-            "pod-resources, or check --kubelet-dir"
+            what,
+            "does not exist",
+            "mount kubelet's folder pod-resources into the agent, or check --kubelet-dir",
         )
     try:
         async with messages.channel(socket) as channel:
             call = kubelet_api.LIST_PODS
             return await call.on(channel)(call.request(), timeout=timeout)
     except grpc.RpcError as error:
-        raise PodResourcesError(
-            f"kubelet's PodResources socket {socket} gives no list: {messages.why(error)}"
-        ) from error
+        raise PodResourcesError(what, f"gives no list: {messages.why(error)}") from error

@@ -165,17 +165,29 @@ class Preparer:
         names += [*self._states.tokens(), *cdi_spec.tokens(self._layout)]
         return frozenset(name for name in names if layout.is_token(name))
 
+    def is_ready(self, token: str, *, cdi: bool) -> bool:
+        """Tell whether a container that was prepared once finds all that it needs."""
+        if not self._layout.token_folder(token).is_dir():
+            return False
+        if self._layout.policy(token).exists():
+            self._states.ensure(token)
+        return not cdi or self._layout.spec(token).exists()
+
+    def is_limited(self, grants: Sequence[Grant]) -> bool:
+        """Tell whether a container with these grants runs under the limiter."""
+        return not all(map(self._is_whole, policy.by_card(grants)))
+
     def _is_limited(self, share: ContainerShare, cards: Sequence[Grant]) -> bool:
         if self._layout.policy(share.token).exists():
             return True
-        return not share.exempt and not all(map(self._is_whole, cards))
-
-    def _is_whole(self, card: Grant) -> bool:
-        return (
-            not self._config.oversubscribe
-            and card.cores in _NO_CORE_LIMIT
-            and card.memory >= self._device(card.uuid).devmem
+        if share.exempt:
+            return False
+        memory = [self._device(card.uuid).devmem for card in cards]
+        whole = not self._config.oversubscribe and all(
+            card.memory >= all_of_it and card.cores in _NO_CORE_LIMIT
+            for card, all_of_it in zip(cards, memory, strict=True)
         )
+        return not whole
 
     def _device(self, uuid: str) -> Device:
         device = self._devices(uuid)

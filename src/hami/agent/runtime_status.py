@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 
 from hami.agent import kubelet_api, messages
+from hami.agent.errors import AgentError
 from hami.wire import codec, errors
 
 #: Where runtimes have their sockets: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s.
@@ -31,13 +32,14 @@ CANDIDATES = (
 TIMEOUT = 5.0
 
 _FLAG = "--runtime-endpoint"
+_REMEDY = f"name kubelet's CRI socket with {_FLAG}, and mount it into the agent"
 _SCHEME = "unix://"
 _CONFIG = "config"
 _DIRS, _ENABLED = "cdiSpecDirs", "enableCDI"
 
 
-class RuntimeStatusError(Exception):
-    """The runtime does not tell; the message names the socket, the reason and the remedy."""
+class RuntimeStatusError(AgentError):
+    """The runtime does not tell."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,7 @@ async def status(endpoint: str) -> RuntimeStatus:
     path = _path(endpoint)
     if not path.exists():
         raise RuntimeStatusError(
-            f"the runtime's socket {path} does not exist; name the one that kubelet uses with "
-            f"{_FLAG}, and mount it into the agent"
+            f"the container runtime's socket {path}", "does not exist", _REMEDY
         )
     try:
         async with messages.channel(path) as channel:
@@ -67,8 +68,9 @@ async def status(endpoint: str) -> RuntimeStatus:
             told = await _ask(channel, kubelet_api.RUNTIME_STATUS, verbose=True)
     except grpc.RpcError as error:
         raise RuntimeStatusError(
-            f"the runtime at {path} does not tell its status: {messages.why(error)}; {_FLAG} must "
-            "name the CRI socket that kubelet uses"
+            f"the container runtime at {path}",
+            f"does not tell its status: {messages.why(error)}",
+            _REMEDY,
         ) from error
     return _read(version.runtime_name, version.runtime_version, told.info)
 
@@ -80,26 +82,24 @@ async def detect(
     if endpoint:
         return await status(endpoint)
     answers: dict[str, RuntimeStatus] = {}
-    failures: list[str] = []
+    failures: list[RuntimeStatusError] = []
     for socket in _sockets(candidates):
         try:
             answers[socket] = await status(socket)
         except RuntimeStatusError as error:
-            failures.append(str(error))
+            failures.append(error)
     if len(answers) == 1:
         return next(iter(answers.values()))
     if answers:
         raise RuntimeStatusError(
-            f"several container runtimes answer ({', '.join(answers)}), and nothing says which of "
-            f"them is kubelet's; name it with {_FLAG}"
+            f"container runtimes at {' and '.join(answers)}",
+            "answer, and nothing says which of them is kubelet's",
+            _REMEDY,
         )
     if failures:
-        raise RuntimeStatusError("; ".join(failures))
+        raise failures[0]
     looked = ", ".join(os.fspath(candidate) for candidate in candidates)
-    raise RuntimeStatusError(
-        f"no container runtime has a socket at {looked}; name the one that kubelet uses with "
-        f"{_FLAG}, and mount it into the agent"
-    )
+    raise RuntimeStatusError(f"container runtime at {looked}", "there is no such socket", _REMEDY)
 
 
 def _sockets(candidates: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
@@ -119,8 +119,9 @@ def _path(endpoint: str) -> Path:
     path = Path(endpoint.removeprefix(_SCHEME))
     if not path.is_absolute():
         raise RuntimeStatusError(
-            f"{_FLAG} {endpoint!r} is neither an absolute path nor {_SCHEME} and one, for example "
-            f"{_SCHEME}{CANDIDATES[0]}"
+            f"{_FLAG} {endpoint!r}",
+            f"is neither an absolute path nor {_SCHEME} before one",
+            f"write {_SCHEME}{CANDIDATES[0]}, for example",
         )
     return path
 

@@ -8,6 +8,7 @@ the ledger go through one door, one after the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 #: Seconds that a grant waits for pods that are gone but whose processes still end.
 _LEAVING = 10.0
 _LOOK_EVERY = 0.25
+#: Seconds that a container's start waits for the driver to tell its cards.
+_DRIVER = 15.0
 
 Devices = Mapping[str, Device]
 """The cards of the node as they are registered, by id."""
@@ -40,14 +43,16 @@ class Shares:
         preparer: Preparer,
         *,
         devices: Callable[[], Devices | None],
+        known: asyncio.Event,
         sweep: Sweep,
         init_done: Callable[[], frozenset[str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ledger = ledger
         self._preparer = preparer
-        #: None as long as the driver has not told.
+        #: None as long as the driver has not told; `known` is set then.
         self._devices = devices
+        self._known = known
         self._sweep = sweep
         #: UIDs of pods whose init containers have ended: the scheduler gives that to others.
         self._init_done = init_done
@@ -58,6 +63,9 @@ class Shares:
 
     async def admit(self, record: Record) -> None:
         """Take in a pod, or the changed record of one; a RefusalError if it does not fit."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRIVER):
+                await self._known.wait()
         deadline = self._clock() + _LEAVING
         while True:
             async with self._writing:
@@ -144,6 +152,22 @@ class Shares:
             raise RefusalError(
                 f"container {token.container} of pod {record.namespace}/{record.name}", str(error)
             ) from error
+
+    async def start(self, record: Record, token: TokenRecord) -> None:
+        """Have a container that starts prepared, also before the driver has told its cards."""
+        if self._devices() is None:
+            if self._preparer.is_ready(token.token, cdi=token.cdi):
+                return
+            try:
+                async with asyncio.timeout(_DRIVER):
+                    await self._known.wait()
+            except TimeoutError:
+                raise RefusalError(
+                    f"container {token.container} of pod {record.namespace}/{record.name}",
+                    "the node's cards are not known: the driver has not told them",
+                    "kubelet tries again; see the agent's log",
+                ) from None
+        self.prepare(record, token)
 
     def restore(self) -> None:
         """Lay out again what a reboot took, for all who may be started before we are asked."""

@@ -1,19 +1,23 @@
 """MIG devices that are there, offered as resources of their own (strategy `mixed`).
 
-kubelet hands them out by itself: a MIG device is a card of its own for the container that has it, so
-no grant, no limit and no PreStart is needed.
+kubelet hands them out by itself: a MIG device is a card of its own for the container that has it,
+so no grant, no limit and no PreStart is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NoReturn
 
 from hami.agent.device_ids import ListedDevice
 from hami.agent.device_list import DeviceList
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet_api import Allocation
+from hami.agent.kubelet_link import KubeletLink
 from hami.agent.late_binding import VISIBLE
 from hami.node.cards import MigDevice
+from hami.node.layout import NodeLayout
 
 
 class MigPlugin:
@@ -69,3 +73,52 @@ class MigPlugin:
         self, _available: Sequence[str], _must_include: Sequence[str], _size: int
     ) -> tuple[str, ...]:
         return ()
+
+
+class MigPlugins:
+    """One plugin for each profile that there is; profiles come and go with the cards."""
+
+    def __init__(
+        self,
+        layout: NodeLayout,
+        *,
+        parts: Callable[[], Mapping[str, tuple[MigDevice, ...]]],
+        healthy: Callable[[str], bool],
+        cdi_name: Callable[[str], str],
+    ) -> None:
+        self._layout = layout
+        self._parts = parts
+        self._healthy = healthy
+        self._cdi_name = cdi_name
+        self._plugins: dict[str, MigPlugin] = {}
+        self._links: dict[str, KubeletLink] = {}
+        self._new = asyncio.Event()
+
+    def refresh(self) -> None:
+        """Tell kubelet what there is now. A profile that is gone is offered as nothing."""
+        for resource in self._parts().keys() - self._plugins.keys():
+            self._plugins[resource] = MigPlugin(
+                resource,
+                parts=lambda name=resource: self._parts().get(name, ()),
+                healthy=self._healthy,
+                cdi_name=self._cdi_name,
+            )
+            self._new.set()
+        for plugin in self._plugins.values():
+            plugin.refresh()
+
+    async def run(self) -> NoReturn:
+        """Serve every profile's plugin, for ever."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._new.wait()
+                self._new.clear()
+                for resource in self._plugins.keys() - self._links.keys():
+                    socket = "nvidia-" + resource.rpartition("/")[2]
+                    link = KubeletLink(self._layout, self._plugins[resource], socket)
+                    self._links[resource] = link
+                    group.create_task(link.run())
+
+    async def stop(self) -> None:
+        for link in self._links.values():
+            await link.stop()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from hami.agent.checkpoint import CheckpointError
+from hami.agent.errors import AgentError
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -37,7 +38,7 @@ class Sweeper:
         records: Callable[[], list[Record]],
         remove: Callable[[str], Awaitable[None]],
         busy: Callable[[str], bool],
-        strays: Callable[[], Awaitable[None]],
+        tidy: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._pods = pods
@@ -45,8 +46,8 @@ class Sweeper:
         self._remove = remove
         #: Whether a process of the container with this token lives.
         self._busy = busy
-        #: Removes files that belong to nobody.
-        self._strays = strays
+        #: Takes in pods that are not in the ledger, and removes files that belong to nobody.
+        self._tidy = tidy
         self._wake = asyncio.Event()
         self._sweeping = asyncio.Lock()
         pods.subscribe(self._notice)
@@ -65,8 +66,8 @@ class Sweeper:
             self._wake.clear()
             await self.sweep()
             try:
-                await self._strays()
-            except (CheckpointError, OSError) as error:
+                await self._tidy()
+            except (AgentError, CheckpointError, OSError) as error:
                 _log.debug("files of nobody were not looked for", extra={"error": str(error)})
 
     async def sweep(self) -> bool:

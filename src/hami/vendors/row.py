@@ -43,6 +43,10 @@ class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pair_scores: str = ""
     #: Node: the agent binds late, no lock needed.
     binding: str = ""
+    #: Node: why the agent does not.
+    lock_reason: str = ""
+    #: Node: names of the resources that the agent keeps in the node's status.
+    shares: str = ""
     #: Pod: what is still to be handed out on the node.
     to_allocate: str = ""
     #: Pod: what was granted, for good.

@@ -216,9 +216,17 @@ class NodeSpec(codec.Object, frozen=True):
     unschedulable: bool | None = None
 
 
+class NodeInfo(codec.Object, frozen=True):
+    """What kubelet tells of itself."""
+
+    kubelet_version: str | None = None
+    container_runtime_version: str | None = None
+
+
 class NodeStatus(codec.Object, frozen=True):
     allocatable: dict[str, Amount | None] | None = None
     capacity: dict[str, Amount | None] | None = None
+    node_info: NodeInfo | None = None
 
 
 class Node(_Named, frozen=True):
@@ -228,6 +236,22 @@ class Node(_Named, frozen=True):
     @property
     def allocatable(self) -> Mapping[str, Amount | None]:
         return (self.status and self.status.allocatable) or {}
+
+    @property
+    def capacity(self) -> Mapping[str, Amount | None]:
+        return (self.status and self.status.capacity) or {}
+
+    @property
+    def kubelet_version(self) -> str:
+        """Its kubelet's version as that tells it, for example v1.36.3; empty: not told."""
+        info = self.status and self.status.node_info
+        return (info and info.kubelet_version) or ""
+
+    @property
+    def runtime_version(self) -> str:
+        """Its container runtime and its version, for example containerd://2.1.4."""
+        info = self.status and self.status.node_info
+        return (info and info.container_runtime_version) or ""
 
 
 class QuotaSpec(codec.Object, frozen=True):

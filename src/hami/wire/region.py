@@ -30,6 +30,7 @@ from hami.wire.region_layout import (
     SLOT,
     STATE,
     STATE_DEVICE,
+    STATE_HEAD,
     STATE_MAGIC,
     STATE_SIZE,
     STATE_VERSION,
@@ -42,6 +43,7 @@ __all__ = [
     "MAX_DEVICES",
     "MAX_SLOTS",
     "POLICY_SIZE",
+    "STATE_HEAD_SIZE",
     "STATE_SIZE",
     "Flag",
     "Policy",
@@ -53,10 +55,16 @@ __all__ = [
     "decode_policy",
     "decode_state",
     "encode_policy",
+    "state_bytes_used",
 ]
+
+STATE_HEAD_SIZE = STATE_HEAD.size
 
 _U64 = (1 << 64) - 1
 _NO_CORE_LIMIT = 100
+_PID = struct.Struct("<i")
+_STATE = "state file"
+_STATE_REMEDY = "leave it to the container's next process, which makes it anew"
 
 
 class Flag(enum.IntFlag):
@@ -216,13 +224,26 @@ def decode_policy(data: bytes) -> Policy:
     )
 
 
-def decode_state(data: bytes) -> State:
-    """Read a state file; it may be longer than its size, and counts are cut to their range."""
-    what = "state file"
-    remedy = "leave it to the container's next process, which makes it anew"
-    fields = _header(what, data, STATE, magic=STATE_MAGIC, version=STATE_VERSION, remedy=remedy)
+def state_bytes_used(head: bytes) -> int:
+    """Tell how many bytes of a state file hold anything, from its first STATE_HEAD_SIZE bytes.
+
+    The file has room for a thousand processes, and mostly one or two have used it.
+    """
+    fields = _state_head(head, region_size=STATE.size)
+    return STATE.places["slots"][0] + min(int(fields["slots_used"]), MAX_SLOTS) * SLOT.size
+
+
+def decode_state(data: bytes, *, file_size: int | None = None) -> State:
+    """Read a state file; it may be longer than its size, and counts are cut to their range.
+
+    Where `data` is only the file's beginning, `file_size` is what the whole has.
+    """
+    fields = _state_head(data, region_size=len(data) if file_size is None else file_size)
     count = min(int(fields["device_count"]), MAX_DEVICES)
     used = min(int(fields["slots_used"]), MAX_SLOTS)
+    needed = STATE.places["slots"][0] + used * SLOT.size
+    if len(data) < needed:
+        raise errors.WireError(_STATE, data, f"is shorter than {needed} bytes", _STATE_REMEDY)
     return State(
         nonce=int(fields["nonce"]),
         boot_id=_string(fields["boot_id"]),
@@ -230,15 +251,27 @@ def decode_state(data: bytes) -> State:
         unknown_entry_points=int(fields["unknown_entry_points"]),
         recoveries=int(fields["recoveries"]),
         devices=tuple(
-            _decode_state_device(STATE_DEVICE.unpack(data, offset))
-            for offset in _offsets(STATE, "devices", STATE_DEVICE, count)
+            map(_decode_state_device, STATE_DEVICE.rows(data, STATE.places["devices"][0], count))
         ),
         slots=tuple(
             _decode_slot(data, offset, index, count)
             for index, offset in enumerate(_offsets(STATE, "slots", SLOT, used))
-            if struct.unpack_from("<i", data, offset + SLOT.places["pid"][0])[0] > 0
+            if _PID.unpack_from(data, offset + SLOT.places["pid"][0])[0] > 0
         ),
     )
+
+
+def _state_head(data: bytes, *, region_size: int) -> dict[str, int | bytes]:
+    if region_size < STATE.size or len(data) < STATE_HEAD.size:
+        raise errors.WireError(_STATE, data, f"is shorter than {STATE.size} bytes", _STATE_REMEDY)
+    fields = STATE_HEAD.unpack(data)
+    _check_head(
+        _STATE,
+        fields,
+        {"magic": STATE_MAGIC, "version": STATE_VERSION, "size": STATE.size},
+        _STATE_REMEDY,
+    )
+    return fields
 
 
 def _offsets(layout: Layout, name: str, row: Layout, count: int) -> range:
@@ -254,10 +287,16 @@ def _header(
         raise errors.WireError(what, data, f"is shorter than {layout.size} bytes", remedy)
     fields = layout.unpack(data)
     expected = {"magic": magic, "version": version, "size": layout.size}
+    _check_head(what, fields, expected, remedy)
+    return fields
+
+
+def _check_head(
+    what: str, fields: dict[str, int | bytes], expected: dict[str, int], remedy: str
+) -> None:
     for name, value in expected.items():
         if fields[name] != value:
             raise errors.WireError(f"{what}: {name}", fields[name], f"is not {value}", remedy)
-    return fields
 
 
 def _encode_device(device: PolicyDevice) -> bytes:
@@ -308,15 +347,12 @@ def _decode_slot(data: bytes, offset: int, index: int, devices: int) -> Slot:
         start_time=int(row["start_time"]),
         last_kernel_time=int(row["last_kernel_time"]),
         status=int(row["status"]),
-        usage=tuple(
-            _decode_usage(USAGE.unpack(data, start + device * USAGE.size))
-            for device in range(devices)
-        ),
+        usage=tuple(map(_decode_usage, USAGE.rows(data, start, devices))),
     )
 
 
 def _decode_usage(row: dict[str, int | bytes]) -> Usage:
-    return Usage(**{name: int(row[name]) for name in Usage.__struct_fields__})
+    return msgspec.convert(row, Usage)
 
 
 def _in_range(what: str, name: str, value: int, low: int, high: int) -> None:

@@ -7,6 +7,7 @@ holds the two equal. Little endian, natural alignment. region.py gives the field
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 MAX_DEVICES = 16
 MAX_SLOTS = 1024
@@ -40,6 +41,14 @@ class Layout:
 
     def unpack(self, data: bytes | memoryview, offset: int = 0) -> dict[str, int | bytes]:
         return dict(zip(self.names, self._packed.unpack_from(data, offset), strict=True))
+
+    def rows(
+        self, data: bytes | memoryview, offset: int, count: int
+    ) -> Iterator[dict[str, int | bytes]]:
+        """Read so many of these structs that stand one behind the other."""
+        names = self.names
+        part = memoryview(data)[offset : offset + count * self.size]
+        return (dict(zip(names, row, strict=True)) for row in self._packed.iter_unpack(part))
 
     def _blank(self) -> tuple[int | bytes, ...]:
         return self._packed.unpack(bytes(self.size))
@@ -105,7 +114,7 @@ STATE_DEVICE = Layout(
     ("refused", "Q"),
     ("reserved", "40s"),
 )
-STATE = Layout(
+_STATE_HEAD = (
     ("magic", "Q"),
     ("version", "I"),
     ("size", "I"),
@@ -122,6 +131,11 @@ STATE = Layout(
     ("futex", "Q"),
     ("suspicions", "Q"),
     ("reserved", "120s"),
+)
+#: What stands before the cards: enough to know how much of the rest is in use.
+STATE_HEAD = Layout(*_STATE_HEAD)
+STATE = Layout(
+    *_STATE_HEAD,
     ("devices", f"{MAX_DEVICES * STATE_DEVICE.size}s"),
     ("slots", f"{MAX_SLOTS * SLOT.size}s"),
 )

@@ -9,16 +9,23 @@ import http.client
 from collections.abc import Mapping
 from typing import Any
 
+from hami.wire import annotation_keys
 from tests.e2e import pods
 from tests.e2e.cluster import fleet
 from tests.e2e.install import nodes, scheduler_config
-from tests.kubeapi.client import ApiError, Client, Object
+from tests.kubeapi.client import ApiError, Client, Object, wait_for
 from tests.kubeapi.paths import pods as pods_path
 
 DEFAULT_SCHEDULER = "default-scheduler"
+WEBHOOK = "vgpu.hami.io"
+IN_FORCE_S = 60
 SHARE = nodes.limits(1, memory=1000)
 SOMEBODY = {"Impersonate-User": "somebody", "Impersonate-Group": "system:masters"}
 """Headers of a user who may do everything, and whom no policy trusts."""
+
+
+PROFILE: Object = {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}
+"""Where no node offers it, a webhook that only falls back gives something else, or refuses."""
 
 
 def gpu_pod(name: str, asked: Object = SHARE, **spec: Any) -> Object:
@@ -67,3 +74,26 @@ def could_not_ask(error: ApiError) -> bool:
         error.status == http.client.INTERNAL_SERVER_ERROR
         and "failed calling webhook" in error.message
     )
+
+
+def answered(client: Client, asked: Object = SHARE) -> bool:
+    """Whether admission had its say about a pod; with the policy Ignore its silence is no error."""
+    body = gpu_pod("anybody", asked)
+    try:
+        made = tried(client, "default", body)
+    except ApiError as error:
+        if could_not_ask(error):
+            return False
+        if WEBHOOK not in error.message:
+            raise
+        return True
+    return is_ours(made) or annotation_keys.FALLBACK in made["metadata"].get("annotations", {})
+
+
+def await_admission(client: Client, *, webhook_only: bool) -> None:
+    """Wait until pods are seen by admission: API server and kube-proxy hear of it a moment later.
+
+    helm install has ended by then. Whoever creates a pod at once may find that nobody looked at it.
+    """
+    asked = PROFILE if webhook_only else SHARE
+    wait_for("admission to be in force", lambda: answered(client, asked), IN_FORCE_S)

@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from tests.e2e import pods as e2e_pods
-from tests.e2e.chart import leftovers, node_images
+from tests.e2e.chart import asking, leftovers, node_images
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install.installing import COMPONENT, METRICS_PORT, ROLE_LABEL, _sum
 from tests.e2e.parts import catalogue, project
@@ -34,6 +34,7 @@ ADMISSION = "admissionregistration.k8s.io/v1"
 ADMINISTRATOR = "admin"
 SCHEDULER = COMPONENT["app.kubernetes.io/component"]
 WEBHOOK = "hami-webhook"
+WEBHOOK_ONLY = "webhookOnly.enabled=true"
 VALUES = {
     "global": {"imageRegistry": node_images.REGISTRY, "imageTag": node_images.TAG},
     "scheduler": {
@@ -190,6 +191,7 @@ def installed(
             stack.callback(_remove_namespace, client, namespace)
         try:
             made.install(*values)
+            asking.await_admission(client, webhook_only=WEBHOOK_ONLY in values)
             yield made
         except BaseException:
             _print(diagnosis(made))

@@ -21,6 +21,7 @@ WRITTEN_BY_US = (
     "hami.io/vgpu-devices-allocated",
     "hami.io/vgpu-mig-allocations",
     "hami.io/vgpu-resize",
+    "hami.io/vgpu-resize-mac",
     "hami.io/bind-phase",
     "hami.io/bind-time",
     "hami.io/grant-mac",

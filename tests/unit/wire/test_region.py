@@ -230,3 +230,36 @@ def test_whatever_stands_behind_the_size_is_read(noise: bytes) -> None:
     found = region.decode_state(data[:16] + noise + data[16 + len(noise) :])
     assert len(found.devices) <= 16
     assert len(found.slots) <= 1024
+
+
+def used_part(data: bytes) -> bytes:
+    return data[: region.state_bytes_used(data[: region.STATE_HEAD_SIZE])]
+
+
+@given(st.lists(st.integers(-2, 3), max_size=8), st.integers(0, (1 << 32) - 1))
+def test_the_used_part_tells_as_much_as_the_whole(pids: list[int], more: int) -> None:
+    usage = region_layout.USAGE.pack(linear=U64, peak=U64)
+    data = state(*(slot(pid, usage) for pid in pids), slots_used=min(len(pids) + more, U64 >> 32))
+    part = used_part(data)
+    assert region.decode_state(part, file_size=len(data)) == region.decode_state(data)
+    if len(pids) + more < 100:
+        assert len(part) < len(data) / 5
+
+
+def test_numbers_as_large_as_they_can_be_are_read() -> None:
+    usage = region_layout.USAGE.pack(overhead=U64, linear=U64, peak=U64)
+    [found] = region.decode_state(state(slot(1, usage))).slots
+    assert found.usage[0].total == 2 * U64
+
+
+@pytest.mark.parametrize(
+    ("data", "file_size", "rule"),
+    [
+        (used_part(state(slot(1)))[:-1], region.STATE_SIZE, "is shorter than 4736 bytes"),
+        (used_part(state(slot(1))), region.STATE_SIZE - 1, "is shorter than 1657904 bytes"),
+        (state()[: region.STATE_HEAD_SIZE - 1], region.STATE_SIZE, "is shorter than"),
+    ],
+)
+def test_a_part_that_is_too_short_is_refused(data: bytes, file_size: int, rule: str) -> None:
+    with pytest.raises(WireError, match=re.escape(rule)):
+        region.decode_state(data, file_size=file_size)

@@ -1,0 +1,102 @@
+"""How this node binds now, late or by its lock, and why (D4, D5).
+
+Looked at when we start, when kubelet or the runtime may be another (the node's status says so, or
+kubelet's socket is new), and when kubelet's checkpoint cannot be read. The last word is cautious:
+until everything is proven the node has a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from hami.agent import capability, checkpoint, runtime_status
+from hami.agent.capability import Mode
+from hami.agent.checkpoint import CheckpointError
+from hami.agent.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.node.layout import NodeLayout
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks without a cause.
+_LOOK_EVERY = 30.0
+
+
+class BindingMode:
+    def __init__(
+        self,
+        layout: NodeLayout,
+        *,
+        binding: str,
+        runtime_endpoint: str,
+        kubelet_version: Callable[[], str],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._layout = layout
+        self._binding = binding
+        self._runtime_endpoint = runtime_endpoint
+        self._kubelet_version = kubelet_version
+        self._on_change = on_change
+        self._look = asyncio.Event()
+        self.mode = Mode(late=False, reason="The agent has just started and has not looked yet.")
+        self.settled = False
+
+    @property
+    def late(self) -> bool:
+        return self.mode.late
+
+    def look(self) -> None:
+        """Look again soon."""
+        self._look.set()
+
+    def unreadable(self, error: str) -> None:
+        """Bind by the lock from now on: nobody can tell whose a start is."""
+        if self._binding != capability.LATE:
+            self._take(Mode(late=False, reason=f"kubelet's checkpoint: {error}"))
+        self.look()
+
+    async def run(self) -> NoReturn:
+        while True:
+            self._look.clear()
+            if self._kubelet_version():
+                await self.decide()
+            try:
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    async def decide(self) -> None:
+        try:
+            runtime: RuntimeStatus | RuntimeStatusError = await runtime_status.detect(
+                self._runtime_endpoint
+            )
+        except RuntimeStatusError as error:
+            runtime = error
+        unreadable: CheckpointError | None = None
+        try:
+            checkpoint.read(self._layout.checkpoint)
+        except CheckpointError as error:
+            unreadable = error
+        self.settled = True
+        self._take(
+            capability.decide(
+                self._binding,
+                kubelet_version=self._kubelet_version(),
+                runtime=runtime,
+                cdi_dir=str(self._layout.cdi_dir),
+                checkpoint_error=unreadable,
+            )
+        )
+
+    def _take(self, mode: Mode) -> None:
+        if mode == self.mode:
+            return
+        self.mode = mode
+        _log.info(
+            "this node binds late" if mode.late else "this node binds by its lock",
+            extra={"reason": mode.reason},
+        )
+        self._on_change()

@@ -1,0 +1,191 @@
+"""HAMi's shared region, decoded: what a container that HAMi's library runs in says of itself.
+
+Two versions are in use (`hami.wire.hami_region_layout`). Every process of the container can write
+the file: numbers are cut to their range and texts to what they may be, nothing else is believed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from hami.wire import errors
+from hami.wire.hami_region_layout import (
+    MAGIC,
+    MAX_DEVICES,
+    MAX_PROCESSES,
+    PROCESS_V0,
+    PROCESS_V1,
+    REGION_V0,
+    REGION_V1,
+    USED_V0,
+    USED_V1,
+    UTIL_V0,
+    UTIL_V1,
+)
+from hami.wire.region_layout import Layout
+
+#: Magic and, in version 1, its number.
+MARK_SIZE = 12
+_UUID_ROOM = 96
+_UUID_SIZE = 40
+_WHOLE = 100
+_WHAT = "HAMi region"
+_REMEDY = "leave it to the container's next process"
+_PID = struct.Struct("<i")
+#: proc_num, utilization_switch, recent_kernel, priority: first behind the slots in both versions.
+_TAIL = struct.Struct("<iiii")
+_U64 = struct.Struct("<Q")
+_NUMBERS = struct.Struct(f"<{MAX_DEVICES}Q")
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a version of the region has what."""
+
+    number: int
+    region: Layout
+    process: Layout
+    used: Layout
+    util: Layout
+
+    @property
+    def tail(self) -> tuple[int, int]:
+        """Offset and size of what stands behind the processes."""
+        start, size = self.region.places["procs"]
+        return start + size, self.region.size - start - size
+
+    @property
+    def head(self) -> int:
+        """Size of what stands before the processes."""
+        return self.region.places["procs"][0]
+
+    def offset(self, name: str) -> int:
+        return self.region.places[name][0]
+
+
+V1 = Version(number=1, region=REGION_V1, process=PROCESS_V1, used=USED_V1, util=UTIL_V1)
+V0 = Version(number=0, region=REGION_V0, process=PROCESS_V0, used=USED_V0, util=UTIL_V0)
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One card, with what the container's active processes have of it together."""
+
+    #: The card's place in the region, which is its index in the container.
+    index: int
+    uuid: str
+    #: Bytes; 0 is no limit.
+    limit: int
+    #: Percent.
+    core_limit: int
+    used: int = 0
+    context: int = 0
+    module: int = 0
+    data: int = 0
+    offset: int = 0
+    #: Percent, as the library measured it.
+    core_used: int = 0
+
+
+class Region(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    devices: tuple[Device, ...]
+    #: Of active processes, as the container sees them.
+    pids: frozenset[int]
+    utilization_switch: int
+    recent_kernel: int
+    priority: int
+    #: Unix seconds; 0 is none.
+    last_kernel_time: int
+
+
+def version_of(mark: bytes, size: int) -> Version:
+    """Tell a region's version by its first bytes and the file's size."""
+    if len(mark) < MARK_SIZE:
+        raise errors.WireError(_WHAT, mark, f"is shorter than {MARK_SIZE} bytes", _REMEDY)
+    magic, major = struct.unpack_from("<iI", mark)
+    if magic != MAGIC:
+        raise errors.WireError(f"{_WHAT}: magic", magic, f"is not {MAGIC}", _REMEDY)
+    if REGION_V0.size <= size < REGION_V1.size:
+        return V0
+    if major == V1.number and size >= REGION_V1.size:
+        return V1
+    raise errors.WireError(
+        f"{_WHAT}: version", major, f"is none that we know in a file of {size} bytes", _REMEDY
+    )
+
+
+def processes_used(tail: bytes) -> int:
+    """Tell how many process slots have been in use, from the part behind them."""
+    return min(max(int(_TAIL.unpack_from(tail)[0]), 0), MAX_PROCESSES)
+
+
+def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Region:
+    """Read a region from its three parts; `processes` are the slots that have been in use."""
+    count = min(_U64.unpack_from(head, version.offset("device_num"))[0], MAX_DEVICES)
+    active = list(_active(version, processes, count))
+    limits = _NUMBERS.unpack_from(head, version.offset("limit"))
+    core_limits = _NUMBERS.unpack_from(head, version.offset("sm_limit"))
+    _, switch, recent_kernel, priority = _TAIL.unpack_from(tail)
+    devices = [
+        _device(index, uuid, limits[index], core_limits[index], active)
+        for index, uuid in enumerate(_uuids(head, version.offset("uuids"), count))
+        if uuid
+    ]
+    return Region(
+        version=version.number,
+        devices=tuple(devices),
+        pids=frozenset(process.pid for process in active),
+        utilization_switch=switch,
+        recent_kernel=recent_kernel,
+        priority=priority,
+        last_kernel_time=_U64.unpack_from(tail, _TAIL.size)[0] if version is V1 else 0,
+    )
+
+
+class _Process(msgspec.Struct, frozen=True):
+    pid: int
+    used: list[dict[str, int | bytes]]
+    util: list[dict[str, int | bytes]]
+
+
+def _active(version: Version, data: bytes, devices: int) -> Iterator[_Process]:
+    layout = version.process
+    status_at = layout.places["status"][0]
+    for start in range(0, len(data) - layout.size + 1, layout.size):
+        (status,) = struct.unpack_from("<i", data, start + status_at)
+        if status:
+            yield _Process(
+                _PID.unpack_from(data, start)[0],
+                list(version.used.rows(data, start + layout.places["used"][0], devices)),
+                list(version.util.rows(data, start + layout.places["device_util"][0], devices)),
+            )
+
+
+def _device(index: int, uuid: str, limit: int, core_limit: int, active: list[_Process]) -> Device:
+    def total(name: str) -> int:
+        return sum(int(process.used[index][name]) for process in active)
+
+    return Device(
+        index=index,
+        uuid=uuid,
+        limit=limit,
+        core_limit=core_limit if 0 < core_limit < _WHOLE else _WHOLE,
+        used=total("total"),
+        context=total("context"),
+        module=total("module"),
+        data=total("data"),
+        offset=total("offset"),
+        core_used=sum(int(process.util[index]["sm"]) for process in active),
+    )
+
+
+def _uuids(head: bytes, start: int, count: int) -> Iterator[str]:
+    """Yield the cards' names; empty where there is none."""
+    for place in range(start, start + count * _UUID_ROOM, _UUID_ROOM):
+        text = head[place : place + _UUID_SIZE].partition(b"\0")[0]
+        try:
+            yield text.decode()
+        except UnicodeDecodeError:
+            yield ""

@@ -1,0 +1,288 @@
+"""The driver's view of a node's GPUs, through NVML.
+
+NVML is reached by nvidia-ml-py alone. Every call may block for milliseconds, or for ever where the
+driver hangs: never on the event loop. What one card refuses concerns that card: it is named in a
+`Problem` or a `NvmlError`, and the others are told as ever.
+
+Cards are asked by index first. NVML's search by UUID walks over all cards, and a dead one on the
+way can make it fail for the living.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import pynvml  # type: ignore[import-untyped]
+
+from hami.node import nvml_cards, nvml_library, nvml_links, nvml_processes
+from hami.node.cards import Card, CardLinks, Problem
+from hami.node.nvml_calls import NvmlError, ask, told
+from hami.node.nvml_processes import GpuProcess, ProcessUtilization
+from hami.node.xid_watch import Xid, XidWatch
+
+__all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "Xid", "XidWatch"]
+
+_WHAT = "NVML"
+_REOPEN_WAITS = 5.0
+
+
+class Nvml:
+    """An open connection to the driver. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._gate = _Gate()
+        self._open = False
+        self._handles: dict[str, Any] = {}
+        #: Who stood where: a lost card does not even tell its name.
+        self._seen: dict[int, str] = {}
+        self._watches = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, driver_root: str = "") -> Self:
+        """Load the driver's library below that root, or where the linker looks, and begin."""
+        try:
+            nvml_library.load(driver_root)
+        except nvml_library.LibraryNotFoundError as error:
+            raise NvmlError(
+                _WHAT,
+                str(error),
+                "install the NVIDIA driver on the node, or name the folder that it is installed "
+                "below by --driver-root",
+            ) from error
+        nvml = cls()
+        ask(_WHAT, pynvml.nvmlInit)
+        nvml._open = True
+        return nvml
+
+    def close(self) -> None:
+        """End it. Where somebody still waits, or a call hangs, the process's end has to do."""
+        with self._gate.alone(_REOPEN_WAITS) as alone:
+            if alone and not self._watches:
+                self._end()
+
+    def reopen(self) -> None:
+        """Look at the machine anew: cards that came back or were changed are seen only so.
+
+        Nobody may wait for XIDs meanwhile. If the driver is gone, every call says so until a later
+        reopen finds it.
+        """
+        if self._watches:
+            raise NvmlError(_WHAT, "somebody waits for XIDs", "close that watch before")
+        with self._gate.alone(_REOPEN_WAITS) as alone:
+            if not alone:
+                raise NvmlError(_WHAT, "a call does not return", "reboot the node")
+            self._end()
+            ask(_WHAT, pynvml.nvmlInit)
+            self._open = True
+
+    def driver_version(self) -> str:
+        with self._gate.together():
+            return str(ask("driver version", pynvml.nvmlSystemGetDriverVersion))
+
+    def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
+        """List the cards that answer, by index, and what is wrong with the others.
+
+        NvmlError: the driver as a whole does not answer.
+        """
+        with self._gate.together():
+            count = ask("number of GPUs", pynvml.nvmlDeviceGetCount)
+            cards: list[Card] = []
+            problems: list[Problem] = []
+            for index in range(count):
+                try:
+                    handle = nvml_cards.handle_at(index)
+                    card, of_parts = nvml_cards.read_card(handle, index)
+                except NvmlError as error:
+                    problems.append(self._problem(index, error))
+                else:
+                    cards.append(card)
+                    problems += of_parts
+                    self._handles[card.uuid] = handle
+                    self._seen[index] = card.uuid
+            return tuple(cards), tuple(problems)
+
+    def links(self, cards: Sequence[Card]) -> tuple[tuple[CardLinks, ...], tuple[Problem, ...]]:
+        """Tell how these cards are joined; a card that does not answer has no links."""
+        with self._gate.together():
+            problems: list[Problem] = []
+            handles: list[tuple[Card, Any]] = []
+            for card in cards:
+                try:
+                    handles.append((card, self._handle(card.uuid)))
+                except NvmlError as error:
+                    problems.append(nvml_cards.problem_of(error))
+            links: list[CardLinks] = []
+            for card, handle in handles:
+                others = [pair for pair in handles if pair[0] is not card]
+                found, failed = nvml_links.read_links(card, handle, others)
+                links.append(found)
+                problems += failed
+            return tuple(links), tuple(problems)
+
+    def probe(self, uuid: str) -> str:
+        """Tell why a card does not answer; empty: it does."""
+        what = f"GPU {uuid}"
+        with self._gate.together():
+            try:
+                handle = self._handle(uuid)
+                told(what, pynvml.nvmlDeviceGetMemoryInfo, handle)
+                told(what, pynvml.nvmlDeviceGetUtilizationRates, handle)
+            except NvmlError as error:
+                return f"{error.text}; {error.remedy}"
+            return ""
+
+    def recovery_action(self, uuid: str) -> int | None:
+        """Tell what the driver wants done before the card is good again, by NVML's number.
+
+        0: nothing. None: this driver or card does not say.
+        """
+        what = f"recovery action of GPU {uuid}"
+        field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+        with self._gate.together():
+            try:
+                values = ask(what, pynvml.nvmlDeviceGetFieldValues, self._handle(uuid), [field])
+            except NvmlError:
+                return None  # whether it answers at all is for `probe` to say
+            if values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+                return None
+            return int(values[0].value.uiVal)
+
+    def memory_used(self, uuid: str) -> int:
+        """Tell the bytes that are taken, without those that the driver keeps for itself."""
+        what = f"memory of GPU {uuid}"
+        with self._gate.together():
+            handle = self._handle(uuid)
+            memory = told(what, pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+            if memory is None:
+                memory = ask(what, pynvml.nvmlDeviceGetMemoryInfo, handle)
+            return int(memory.used)
+
+    def utilization(self, uuid: str) -> tuple[int, int]:
+        """Tell how busy compute and memory are, in percent; NvmlError where it is not told."""
+        with self._gate.together():
+            rates = ask(
+                f"utilization of GPU {uuid}",
+                pynvml.nvmlDeviceGetUtilizationRates,
+                self._handle(uuid),
+            )
+            return int(rates.gpu), int(rates.memory)
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """List the processes on a card and on its MIG devices, by pid."""
+        what = f"processes of GPU {uuid}"
+        with self._gate.together():
+            handle = self._handle(uuid)
+            return nvml_processes.read_processes(what, handle, list(_parts(what, handle)))
+
+    def process_utilization(
+        self, uuid: str, since_us: int = 0
+    ) -> tuple[ProcessUtilization, ...] | None:
+        """Give what each process did on a card, newest sample after `since_us` (driver's clock).
+
+        Nothing where nothing ran; None where card (one that is cut by MIG) or driver do not tell.
+        """
+        with self._gate.together():
+            return nvml_processes.read_utilization(
+                f"processes of GPU {uuid}", self._handle(uuid), since_us
+            )
+
+    def watch_xids(self, uuids: Iterable[str]) -> XidWatch:
+        """Begin to collect XIDs of these cards; the watch names those that send none."""
+        with self._gate.together():
+            handles: dict[str, Any] = {}
+            failed: dict[str, str] = {}
+            for uuid in uuids:
+                try:
+                    handles[uuid] = self._handle(uuid)
+                except NvmlError as error:
+                    failed[uuid] = f"{error.text}; {error.remedy}"
+            watch = XidWatch(handles, closed=self._watch_closed)
+            watch.unsupported.update(failed)
+            with self._lock:
+                self._watches += 1
+            return watch
+
+    def _watch_closed(self) -> None:
+        with self._lock:
+            self._watches -= 1
+
+    def _end(self) -> None:
+        self._handles.clear()
+        if self._open:
+            self._open = False
+            with contextlib.suppress(NvmlError):
+                ask(_WHAT, pynvml.nvmlShutdown)
+
+    def _problem(self, index: int, error: NvmlError) -> Problem:
+        uuid = self._seen.get(index)
+        subject = error.what if uuid is None or uuid in error.what else f"{error.what} ({uuid})"
+        return Problem(subject=subject, rule=error.text, remedy=error.remedy)
+
+    def _handle(self, uuid: str) -> Any:
+        """Find a card, by index before by UUID; the handle stays good until `reopen`."""
+        if (known := self._handles.get(uuid)) is not None:
+            return known
+        for index in range(ask("number of GPUs", pynvml.nvmlDeviceGetCount)):
+            try:
+                handle = nvml_cards.handle_at(index)
+                found = ask(f"UUID of GPU {index}", pynvml.nvmlDeviceGetUUID, handle)
+            except NvmlError as error:
+                if self._seen.get(index) == uuid:
+                    raise NvmlError(
+                        f"GPU {uuid}", error.text, error.remedy, code=error.code
+                    ) from None
+                continue
+            self._handles.setdefault(found, handle)
+            self._seen.setdefault(index, found)
+        if (known := self._handles.get(uuid)) is not None:
+            return known
+        return ask(f"GPU {uuid}", pynvml.nvmlDeviceGetHandleByUUID, uuid)
+
+
+def _parts(what: str, handle: Any) -> Iterator[tuple[Any, int, int]]:
+    mode = told(what, pynvml.nvmlDeviceGetMigMode, handle)
+    if not (mode and mode[0]):
+        return
+    for part in nvml_cards.part_handles(handle, what)[0]:
+        with contextlib.suppress(NvmlError):
+            gpu = ask(what, pynvml.nvmlDeviceGetGpuInstanceId, part)
+            yield part, gpu, ask(what, pynvml.nvmlDeviceGetComputeInstanceId, part)
+
+
+class _Gate:
+    """Lets calls run side by side, but none while NVML is closed and opened."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._alone = False
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self, timeout: float) -> Iterator[bool]:
+        """Give whether all others have ended; if not, they may come again."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone)
+            self._alone = True
+            ended = self._changed.wait_for(lambda: not self._running, timeout)
+        try:
+            yield ended
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()

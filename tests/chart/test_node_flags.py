@@ -1,0 +1,161 @@
+"""`hami agent` and `hami monitor` understand what the chart tells them on a GPU node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hami.agent.settings import Settings as AgentSettings
+from hami.cli import agent_flags, flags, monitor_flags
+from hami.monitor.settings import Settings as MonitorSettings
+from hami.vendors import device_config
+from tests.chart import rendering
+from tests.chart.rendering import Rendered
+
+NODE = "node-1"
+SOCKETS = (
+    "/host/run/containerd/containerd.sock",
+    "/host/run/crio/crio.sock",
+    "/host/run/k3s/containerd/containerd.sock",
+)
+
+
+def environment(rendered: Rendered, container: str) -> dict[str, str]:
+    """Give a container's variables, as they are on the node NODE."""
+    given = rendered.container("DaemonSet", "hami-device-plugin", container)["env"]
+    fields = {"spec.nodeName": NODE}
+    return {
+        each["name"]: each["value"]
+        if "value" in each
+        else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in given
+    }
+
+
+def agent(rendered: Rendered) -> AgentSettings:
+    container = rendered.container("DaemonSet", "hami-device-plugin", "device-plugin")
+    command, *arguments = container["args"]
+    assert command == "agent"
+    given = environment(rendered, "device-plugin")
+    resolved = flags.resolve(agent_flags.TABLE, arguments, given)
+    assert resolved.warnings == ()
+    return resolved.settings
+
+
+def monitor(rendered: Rendered) -> MonitorSettings:
+    container = rendered.container("DaemonSet", "hami-device-plugin", "vgpu-monitor")
+    command, *arguments = container["args"]
+    assert command == "monitor"
+    given = environment(rendered, "vgpu-monitor")
+    resolved = flags.resolve(monitor_flags.TABLE, arguments, given)
+    assert resolved.warnings == ()
+    return resolved.settings
+
+
+def changed(settings: msgspec.Struct) -> dict[str, Any]:
+    """Give what differs from the program's own defaults."""
+    usual = msgspec.structs.asdict(type(settings)())
+    given = msgspec.structs.asdict(settings)
+    return {name: value for name, value in given.items() if value != usual[name]}
+
+
+def test_the_agent_is_told_where_things_are_and_keeps_its_other_defaults() -> None:
+    assert changed(agent(rendering.render())) == {
+        "node_name": NODE,
+        "runtime_endpoint": ",".join(SOCKETS),
+        "device_config_file": "/etc/hami/config/device-config.yaml",
+        "node_config_file": "/etc/hami/node/config.json",
+    }
+
+
+def test_the_monitor_is_told_its_node_and_keeps_its_defaults() -> None:
+    assert changed(monitor(rendering.render())) == {"node_name": NODE}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"migStrategy": "mixed"}, {"mig_strategy": "mixed"}),
+        (
+            {"enableGetPreferredAllocation": False},
+            {"enable_get_preferred_allocation": False},
+        ),
+        ({"advertiseShares": True}, {"advertise_shares": True}),
+        ({"binding": "lock"}, {"binding": "lock"}),
+        ({"driverInjection": "runtime"}, {"driver_injection": "runtime"}),
+        ({"allowUnsignedGrants": True}, {"allow_unsigned_grants": True}),
+        ({"evictRefused": True}, {"evict_refused": True}),
+        ({"uncontrolledNamespaces": ["a", "b"]}, {"uncontrolled_namespaces": "a,b"}),
+        ({"quarantine": "1h30m"}, {"quarantine": 5400.0}),
+        ({"disableHealthChecks": "all"}, {"disable_health_checks": "all"}),
+        ({"enableHealthChecks": "13,31"}, {"enable_health_checks": "13,31"}),
+        ({"pluginPath": "/data/kubelet/device-plugins"}, {"kubelet_dir": "/data/kubelet"}),
+        ({"cdiDir": "/etc/cdi"}, {"cdi_dir": "/etc/cdi"}),
+        ({"nvidiaCdiDirs": ["/opt/cdi"]}, {"nvidia_cdi_dirs": "/opt/cdi"}),
+        ({"stateDir": "/data/hami"}, {"state_dir": "/data/hami"}),
+        ({"runDir": "/run/cards"}, {"run_dir": "/run/cards"}),
+        (
+            {"runtimeEndpoint": "unix:///var/snap/run/containerd.sock"},
+            {"runtime_endpoint": "/host/var/snap/run/containerd.sock"},
+        ),
+        ({"nvidiaDriverRoot": "/run/nvidia/driver"}, {"driver_root": "/driver-root"}),
+        ({"nvidiaDriverRoot": None}, {"driver_root": ""}),
+        ({"metricsBindAddress": ":9000"}, {"metrics_bind_address": ":9000"}),
+        ({"extraArgs": ["--debug"]}, {"debug": True}),
+        ({"extraEnvs": {"HAMI_POD_WAIT": "7s"}}, {"pod_wait": 7.0}),
+    ],
+)
+def test_a_value_becomes_a_setting_of_the_agent(
+    values: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    given = {f"devicePlugin.{name}": value for name, value in values.items()}
+    told = msgspec.structs.asdict(agent(rendering.render(given)))
+    assert {name: told[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"legacyMetrics": True}, {"legacy_metrics": True}),
+        ({"devicePlugin.monitor.resyncInterval": "1h"}, {"hami_resync_interval": 3600.0}),
+        ({"devicePlugin.stateDir": "/data/hami"}, {"state_dir": "/data/hami"}),
+        ({"devicePlugin.runDir": "/run/cards"}, {"run_dir": "/run/cards"}),
+        ({"devicePlugin.nvidiaDriverRoot": "/"}, {"driver_root": "/driver-root"}),
+        ({"devicePlugin.monitor.extraArgs": ["--debug"]}, {"debug": True}),
+        ({"devicePlugin.monitor.extraEnvs": {"HAMI_DEBUG": True}}, {"debug": True}),
+    ],
+)
+def test_a_value_becomes_a_setting_of_the_monitor(
+    values: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    told = msgspec.structs.asdict(monitor(rendering.render(values)))
+    assert {name: told[name] for name in expected} == expected
+
+
+def test_both_look_for_the_library_where_the_scheduler_says_it_is() -> None:
+    elsewhere = {"global.gpuHookPath": "/opt/hook", "devicePlugin.libPath": "/opt/hook/vgpu"}
+    rendered = rendering.render(elsewhere)
+    scheduler = rendered.flags("Deployment", "hami-scheduler", "vgpu-scheduler-extender")
+    assert agent(rendered).hook_path == scheduler["hook-path"] == "/opt/hook"
+    assert monitor(rendered).hook_path == "/opt/hook"
+
+
+def test_agent_and_scheduler_read_one_file_about_devices_and_one_key() -> None:
+    rendered = rendering.render({"scheduler.grantKey.existingSecret": "mine"})
+    kinds = (("DaemonSet", "hami-device-plugin"), ("Deployment", "hami-scheduler"))
+    sources = [
+        {
+            name: volume.get("configMap", volume.get("secret"))
+            for name in ("config", "grant-key")
+            for volume in rendered.pod(kind, workload)["spec"]["volumes"]
+            if volume["name"] == name
+        }
+        for kind, workload in kinds
+    ]
+    assert sources[0]["config"] == sources[1]["config"]
+    assert {each["grant-key"]["secretName"] for each in sources} == {"mine"}
+    data = rendered.one("ConfigMap", sources[0]["config"]["name"])["data"]
+    told = device_config.parse(data["device-config.yaml"], source="the chart")
+    assert told.nvidia.device_split_count == 10

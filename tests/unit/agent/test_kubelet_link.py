@@ -1,0 +1,228 @@
+"""The agent stays registered, whatever happens to kubelet, to the sockets and to their folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import uvloop
+
+from hami.agent.kubelet_link import KubeletLink
+from hami.node.layout import NodeLayout
+from tests.e2e.kubelet_api.device_plugin import Device, Registration
+from tests.unit.agent.kubelet_rig import (
+    PATIENCE,
+    RESOURCE,
+    Kubelet,
+    Listed,
+    Plugin,
+    served,
+    short_folder,
+)
+
+
+@pytest.fixture
+def layout() -> Iterator[NodeLayout]:
+    with short_folder() as folder:
+        yield NodeLayout(kubelet_dir=folder)
+
+
+def own(layout: NodeLayout) -> pathlib.Path:
+    return layout.device_plugins / "hami.sock"
+
+
+@contextlib.asynccontextmanager
+async def linked(
+    layout: NodeLayout, plugin: Plugin | None = None, *, deaf_after: float = 1e6
+) -> AsyncIterator[KubeletLink]:
+    link = KubeletLink(
+        layout, plugin or Plugin("a"), "hami", look_every=0.01, deaf_after=deaf_after
+    )
+    running = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        await link.stop()
+        await running
+
+
+@contextlib.asynccontextmanager
+async def serving(kubelet: Kubelet) -> AsyncIterator[None]:
+    await kubelet.start()
+    try:
+        yield
+    finally:
+        await kubelet.stop()
+
+
+async def until(link: KubeletLink, problem: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while problem not in link.problem or (not problem and link.problem):
+            await asyncio.sleep(0.005)
+
+
+async def test_it_registers_and_is_listened_to(layout: NodeLayout) -> None:
+    kubelet, plugin = Kubelet(layout), Plugin("a", "b")
+    async with serving(kubelet), linked(layout, plugin) as link:
+        registration, client = await kubelet.plugin()
+        assert registration == Registration(
+            "hami.sock", RESOURCE, pre_start_required=True, preferred_allocation=True
+        )
+        assert await kubelet.listed() == (Device("a"), Device("b"))
+        plugin.listed.set([Listed("a", healthy=False)])
+        assert await kubelet.listed() == (Device("a", "Unhealthy"),)
+        await client.pre_start(["a"])
+        await until(link, "")
+        assert link.registered
+    assert not link.registered
+    assert not own(layout).exists()
+
+
+@pytest.mark.parametrize("tidy", [True, False])
+async def test_every_new_kubelet_is_registered_with(layout: NodeLayout, *, tidy: bool) -> None:
+    kubelet = Kubelet(layout)
+    await kubelet.start()
+    async with linked(layout):
+        for _restart in range(4):
+            _, client = await kubelet.plugin()
+            assert await kubelet.listed() == (Device("a"),)
+            assert len(await client.allocate(["a"])) == 1
+            await kubelet.stop()
+            await kubelet.start(tidy=tidy)
+        await kubelet.plugin()
+        await kubelet.stop()
+
+
+async def test_a_socket_of_ours_that_is_gone_is_made_again(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet), linked(layout):
+        for _time in range(3):
+            await kubelet.plugin()
+            own(layout).unlink()
+        _, client = await kubelet.plugin()
+        assert len(await client.allocate(["a"])) == 1
+
+
+async def test_a_kubelet_that_does_not_listen_is_registered_with_again(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout, listens=False)
+    async with serving(kubelet), linked(layout, deaf_after=0.02):
+        for _time in range(3):
+            await kubelet.plugin()
+
+
+async def test_a_kubelet_that_listens_is_left_alone(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet), linked(layout, deaf_after=0.2) as link:
+        await kubelet.plugin()
+        await kubelet.listed()
+        await until(link, "")
+        await asyncio.sleep(0.5)
+        assert kubelet.registrations.empty()
+
+
+async def test_a_missing_kubelet_is_said_once_and_waited_for(
+    layout: NodeLayout, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with linked(layout) as link:
+        await until(link, f"{layout.kubelet_socket} is missing")
+        await asyncio.sleep(0.1)  # several looks
+        told = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert len(told) == 1
+        assert not link.registered
+        kubelet = Kubelet(layout)
+        async with serving(kubelet):
+            await kubelet.plugin()
+            await until(link, "")
+        layout.kubelet_socket.unlink(missing_ok=True)
+        await until(link, "is missing")
+
+
+async def test_a_kubelet_that_refuses_is_named_and_asked_again(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    kubelet.refusing = "no such resource"
+    async with serving(kubelet), linked(layout) as link:
+        await until(link, "kubelet did not register nvidia.com/gpu: ")
+        assert "no such resource" in link.problem
+        kubelet.refusing = ""
+        await kubelet.plugin()
+        await until(link, "")
+
+
+async def test_a_dead_kubelets_socket_is_named_and_the_next_one_taken(layout: NodeLayout) -> None:
+    layout.device_plugins.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(layout.kubelet_socket))
+    async with linked(layout) as link:
+        await until(link, "UNAVAILABLE")
+        kubelet = Kubelet(layout)
+        async with serving(kubelet):
+            await kubelet.plugin()
+            await until(link, "")
+
+
+async def test_a_dead_agents_socket_is_taken_over(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(own(layout)))
+        async with linked(layout):
+            await kubelet.plugin()
+            assert await kubelet.listed() == (Device("a"),)
+
+
+async def test_another_agent_on_our_socket_is_not_fought(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet), linked(layout) as link:
+        await kubelet.plugin()
+        await until(link, "")
+        async with served(own(layout)):
+            await until(link, f"another process serves on {own(layout)}")
+            taken = own(layout).stat().st_ino
+            await asyncio.sleep(0.1)
+            assert own(layout).stat().st_ino == taken
+        await kubelet.plugin()
+        await until(link, "")
+
+
+async def test_a_path_that_no_socket_can_have_is_named(tmp_path: pathlib.Path) -> None:
+    layout = NodeLayout(kubelet_dir=tmp_path / ("x" * 100))
+    layout.device_plugins.mkdir(parents=True)
+    layout.kubelet_socket.touch()
+    async with linked(layout) as link:
+        await until(link, "has at most 107 bytes; move --kubelet-dir")
+
+
+async def test_a_stop_before_the_start_ends_it_at_once(layout: NodeLayout) -> None:
+    link = KubeletLink(layout, Plugin(), "hami")
+    await link.stop()
+    async with asyncio.timeout(PATIENCE):
+        await link.run()
+    assert not layout.device_plugins.exists()
+
+
+async def test_a_cancelled_link_leaves_no_socket(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet):
+        running = asyncio.create_task(KubeletLink(layout, Plugin("a"), "hami").run())
+        await kubelet.plugin()
+        assert own(layout).exists()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert not own(layout).exists()
+
+
+def test_it_runs_on_the_loop_that_our_processes_have(layout: NodeLayout) -> None:
+    async def case() -> None:
+        kubelet = Kubelet(layout)
+        async with serving(kubelet), linked(layout):
+            _, client = await kubelet.plugin()
+            assert await kubelet.listed() == (Device("a"),)
+            assert len(await client.allocate(["a"])) == 1
+
+    uvloop.run(case())

@@ -1,0 +1,388 @@
+"""A container is prepared whole, once, and in an order that never shows half of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hami.agent.prepare import EditMount, PrepareError
+from hami.node import files
+from hami.wire import region
+from tests.unit.agent.preparing import CARD_MEMORY, FIRST, SECOND, TOKEN, Desk, grant
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def policy(desk: Desk) -> region.Policy:
+    return region.decode_policy(desk.layout.policy(TOKEN).read_bytes())
+
+
+def stamps(desk: Desk) -> dict[str, tuple[int, int]]:
+    """Everything of the token, so that a file written twice shows."""
+    return {
+        str(path.relative_to(desk.root)): (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in desk.root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_share_becomes_policy_state_and_spec(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(priority=0, generation=3), cdi=True)
+    assert policy(desk) == region.Policy(
+        generation=3,
+        devices=(region.PolicyDevice(uuid=FIRST, memory_limit=4000 * MIB, core_limit=30),),
+        priority=0,
+        pod_uid="uid-1",
+        pod_namespace="team",
+        pod_name="pod",
+        container="main",
+    )
+    assert desk.layout.state(TOKEN).read_bytes() == b""
+    library = f"/hook/vgpu/lib/{'ab' * 32}/libvgpu.so"
+    inside = f"{desk.root}/hook/vgpu"
+    spec = desk.layout.spec(TOKEN).read_text()
+    assert f'"containerPath":"{inside}/libvgpu.so"' in spec  # the same path in the container
+    assert desk.spec() == {
+        "cdiVersion": "0.5.0",
+        "kind": "hami.io/vgpu",
+        "devices": [
+            {
+                "name": TOKEN,
+                "containerEdits": {
+                    "env": [
+                        f"NVIDIA_VISIBLE_DEVICES={FIRST}",
+                        "CUDA_DEVICE_MEMORY_LIMIT_0=4000m",
+                        "CUDA_DEVICE_SM_LIMIT=30",
+                        "LIBCUDA_LOG_LEVEL=1",
+                    ],
+                    "mounts": [
+                        mount(library, "/hook/vgpu/libvgpu.so"),
+                        mount(f"/hook/vgpu/tokens/{TOKEN}", "/hook/vgpu/policy"),
+                        mount("/hook/vgpu/ld.so.preload", "/etc/ld.so.preload"),
+                        mount(f"/run/state/{TOKEN}/state", "/hook/vgpu/state", "rw"),
+                    ],
+                },
+            }
+        ],
+    }
+
+
+def mount(host: str, container: str, access: str = "ro") -> dict[str, Any]:
+    options = [access, "nosuid", "nodev", "bind"]
+    return {"hostPath": host, "containerPath": container, "options": options}
+
+
+def test_without_cdi_the_caller_gets_env_and_mounts_and_there_is_no_spec(desk: Desk) -> None:
+    edits = desk.preparer.prepare(desk.share(), cdi=False)
+    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == FIRST
+    assert [each.container for each in edits.mounts if not each.read_only] == [
+        f"{desk.layout.inside}/state"
+    ]
+    assert EditMount(str(desk.layout.preload), "/etc/ld.so.preload") in edits.mounts
+    assert policy(desk).generation == 1
+    assert not desk.layout.cdi_dir.exists()
+
+
+def test_the_same_again_writes_nothing_and_a_new_generation_only_the_policy(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    first = stamps(desk)
+    desk.preparer.prepare(desk.share(), cdi=True)
+    desk.configure()
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert stamps(desk) == first
+    desk.preparer.prepare(desk.share(generation=2), cdi=True)
+    changed = {path for path, stamp in stamps(desk).items() if first[path] != stamp}
+    assert changed == {f"hook/vgpu/tokens/{TOKEN}/policy"}
+    assert policy(desk).generation == 2
+
+
+def test_what_a_reboot_took_is_made_again(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    before = desk.spec()
+    desk.states.remove(TOKEN)
+    desk.layout.spec(TOKEN).unlink()
+    desk.layout.cdi_dir.rmdir()
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert desk.spec() == before
+    assert desk.layout.state(TOKEN).is_file()
+
+
+def test_a_state_file_in_use_is_left_as_it_is(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    desk.layout.state(TOKEN).write_bytes(b"accounts")
+    desk.preparer.prepare(desk.share(generation=2), cdi=True)
+    assert desk.layout.state(TOKEN).read_bytes() == b"accounts"
+    assert desk.layout.state(TOKEN).stat().st_mode & 0o777 == 0o666
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\0" * region.POLICY_SIZE])
+def test_a_damaged_policy_is_made_good(desk: Desk, damage: bytes) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    desk.layout.policy(TOKEN).write_bytes(damage)
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert policy(desk).generation == 1
+
+
+def test_a_change_always_has_a_higher_generation(desk: Desk) -> None:
+    """Running processes take over nothing else: also when the ledger's count was lost."""
+    desk.preparer.prepare(desk.share(generation=5), cdi=True)
+    desk.preparer.prepare(desk.share(generation=1), cdi=True)
+    assert policy(desk).generation == 5
+    desk.preparer.prepare(desk.share(grant(memory=5000), generation=1), cdi=True)
+    assert (policy(desk).generation, policy(desk).devices[0].memory_limit) == (6, 5000 * MIB)
+    desk.configure(core_policy="force")
+    desk.preparer.prepare(desk.share(grant(memory=5000), generation=6), cdi=True)
+    assert (policy(desk).generation, policy(desk).flags) == (7, region.Flag.FORCE_CORES)
+
+
+def test_several_cards_and_several_grants_of_one(desk: Desk) -> None:
+    grants = grant(SECOND, 1000, 10), grant(FIRST, 2000, 0), grant(SECOND, 500, 95)
+    desk.preparer.prepare(desk.share(*grants), cdi=True)
+    devices = [
+        (each.uuid, each.memory_limit // MIB, each.core_limit) for each in policy(desk).devices
+    ]
+    assert devices == [(SECOND, 1500, 100), (FIRST, 2000, 0)]
+    env = desk.env()
+    assert env["NVIDIA_VISIBLE_DEVICES"] == f"{SECOND},{FIRST}"
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1500m"
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "2000m"
+    assert env["CUDA_DEVICE_SM_LIMIT"] == "100"
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "env"),
+    [
+        ({}, region.Flag(0), {}),
+        (
+            {"oversubscribe": True},
+            region.Flag.OVERSUBSCRIBE,
+            {"CUDA_OVERSUBSCRIBE": "true"},
+        ),
+        (
+            {"core_policy": "force"},
+            region.Flag.FORCE_CORES,
+            {"GPU_CORE_UTILIZATION_POLICY": "force"},
+        ),
+        (
+            {"core_policy": "disable"},
+            region.Flag.IGNORE_CORES,
+            {"GPU_CORE_UTILIZATION_POLICY": "disable"},
+        ),
+        (
+            {"core_policy": "force", "disable_core_limit": True},
+            region.Flag.IGNORE_CORES,
+            {"GPU_CORE_UTILIZATION_POLICY": "disable"},
+        ),
+    ],
+)
+def test_settings_are_told_in_both_ways(
+    tmp_path: Path, config: dict[str, Any], flags: region.Flag, env: dict[str, str]
+) -> None:
+    desk = Desk(tmp_path, **config)
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert policy(desk).flags == flags
+    names = ("CUDA_OVERSUBSCRIBE", "GPU_CORE_UTILIZATION_POLICY")
+    assert {name: value for name, value in desk.env().items() if name in names} == env
+
+
+def test_the_log_level_is_the_nodes(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, log_level=4)
+    assert desk.preparer.prepare(desk.share(), cdi=False).env["LIBCUDA_LOG_LEVEL"] == "4"
+
+
+def bare(desk: Desk) -> bool:
+    """Whether the container gets its cards and nothing else."""
+    edits = desk.edits()
+    folder = list(desk.layout.token_folder(TOKEN).iterdir())
+    names = {name for name in desk.env() if name != "NVIDIA_VISIBLE_DEVICES"}
+    return not (edits.get("mounts") or folder or names or desk.layout.state(TOKEN).exists())
+
+
+@pytest.mark.parametrize("cores", [0, 100])
+def test_whole_cards_come_alone(desk: Desk, cores: int) -> None:
+    whole = [grant(uuid, CARD_MEMORY, cores) for uuid in (FIRST, SECOND)]
+    desk.preparer.prepare(desk.share(*whole), cdi=True)
+    assert bare(desk)
+    assert desk.env()["NVIDIA_VISIBLE_DEVICES"] == f"{FIRST},{SECOND}"
+
+
+def test_an_exempt_container_gets_no_limiter(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(exempt=True), cdi=True)
+    assert bare(desk)
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [
+        [grant(memory=CARD_MEMORY - 1, cores=0)],
+        [grant(memory=CARD_MEMORY, cores=99)],
+        [grant(memory=CARD_MEMORY, cores=0), grant(SECOND, 1000, 0)],
+    ],
+)
+def test_a_part_of_any_card_is_limited(desk: Desk, grants: list[Any]) -> None:
+    desk.preparer.prepare(desk.share(*grants), cdi=True)
+    assert [each.uuid for each in policy(desk).devices] == [each.uuid for each in grants]
+
+
+def test_where_memory_is_overcommitted_no_card_is_whole(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, oversubscribe=True)
+    desk.preparer.prepare(desk.share(grant(memory=CARD_MEMORY, cores=100)), cdi=True)
+    assert policy(desk).devices[0].memory_limit == CARD_MEMORY * MIB
+
+
+def test_who_was_limited_stays_so_when_the_share_grows_to_the_card(desk: Desk) -> None:
+    """Without a policy the container's new processes would get no card."""
+    desk.preparer.prepare(desk.share(), cdi=True)
+    grown = desk.share(grant(memory=CARD_MEMORY, cores=100), generation=2)
+    desk.preparer.prepare(grown, cdi=True)
+    assert policy(desk).devices[0].memory_limit == CARD_MEMORY * MIB
+    assert "/etc/ld.so.preload" in [each["containerPath"] for each in desk.edits()["mounts"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"token": "../../../etc"}, "none of ours"),
+        ({"grants": ()}, "granted no card"),
+        ({"grants": (grant("GPU-gone"),)}, "GPU-gone is none of this node's cards"),
+        ({"grants": (grant(memory=0),)}, "MiB of memory: a share needs some"),
+        ({"name": "n" * 300}, "printable ASCII"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_leaves_no_spec(
+    desk: Desk, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(PrepareError, match=says) as error:
+        desk.preparer.prepare(msgspec.structs.replace(desk.share(), **changes), cdi=True)
+    assert "container main of pod team/" in str(error.value)
+    assert error.value.remedy
+    assert not desk.layout.cdi_dir.exists()
+
+
+def test_a_limited_container_is_prepared_again_without_the_driver(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    before = stamps(desk)
+    desk.devices.clear()
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert stamps(desk) == before
+
+
+@pytest.mark.parametrize("fails", ["policy", "state", "spec"])
+def test_a_full_disk_leaves_no_spec_without_its_policy(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    write = files.write_atomic
+
+    def full(path: Path, content: bytes, **how: Any) -> None:
+        if path == getattr(desk.layout, fails)(TOKEN):
+            raise OSError(28, "No space left on device", str(path))
+        write(path, content, **how)
+
+    def no_state(token: str) -> Path:
+        raise OSError(28, "No space left on device", "state")
+
+    monkeypatch.setattr(files, "write_atomic", full)
+    if fails == "state":
+        monkeypatch.setattr(desk.states, "ensure", no_state)
+    with pytest.raises(PrepareError, match="No space left on device"):
+        desk.preparer.prepare(desk.share(), cdi=True)
+    assert not desk.layout.spec(TOKEN).exists()
+    monkeypatch.undo()
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert policy(desk).generation == 1
+    assert desk.layout.spec(TOKEN).exists()
+
+
+def test_a_policy_that_is_lost_and_cannot_be_made_takes_the_spec_along(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    desk.layout.policy(TOKEN).unlink()
+
+    def full(path: Path, content: bytes, **how: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(files, "write_atomic", full)
+    with pytest.raises(PrepareError):
+        desk.preparer.prepare(desk.share(), cdi=True)
+    assert not desk.layout.spec(TOKEN).exists()
+
+
+def test_the_spec_comes_last_and_goes_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    kinds = {desk.layout.policy(TOKEN): "policy", desk.layout.spec(TOKEN): "spec"}
+    write, ensure, remove = files.write_atomic, desk.states.ensure, desk.states.remove
+
+    def written(path: Path, content: bytes, **how: Any) -> None:
+        order.append(f"write {kinds[path]}")
+        write(path, content, **how)
+
+    def ensured(token: str) -> Path:
+        order.append("write state")
+        return ensure(token)
+
+    def removed(token: str) -> None:
+        order.append("remove state")
+        assert not desk.layout.spec(TOKEN).exists()
+        assert desk.layout.policy(TOKEN).exists()
+        remove(token)
+
+    monkeypatch.setattr(files, "write_atomic", written)
+    monkeypatch.setattr(desk.states, "ensure", ensured)
+    monkeypatch.setattr(desk.states, "remove", removed)
+    desk.preparer.prepare(desk.share(), cdi=True)
+    desk.preparer.forget(TOKEN)
+    assert order == ["write policy", "write state", "write spec", "remove state"]
+
+
+def test_forgetting_leaves_nothing_and_can_be_repeated(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    assert desk.preparer.tokens() == {TOKEN}
+    for _ in range(2):
+        desk.preparer.forget(TOKEN)
+        assert desk.preparer.tokens() == frozenset()
+        assert [path for path in desk.root.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("left", ["spec", "state", "folder"])
+def test_a_token_of_which_only_a_part_is_left_is_known_and_forgotten(desk: Desk, left: str) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+    if left != "spec":
+        desk.layout.spec(TOKEN).unlink()
+    if left != "state":
+        desk.states.remove(TOKEN)
+    if left != "folder":
+        desk.layout.policy(TOKEN).unlink()
+        desk.layout.token_folder(TOKEN).rmdir()
+    assert desk.preparer.tokens() == {TOKEN}
+    desk.preparer.forget(TOKEN)
+    assert desk.preparer.tokens() == frozenset()
+
+
+def test_nothing_outside_is_ever_removed(desk: Desk) -> None:
+    outside = desk.layout.tokens / "keep"
+    outside.mkdir(parents=True)
+    with pytest.raises(PrepareError, match="none of ours"):
+        desk.preparer.forget("keep")
+    assert outside.is_dir()
+    assert desk.preparer.tokens() == frozenset()
+
+
+def test_others_in_the_container_can_read_whatever_the_umask(desk: Desk) -> None:
+    before = os.umask(0o077)
+    try:
+        desk.preparer.prepare(desk.share(), cdi=True)
+    finally:
+        os.umask(before)
+    assert desk.layout.token_folder(TOKEN).stat().st_mode & 0o777 == 0o755
+    assert desk.layout.policy(TOKEN).stat().st_mode & 0o777 == 0o644
+    assert desk.layout.spec(TOKEN).stat().st_mode & 0o777 == 0o644
