@@ -204,6 +204,8 @@ class Agent:
 
     def tell(self) -> None:
         """Have kubelet and the API server hear of what is so now."""
+        if not self.cards.asked:
+            return  # an empty list would take every free device from kubelet for a moment
         offered = not self.cards.missing
         inventory = self.cards.inventory
         devices = inventory.devices if offered else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -18,6 +18,7 @@ from hami.agent.checkpoint import CheckpointError
 from hami.agent.errors import RefusalError
 from hami.agent.pod_resources import PodResourcesError
 from hami.node.layout import NodeLayout
+from hami.node.record import Record
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,37 @@ class Identity:
             )
         ((uid, held_by),) = found.items()
         return Claim(uid=uid, held=tuple(held_by))
+
+    async def claim_of_known(
+        self, device_ids: frozenset[str], records: Iterable[Record]
+    ) -> Claim | None:
+        """Return who holds these ids by our own ledger, where kubelet's file cannot be read.
+
+        kubelet's memory must not say otherwise. None: it is not certain.
+        """
+        candidates = []
+        for record in records:
+            held = tuple(
+                Held(
+                    token=token.token,
+                    container=token.container,
+                    device_ids=device_ids,
+                    cdi=token.cdi,
+                )
+                for token in record.tokens
+                if frozenset(token.device_ids) == device_ids
+            )
+            if held:
+                candidates.append((record, Claim(uid=record.uid, held=held)))
+        holders = await self._holders() or {}
+        owners = {(space, pod) for id_ in device_ids for space, pod, _ in holders.get(id_, ())}
+        if owners:
+            candidates = [
+                (record, claim)
+                for record, claim in candidates
+                if owners == {(record.namespace, record.name)}
+            ]
+        return candidates[0][1] if len(candidates) == 1 else None
 
     async def cross_check(self, device_ids: frozenset[str], *, namespace: str, name: str) -> None:
         """Refuse if kubelet's memory says that the ids are another pod's."""

@@ -93,7 +93,10 @@ class Binder:
             claim = self._identity.claim(device_ids)
         except CheckpointError as error:
             self._unreadable(str(error))
-            raise RefusalError("kubelet's device checkpoint", str(error)) from error
+            known = await self._identity.claim_of_known(device_ids, self._shares.ledger.records())
+            if known is None:
+                raise RefusalError("kubelet's device checkpoint", str(error)) from error
+            claim = known
         try:
             async with self._turn_of(claim.uid):
                 record, fresh = await self._bind(claim, device_ids)

@@ -52,6 +52,8 @@ class NodeCards:
         )
         #: Set once the driver has listed its cards.
         self.known = asyncio.Event()
+        #: Whether anything is known yet, good or bad.
+        self.asked = False
         #: Why nothing is offered; empty: see the inventory.
         self.missing = "the driver has not been asked yet"
         self._inventory: Inventory | None = None
@@ -120,12 +122,14 @@ class NodeCards:
         self._scores = pair_scores.encode(pairs) if len(pairs) > 1 else ""
         for note in notes:
             self._say("AsymmetricGPUP2PLink", note)
-        if self.missing:
+        returned = bool(self.missing)
+        if returned:
             _log.info("the driver answers", extra={"cards": len(cards)})
         self.missing = ""
-        self._build()
+        self.asked = True
+        self._build(returned=returned)
 
-    def _build(self) -> None:
+    def _build(self, *, returned: bool = False) -> None:
         before = self._inventory
         self._inventory = inventory.build(
             self._known.values(), self._problems, self.config, self._is_healthy
@@ -133,7 +137,7 @@ class NodeCards:
         for note in self._inventory.notes:
             self._say("GPUNotOffered", note)
         self.known.set()
-        if self._inventory != before:
+        if self._inventory != before or returned:
             self._on_change()
 
     def _is_healthy(self, uuid: str) -> bool:
@@ -154,6 +158,7 @@ class NodeCards:
             _log.error("no card is offered", extra={"why": why})
             self._warn(reason, f"no card is offered: {why}")
         self.missing = why
+        self.asked = True
         self._on_change()
 
     def _say(self, reason: str, note: str) -> None:

@@ -47,7 +47,11 @@ class Meaning:
 
 
 _CHECK_PROGRAM = "look for the bug in the program that ran"
-_RESET = "stop what runs on the card, then reset it (`nvidia-smi --gpu-reset`) or reboot the node"
+#: Agents count as well: whoever has the driver open keeps it from being reset.
+_RESET = (
+    "stop what runs on the card and the agents that watch it, then reset it (`nvidia-smi "
+    "--gpu-reset`), or reboot the node"
+)
 _RESET_OR_REPLACE = f"{_RESET}; if it comes again have the card examined"
 _REBOOT = "drain and reboot the node; if it comes again check seating, power and cooling, then card"
 _REST = "nothing, if it stays alone; if it comes again and again have the card examined"

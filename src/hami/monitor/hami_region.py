@@ -38,6 +38,7 @@ _PID = struct.Struct("<i")
 #: proc_num, utilization_switch, recent_kernel, priority: first behind the slots in both versions.
 _TAIL = struct.Struct("<iiii")
 _U64 = struct.Struct("<Q")
+_I64 = struct.Struct("<q")
 _NUMBERS = struct.Struct(f"<{MAX_DEVICES}Q")
 
 
@@ -140,7 +141,7 @@ def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Regi
         utilization_switch=switch,
         recent_kernel=recent_kernel,
         priority=priority,
-        last_kernel_time=_U64.unpack_from(tail, _TAIL.size)[0] if version is V1 else 0,
+        last_kernel_time=max(_I64.unpack_from(tail, _TAIL.size)[0], 0) if version is V1 else 0,
     )
 
 
@@ -185,7 +186,5 @@ def _uuids(head: bytes, start: int, count: int) -> Iterator[str]:
     """Yield the cards' names; empty where there is none."""
     for place in range(start, start + count * _UUID_ROOM, _UUID_ROOM):
         text = head[place : place + _UUID_SIZE].partition(b"\0")[0]
-        try:
-            yield text.decode()
-        except UnicodeDecodeError:
-            yield ""
+        name = text.decode("ascii", errors="replace")
+        yield name if name.isascii() and name.isprintable() else ""

@@ -1,8 +1,8 @@
 """The node in Prometheus' text format: its cards, and what containers have of them.
 
-Names and labels are HAMi's, so that its dashboards work, and those of our own that it does not have:
-compute by container, use above the limit, use that nobody manages. The old names come too when
-asked for. Written by hand: a client library would take longer for it than for all the reading.
+Names and labels are HAMi's, so that its dashboards work; of our own are compute by container, use
+above the limit and use that nobody manages. The old names come too when asked for. Written by hand:
+a client library would take longer for it than all the reading does.
 """
 
 from __future__ import annotations

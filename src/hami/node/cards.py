@@ -7,7 +7,7 @@ to pods is decided elsewhere.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 #: The far end of an NVLink that goes to a switch and not straight to another card.
 NVSWITCH = "switch"
@@ -70,13 +70,3 @@ class CardLinks:
     ancestors: Mapping[str, int]
     #: The far end of each NVLink that is up: a card's bus id, or NVSWITCH.
     nvlinks: tuple[str, ...] = ()
-
-
-def with_missing(known: Iterable[Card], found: Iterable[Card]) -> tuple[Card, ...]:
-    """Give the cards found, and those known before that did not answer this time, by index.
-
-    A card that fell off the bus keeps its place: it is ill, not gone, and pods still hold it.
-    """
-    cards = {card.uuid: card for card in known}
-    cards.update((card.uuid, card) for card in found)
-    return tuple(sorted(cards.values(), key=lambda card: (card.index, card.uuid)))
