@@ -94,7 +94,7 @@ class Agent:
         self.mode = BindingMode(
             self.layout,
             binding=settings.binding,
-            runtime_endpoint=settings.runtime_endpoint,
+            runtime_endpoints=tuple(comma_list.tokens(settings.runtime_endpoint)),
             kubelet_version=self.node.kubelet_version,
             on_change=self.tell,
         )

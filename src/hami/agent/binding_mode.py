@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from hami.agent import capability, checkpoint, runtime_status
@@ -30,13 +30,14 @@ class BindingMode:
         layout: NodeLayout,
         *,
         binding: str,
-        runtime_endpoint: str,
+        runtime_endpoints: Sequence[str],
         kubelet_version: Callable[[], str],
         on_change: Callable[[], None],
     ) -> None:
         self._layout = layout
         self._binding = binding
-        self._runtime_endpoint = runtime_endpoint
+        #: Sockets, of which one must answer; none: those that runtimes usually have.
+        self._runtime_endpoints = runtime_endpoints
         self._kubelet_version = kubelet_version
         self._on_change = on_change
         self._look = asyncio.Event()
@@ -70,9 +71,7 @@ class BindingMode:
 
     async def decide(self) -> None:
         try:
-            runtime: RuntimeStatus | RuntimeStatusError = await runtime_status.detect(
-                self._runtime_endpoint
-            )
+            runtime: RuntimeStatus | RuntimeStatusError = await self._ask_runtime()
         except RuntimeStatusError as error:
             runtime = error
         unreadable: CheckpointError | None = None
@@ -90,6 +89,12 @@ class BindingMode:
                 checkpoint_error=unreadable,
             )
         )
+
+    async def _ask_runtime(self) -> RuntimeStatus:
+        if len(self._runtime_endpoints) == 1:
+            return await runtime_status.status(self._runtime_endpoints[0])
+        named = self._runtime_endpoints or runtime_status.CANDIDATES
+        return await runtime_status.detect(candidates=named)
 
     def _take(self, mode: Mode) -> None:
         if mode == self.mode:

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from hami.agent import kubelet_api, messages
 from hami.agent.plugin_server import Plugin, Streams, plugin_handler
 from hami.node.layout import NodeLayout
@@ -97,7 +95,7 @@ class KubeletLink:
     async def _look(self) -> None:
         try:
             self._lack(await self._step())
-        except grpc.RpcError as error:
+        except messages.RpcError as error:
             self._kubelet_mark = None
             self._lack(f"kubelet did not register {self._plugin.resource}: {messages.why(error)}")
         except (OSError, RuntimeError) as error:  # grpc raises RuntimeError for a socket
@@ -143,9 +141,7 @@ class KubeletLink:
         if len(bytes(self._own)) > _LONGEST:
             raise OSError(f"the path of a socket has at most {_LONGEST} bytes; move --kubelet-dir")
         self._streams = Streams()
-        server = grpc.aio.server(options=(("grpc.max_receive_message_length", -1),))
-        server.add_generic_rpc_handlers((plugin_handler(self._plugin, self._streams),))
-        server.add_insecure_port(f"unix:{self._own}")
+        server = messages.server(self._own, plugin_handler(self._plugin, self._streams))
         await server.start()
         self._server = server
         self._own_mark = _mark(self._own)

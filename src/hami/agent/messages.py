@@ -15,12 +15,19 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Before grpc is loaded. Else it writes lines of its own into our log whenever a peer goes away.
+# Before grpc is loaded, so nobody else loads it. Else it writes lines of its own into our log
+# whenever a peer goes away.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 from google.protobuf import descriptor_pool, message_factory
 
+#: A call failed; `why` says it in a line.
+RpcError = grpc.RpcError
+StatusCode = grpc.StatusCode
+
+#: A node of many pods answers with more than grpc's usual 4 MiB.
+_NO_LIMIT = ("grpc.max_receive_message_length", -1)
 _SCALARS = {"bool": 8, "int32": 5, "int64": 3, "string": 9, "uint64": 4}
 _MESSAGE = 11
 _ONE, _MANY = 1, 3
@@ -153,13 +160,20 @@ def handler(functions: Mapping[Call, Callable[..., Any]]) -> Any:
     return grpc.method_handlers_generic_handler(service, answers)
 
 
+def server(socket: str | os.PathLike[str], *handlers: Any) -> Any:
+    """Return a server on a socket, not started yet; RuntimeError: it cannot be there."""
+    made = grpc.aio.server(options=(_NO_LIMIT,))
+    made.add_generic_rpc_handlers(handlers)
+    made.add_insecure_port(f"unix:{os.fspath(socket)}")
+    return made
+
+
 def channel(socket: str | os.PathLike[str]) -> Any:
     """Return a channel to a socket of this node, to be used with `async with`."""
     options = (
         # A Go server refuses the authority that grpc makes of a path.
         ("grpc.default_authority", "localhost"),
-        # A node of many pods answers with more than grpc's usual 4 MiB.
-        ("grpc.max_receive_message_length", -1),
+        _NO_LIMIT,
         # A server that was down a moment ago may be up now: no memory of it from other channels.
         ("grpc.use_local_subchannel_pool", 1),
     )

@@ -13,11 +13,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar
 
-import grpc
-
 from hami.agent import kubelet_api, messages
 from hami.agent.errors import AgentError
 from hami.agent.kubelet_api import Allocation
+from hami.agent.messages import StatusCode
 
 _log = logging.getLogger(__name__)
 
@@ -168,24 +167,24 @@ class _Answers:
             return await answer()
         except AgentError as error:
             _log.warning("kubelet is refused", extra={**extra, "error": str(error)})
-            await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"hami: {error}")
+            await _abort(context, StatusCode.FAILED_PRECONDITION, f"hami: {error}")
         except TimeoutError:
             _log.exception("kubelet gets no answer in time", extra=extra)
             await _abort(
                 context,
-                grpc.StatusCode.DEADLINE_EXCEEDED,
+                StatusCode.DEADLINE_EXCEEDED,
                 f"hami: {call} took too long; the log of hami's agent on this node says at what",
             )
         except Exception as error:  # noqa: BLE001 - it concerns this call only
             _log.exception("a call of kubelet's failed", extra=extra)
             await _abort(
                 context,
-                grpc.StatusCode.INTERNAL,
+                StatusCode.INTERNAL,
                 f"hami: {call} failed, {type(error).__name__}: {error}; "
                 "the log of hami's agent on this node has more",
             )
 
 
-async def _abort(context: Any, code: grpc.StatusCode, text: str) -> NoReturn:
+async def _abort(context: Any, code: StatusCode, text: str) -> NoReturn:
     await context.abort(code, text)
     raise AssertionError("unreachable: abort raises")

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from hami.agent import kubelet_api, messages
 from hami.agent.errors import AgentError
 
@@ -54,5 +52,5 @@ async def _list(socket: Path, timeout: float) -> Any:  # noqa: ASYNC109
         async with messages.channel(socket) as channel:
             call = kubelet_api.LIST_PODS
             return await call.on(channel)(call.request(), timeout=timeout)
-    except grpc.RpcError as error:
+    except messages.RpcError as error:
         raise PodResourcesError(what, f"gives no list: {messages.why(error)}") from error

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from hami.agent import kubelet_api, messages
 from hami.agent.errors import AgentError
 from hami.wire import codec, errors
@@ -66,7 +64,7 @@ async def status(endpoint: str) -> RuntimeStatus:
         async with messages.channel(path) as channel:
             version = await _ask(channel, kubelet_api.RUNTIME_VERSION)
             told = await _ask(channel, kubelet_api.RUNTIME_STATUS, verbose=True)
-    except grpc.RpcError as error:
+    except messages.RpcError as error:
         raise RuntimeStatusError(
             f"the container runtime at {path}",
             f"does not tell its status: {messages.why(error)}",
@@ -134,11 +132,11 @@ def _read(name: str, version: str, info: Mapping[str, str]) -> RuntimeStatus:
     told: Any = None
     with contextlib.suppress(errors.WireError):  # a runtime with other words says nothing to us
         told = codec.decode(info.get(_CONFIG, "null"), Any, what="the runtime's configuration")
-    folders: list[str] = []
+    folders: dict[str, None] = {}  # in their order, each once
     disabled: bool | None = None
     for key, value in _members(told):
         if key == _DIRS and isinstance(value, list):
-            folders += [one for one in value if isinstance(one, str) and one not in folders]
+            folders.update(dict.fromkeys(one for one in value if isinstance(one, str)))
         elif key == _ENABLED and isinstance(value, bool):
             disabled = disabled or not value  # one `false` is enough to doubt it
     return RuntimeStatus(name=name, version=version, cdi_dirs=tuple(folders), cdi_disabled=disabled)

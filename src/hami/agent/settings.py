@@ -27,7 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str = "/var/lib/hami"
     #: The folder of containers' state files, in memory.
     run_dir: str = "/run/hami"
-    #: The runtime's CRI socket; empty: where containerd and CRI-O have theirs.
+    #: The runtime's CRI socket, or several of which one answers, with commas; empty: where
+    #: containerd and CRI-O have theirs.
     runtime_endpoint: str = ""
     #: Where the driver's libraries are, for example /driver-root; empty: where the linker looks.
     driver_root: str = ""

@@ -19,8 +19,8 @@ _HELP = {
         "hook_path": common_flags.NODE["hook_path"],
         "state_dir": common_flags.NODE["state_dir"],
         "run_dir": common_flags.NODE["run_dir"],
-        "runtime_endpoint": "CRI socket of the container runtime; empty: where containerd and "
-        "CRI-O have theirs",
+        "runtime_endpoint": "CRI socket of the container runtime, or several of which one answers, "
+        "with commas; empty: where containerd and CRI-O have theirs",
         "driver_root": common_flags.NODE["driver_root"],
     },
     "Devices": {

@@ -34,7 +34,7 @@ _UUID_SIZE = 40
 _WHOLE = 100
 _WHAT = "HAMi region"
 _REMEDY = "leave it to the container's next process"
-_PID = struct.Struct("<i")
+_I32 = struct.Struct("<i")
 #: proc_num, utilization_switch, recent_kernel, priority: first behind the slots in both versions.
 _TAIL = struct.Struct("<iiii")
 _U64 = struct.Struct("<Q")
@@ -125,19 +125,19 @@ def processes_used(tail: bytes) -> int:
 def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Region:
     """Read a region from its three parts; `processes` are the slots that have been in use."""
     count = min(_U64.unpack_from(head, version.offset("device_num"))[0], MAX_DEVICES)
-    active = list(_active(version, processes, count))
+    pids, sums = _active(version, processes, count)
     limits = _NUMBERS.unpack_from(head, version.offset("limit"))
     core_limits = _NUMBERS.unpack_from(head, version.offset("sm_limit"))
     _, switch, recent_kernel, priority = _TAIL.unpack_from(tail)
     devices = [
-        _device(index, uuid, limits[index], core_limits[index], active)
+        _device(index, uuid, limits[index], core_limits[index], sums[index])
         for index, uuid in enumerate(_uuids(head, version.offset("uuids"), count))
         if uuid
     ]
     return Region(
         version=version.number,
         devices=tuple(devices),
-        pids=frozenset(process.pid for process in active),
+        pids=pids,
         utilization_switch=switch,
         recent_kernel=recent_kernel,
         priority=priority,
@@ -145,40 +145,50 @@ def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Regi
     )
 
 
-class _Process(msgspec.Struct, frozen=True):
-    pid: int
-    used: list[dict[str, int | bytes]]
-    util: list[dict[str, int | bytes]]
+class _Sums(msgspec.Struct):
+    """What the active processes have of one card together."""
+
+    context: int = 0
+    module: int = 0
+    data: int = 0
+    offset: int = 0
+    used: int = 0
+    core_used: int = 0
 
 
-def _active(version: Version, data: bytes, devices: int) -> Iterator[_Process]:
-    layout = version.process
-    status_at = layout.places["status"][0]
+def _active(version: Version, data: bytes, devices: int) -> tuple[frozenset[int], list[_Sums]]:
+    """Add up the active slots; a hostile container has a thousand of them."""
+    layout, pids, sums = version.process, set(), [_Sums() for _ in range(devices)]
+    status_at, used_at, util_at = (
+        layout.places[name][0] for name in ("status", "used", "device_util")
+    )
+    used = struct.Struct(f"<5Q{version.used.size - 40}x")
+    util = struct.Struct(f"<16xQ{version.util.size - 24}x")
+    view = memoryview(data)
     for start in range(0, len(data) - layout.size + 1, layout.size):
-        (status,) = struct.unpack_from("<i", data, start + status_at)
-        if status:
-            yield _Process(
-                _PID.unpack_from(data, start)[0],
-                list(version.used.rows(data, start + layout.places["used"][0], devices)),
-                list(version.util.rows(data, start + layout.places["device_util"][0], devices)),
-            )
+        if not _I32.unpack_from(data, start + status_at)[0]:
+            continue
+        pids.add(_I32.unpack_from(data, start)[0])
+        rows = used.iter_unpack(view[start + used_at :][: devices * used.size])
+        for total, row in zip(sums, rows, strict=True):
+            total.context += row[0]
+            total.module += row[1]
+            total.data += row[2]
+            total.offset += row[3]
+            total.used += row[4]
+        busy = util.iter_unpack(view[start + util_at :][: devices * util.size])
+        for total, (percent,) in zip(sums, busy, strict=True):
+            total.core_used += percent
+    return frozenset(pids), sums
 
 
-def _device(index: int, uuid: str, limit: int, core_limit: int, active: list[_Process]) -> Device:
-    def total(name: str) -> int:
-        return sum(int(process.used[index][name]) for process in active)
-
+def _device(index: int, uuid: str, limit: int, core_limit: int, sums: _Sums) -> Device:
     return Device(
         index=index,
         uuid=uuid,
         limit=limit,
         core_limit=core_limit if 0 < core_limit < _WHOLE else _WHOLE,
-        used=total("total"),
-        context=total("context"),
-        module=total("module"),
-        data=total("data"),
-        offset=total("offset"),
-        core_used=sum(int(process.util[index]["sm"]) for process in active),
+        **msgspec.structs.asdict(sums),
     )
 
 

@@ -45,7 +45,7 @@ class HamiUpkeep:
 
     async def run(self) -> NoReturn:
         while True:
-            self.sweep()
+            await self.sweep()
             self.answer()
             await asyncio.sleep(INTERVAL)
 
@@ -73,17 +73,19 @@ class HamiUpkeep:
                     if path is not None:
                         hami_files.write(path, **changes)
 
-    def sweep(self) -> None:
+    async def sweep(self) -> None:
         """Remove what pods left behind that are gone."""
         if not self._pods.synced:
             return  # nobody has said yet which pods there are
         for folder in hami_files.folders(self._layout):
             if self._pods.get(folder.key.uid) is None:
-                self._clear(folder)
+                await self._clear(folder)
 
-    def _clear(self, folder: Folder) -> None:
+    async def _clear(self, folder: Folder) -> None:
         with self._unreadable.concerning(f"folder {folder.path.name}"):
-            if hami_files.clear(folder.path, older_than=self._now() - self._keep_for):
+            older_than = self._now() - self._keep_for
+            # A thread, because a container may have filled it with anything.
+            if await asyncio.to_thread(hami_files.clear, folder.path, older_than=older_than):
                 _log.info(
                     "removed the folder of a pod that is gone",
                     extra={"pod_uid": folder.key.uid, "container": folder.key.container},

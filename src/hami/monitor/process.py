@@ -13,7 +13,7 @@ import logging
 import socket
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hami.kube import connecting
 from hami.kube.client import Client
@@ -128,6 +128,7 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
     monitor.sampler.close()
 
 
-async def _keep_small(monitor: Monitor) -> NoReturn:
-    await lifetime.freeze_when_synced([monitor.reflector])
-    await memory.keep_giving_back()
+async def _keep_small(monitor: Monitor) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lifetime.freeze_when_synced([monitor.reflector]))
+        group.create_task(memory.keep_giving_back())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from hami.monitor import node_metrics, use
 from hami.monitor.containers import Container
@@ -15,10 +16,12 @@ from hami.monitor.rounds import Latest, Rounds
 from hami.monitor.rows import rows
 from hami.monitor.use import Use
 
-#: Containers that are read before others have their turn: a millisecond or two.
-_AT_ONCE = 16
+#: Seconds of reading after which others have their turn.
+_TURN = 0.002
 #: Seconds after which what the driver said is not true any more.
 _STALE = 30.0
+
+_Reading = tuple[Container, Use | None]
 
 
 class Scrape:
@@ -42,17 +45,15 @@ class Scrape:
         self._now = now
 
     async def families(self) -> AsyncIterator[bytes]:
-        found: list[tuple[Container, Use | None]] = []
-        for each in self._readings.hami():
-            container = self._readings.named(each)
-            if container is not None:
-                found.append((container, use.of_region(each.region)))
+        found: list[_Reading] = []
+        begun = self._clock()
         # Ours come last: a container that has both is shown by ours.
-        for count, container in enumerate(self._readings.prepared()):
-            if not self._readings.over(container):
-                found.append((container, self._readings.use(container)))
-            if count % _AT_ONCE == _AT_ONCE - 1:
+        for reading in itertools.chain(self._hami(), self._ours()):
+            if reading is not None:
+                found.append(reading)
+            if self._clock() - begun > _TURN:
                 await asyncio.sleep(0)
+                begun = self._clock()
         latest = self._latest()
         picture = Picture(
             node=self._node,
@@ -62,6 +63,16 @@ class Scrape:
         )
         for family in node_metrics.families(picture, legacy=self._legacy):
             yield family
+
+    def _hami(self) -> Iterator[_Reading | None]:
+        for each in self._readings.hami():
+            container = self._readings.named(each)
+            yield None if container is None else (container, use.of_region(each.region))
+
+    def _ours(self) -> Iterator[_Reading | None]:
+        for container in self._readings.prepared():
+            over = self._readings.over(container)
+            yield None if over else (container, self._readings.use(container))
 
     def _latest(self) -> Latest | None:
         latest = self._rounds.latest

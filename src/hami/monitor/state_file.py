@@ -13,8 +13,6 @@ import os
 import struct
 from pathlib import Path
 
-import msgspec
-
 from hami.monitor.unreadable import UnreadableError
 from hami.node import files
 from hami.wire import region
@@ -53,9 +51,7 @@ def _read(handle: int, size: int) -> region.State:
         before, data = data, _used_part(handle)
         if data == before:
             break
-    state = region.decode_state(data, file_size=size)
-    living = tuple(slot for slot in state.slots if _is_held(handle, slot.index))
-    return msgspec.structs.replace(state, slots=living)
+    return region.decode_state(data, file_size=size, wanted=lambda slot: _is_held(handle, slot))
 
 
 def _used_part(handle: int) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -233,10 +233,16 @@ def state_bytes_used(head: bytes) -> int:
     return STATE.places["slots"][0] + min(int(fields["slots_used"]), MAX_SLOTS) * SLOT.size
 
 
-def decode_state(data: bytes, *, file_size: int | None = None) -> State:
+def decode_state(
+    data: bytes,
+    *,
+    file_size: int | None = None,
+    wanted: Callable[[int], bool] | None = None,
+) -> State:
     """Read a state file; it may be longer than its size, and counts are cut to their range.
 
-    Where `data` is only the file's beginning, `file_size` is what the whole has.
+    Where `data` is only the file's beginning, `file_size` is what the whole has. Slots with a pid
+    are read if `wanted`, given their index, says so.
     """
     fields = _state_head(data, region_size=len(data) if file_size is None else file_size)
     count = min(int(fields["device_count"]), MAX_DEVICES)
@@ -257,6 +263,7 @@ def decode_state(data: bytes, *, file_size: int | None = None) -> State:
             _decode_slot(data, offset, index, count)
             for index, offset in enumerate(_offsets(STATE, "slots", SLOT, used))
             if _PID.unpack_from(data, offset + SLOT.places["pid"][0])[0] > 0
+            if wanted is None or wanted(index)
         ),
     )
 
