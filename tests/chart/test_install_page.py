@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.chart import rendering
-from tests.chart.test_values import LEAVES
+from tests.chart.test_values import LEAVES, outcome
 from tests.e2e.parts import project
 
 PAGE = (project.ROOT / "docs/install.md").read_text()
-BLOCKS = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+#: Language and text of each.
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+EXAMPLES = [yaml.safe_load(text) for language, text in BLOCKS if language == "yaml"]
 COMMANDS = [
-    line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines() if "helm" in line
+    line
+    for language, text in BLOCKS
+    if not language
+    for line in text.replace("\\\n", " ").splitlines()
+    if "helm" in line
 ]
+WORDS = {"true": True, "false": False}
+#: What any values.yaml of HAMi says.
+HAMIS = {
+    f"{place}.image.repository": "projecthami/hami"
+    for place in ("scheduler.extender", "devicePlugin", "devicePlugin.monitor")
+}
 SETTING = re.compile(r"--set '?([\w.]+)=([^\s']+)")
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(COMMANDS) > 5
+    assert len(EXAMPLES) > 3
 
 
 def test_every_value_on_the_page_is_one_of_the_chart() -> None:
     names = re.findall(
-        r"`((?:scheduler|admissionPolicy|fallback|global|webhookOnly)\.[\w.]+)", PAGE
+        r"(?:`|`<)((?:scheduler|admissionPolicy|fallback|global|webhookOnly|devicePlugin)\.[\w.]+)",
+        PAGE,
     )
     assert len(set(names)) > 10
     known = {*LEAVES, *(path.rpartition(".")[0] for path in LEAVES)}
@@ -30,13 +51,32 @@ def test_every_value_on_the_page_is_one_of_the_chart() -> None:
 @pytest.mark.parametrize("command", [each for each in COMMANDS if "--set" in each])
 def test_what_a_command_sets_is_accepted_and_has_an_effect(command: str) -> None:
     values = {
-        path: [text.strip("{}")] if text.startswith("{") else {"true": True}.get(text, text)
+        path: [text.strip("{}")] if text.startswith("{") else WORDS.get(text, text)
         for path, text in SETTING.findall(command)
     }
     assert set(values) <= set(LEAVES)
+    given = HAMIS if "--values hami-values.yaml" in command else {}
+    whole = rendering.render({**given, **values})
     for path in values:
         others = {name: value for name, value in values.items() if name != path}
-        assert rendering.render(values) != rendering.render(others)
+        assert outcome({**given, **others}, rendering.NEWEST) != whole
+
+
+def without(values: Any) -> Iterator[Any]:
+    """Yield the values without each one of them."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            for less in without(value):
+                yield {**values, name: less}
+        else:
+            yield {other: each for other, each in values.items() if other != name}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_values_is_accepted_and_each_of_them_has_an_effect(example: Any) -> None:
+    whole = rendering.render(example)
+    for less in without(example):
+        assert rendering.render(less) != whole
 
 
 def test_the_objects_on_the_page_are_those_of_a_release_named_hami() -> None:

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hami.admission import instruments as admission
+from hami.agent import instruments as agent
 from hami.extender import instruments as scheduler
-from hami.serving.metrics import Registry
+from hami.monitor import node_metrics
 from tests.chart import rendering
 
 ON = {"prometheus.enabled": True, "grafana.dashboards": True}
 #: Written by `hami webhook` itself.
 ALONE = {"hami_webhook_certificate_days"}
 _METRIC = re.compile(r"\b(?:hami|gpu)_[a-z_]+\b")
+#: Alerts about what only the agent itself knows.
+OF_THE_AGENT = {
+    "HamiCardUnhealthy",
+    "HamiLedgerDamaged",
+    "HamiNodeOffersNothing",
+    "HamiNodeTakesLocks",
+}
 
 
 def known() -> set[str]:
     """Give the names under which our processes write samples."""
     counted = scheduler.Instruments()
     admission.Instruments(counted.registry)
+    shown = node_metrics.Picture(node="node-1", rows=(), latest=None)
+    texts = (
+        *counted.registry.render(),
+        *agent.Instruments().registry.render(),
+        *node_metrics.families(shown, legacy=False),
+    )
     names = set()
-    for family in _families(counted.registry):
+    for family in _families(texts):
         suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
         names |= {family[0] + suffix for suffix in suffixes.get(family[1], ("",))}
     return names | ALONE
 
 
-def _families(registry: Registry) -> Iterator[tuple[str, str]]:
-    for text in registry.render():
+def _families(texts: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    for text in texts:
         for line in text.decode().splitlines():
             if line.startswith("# TYPE "):
                 _, _, name, kind = line.split()
@@ -49,16 +63,26 @@ def test_alerts_ask_for_what_is_there() -> None:
     assert by_name["HighGPUFallbackRate"]["expr"] == "rate(gpu_webhook_fallback_total[5m]) > 10"
     names = asked([each["expr"] for each in rules])
     assert names == names & known()
-    assert len(names) == 3
+    assert len(names) == 9
     for each in rules:
         assert each["annotations"]["summary"]
         assert "$value" in each["annotations"]["description"]
 
 
+def alerts(values: dict[str, Any]) -> set[str]:
+    rule = rendering.render({**ON, **values}).one("PrometheusRule", "hami")
+    return {each["alert"] for group in rule["spec"]["groups"] for each in group["rules"]}
+
+
+def test_an_agent_that_serves_no_metrics_is_not_asked_for_them() -> None:
+    silent = alerts({"devicePlugin.metricsBindAddress": ""})
+    assert alerts({}) - silent == OF_THE_AGENT
+    assert {"HamiContainerOverLimit", "HamiUnmanagedGPUProcess"} <= silent
+
+
 def test_without_a_scheduler_nobody_asks_for_its_metrics() -> None:
-    rule = rendering.render({**ON, "webhookOnly.enabled": True}).one("PrometheusRule", "hami")
-    alerts = {each["alert"] for group in rule["spec"]["groups"] for each in group["rules"]}
-    assert alerts == {"HighGPUFallbackRate", "HamiCertificateExpires"}
+    alone = alerts({"webhookOnly.enabled": True})
+    assert alone == {"HighGPUFallbackRate", "HamiCertificateExpires"}
 
 
 def test_dashboards_ask_for_what_is_there_and_grafana_finds_them() -> None:
@@ -69,7 +93,8 @@ def test_dashboards_ask_for_what_is_there_and_grafana_finds_them() -> None:
         expressions = [t["expr"] for panel in board["panels"] for t in panel["targets"]]
         names = asked(expressions)
         assert names == names & known()
-        assert "gpu_webhook_fallback_total" in names
+        assert names
+    assert sorted(made["data"]) == ["hami-admission.json", "hami-node.json"]
 
 
 def test_where_nobody_knows_the_kind_there_is_no_rule() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hami.agent import runtime_status
 from hami.agent.settings import Settings as AgentSettings
 from hami.cli import agent_flags, flags, monitor_flags
 from hami.monitor.settings import Settings as MonitorSettings
@@ -15,11 +16,8 @@ from tests.chart import rendering
 from tests.chart.rendering import Rendered
 
 NODE = "node-1"
-SOCKETS = (
-    "/host/run/containerd/containerd.sock",
-    "/host/run/crio/crio.sock",
-    "/host/run/k3s/containerd/containerd.sock",
-)
+#: Where runtimes have their sockets, as the agent sees the node's /run.
+SOCKETS = [f"/host{each}" for each in runtime_status.CANDIDATES if each.startswith("/run/")]
 
 
 def environment(rendered: Rendered, container: str) -> dict[str, str]:

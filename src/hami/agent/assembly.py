@@ -174,7 +174,7 @@ class Agent:
             prepared=self.report.prepared,
             refused=self.refusals.refused,
             unreadable=self.mode.unreadable,
-            why_unhealthy=self.cards.health.why,
+            why_unhealthy=self.cards.why_unhealthy,
             tracer=tracer,
         )
         self.plugin = VgpuPlugin(

@@ -14,11 +14,10 @@ import enum
 from collections.abc import Mapping
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
 from hami.agent import checkpoint_sum
 from hami.agent.errors import AgentError
 from hami.agent.kubelet_api import Allocation
+from hami.agent.messages import MessageError
 from hami.node import layout
 from hami.wire import codec, errors
 
@@ -56,7 +55,7 @@ class Entry:
         """Read the answer; a CheckpointError names the container if it is none."""
         try:
             return Allocation.decode(self.answer)
-        except (DecodeError, UnicodeDecodeError) as error:
+        except MessageError as error:
             raise CheckpointError(
                 Kind.ANSWER,
                 f"kubelet's checkpoint, container {self.container!r} of pod {self.pod_uid}",

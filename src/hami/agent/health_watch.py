@@ -154,6 +154,7 @@ class _Watcher:
         """Run in a thread: wait for XIDs of the cards that answer."""
         source: XidSource | None = None
         heard: frozenset[str] = frozenset()
+        failures = 0
         try:
             while not self.stop.is_set():
                 wanted = frozenset(self.uuids) - self._silent
@@ -170,10 +171,12 @@ class _Watcher:
                     self._close(source)
                     source = None
                     self._say_deaf(error)
-                    self.probe_now.set()
-                    self.stop.wait(_PAUSE)
+                    self._find_silent()
+                    self.stop.wait(_PAUSE if failures else 0.0)
+                    failures += 1
                 else:
                     self._say_hearing()
+                    failures = 0
         finally:
             self._close(source)
 
@@ -207,6 +210,11 @@ class _Watcher:
             _log.error("a card reported a critical error", extra=extra)
         else:
             _log.info("a card reported an error that says nothing about it", extra=extra)
+
+    def _find_silent(self) -> None:
+        """Find the card that spoils the wait for all others, at once: theirs would be missed."""
+        self._silent = frozenset(uuid for uuid in self.uuids if self._driver.probe(uuid))
+        self.probe_now.set()
 
     def _is_time_to_reopen(self) -> bool:
         silent = self._silent & frozenset(self.uuids)

@@ -2,22 +2,21 @@
 
 Device plugins (`v1beta1`: kubelet calls us, and we register with it), PodResources (`v1`) and the
 container runtime's interface (`runtime.v1`: who it is and how it is set up). Fields that we do not
-need are left out; protobuf passes over what it does not know.
+need are left out: what is not known is passed over.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
-from hami.agent.messages import Call, classes, many, one, texts
+from hami.agent.messages import Call, Message, Shape, many, one, shapes, texts
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
-_PLUGIN = classes(
-    VERSION,
+_PLUGIN = shapes(
     {
         "Empty": (),
         "DevicePluginOptions": (
@@ -63,8 +62,7 @@ _PLUGIN = classes(
         "PreStartContainerResponse": (),
     },
 )
-_POD_RESOURCES = classes(
-    "v1",
+_POD_RESOURCES = shapes(
     {
         "ContainerDevices": (one(1, "resource_name"), many(2, "device_ids")),
         "ContainerResources": (one(1, "name"), many(2, "devices", "ContainerDevices")),
@@ -77,8 +75,7 @@ _POD_RESOURCES = classes(
         "ListPodResourcesResponse": (many(1, "pod_resources", "PodResources"),),
     },
 )
-_RUNTIME = classes(
-    "runtime.v1",
+_RUNTIME = shapes(
     {
         "VersionRequest": (one(1, "version"),),
         "VersionResponse": (
@@ -93,10 +90,11 @@ _RUNTIME = classes(
 )
 
 
-def _call(service: str, name: str, types: Mapping[str, Any], request: str, answer: str) -> Call:
+def _call(service: str, name: str, types: Mapping[str, Shape], request: str, answer: str) -> Call:
     return Call(service, name, types[request], types[answer.removesuffix("*")], answer[-1] == "*")
 
 
+_ANSWER = _PLUGIN["ContainerAllocateResponse"]
 _SERVICE = f"{VERSION}.DevicePlugin"
 REGISTER = _call(f"{VERSION}.Registration", "Register", _PLUGIN, "RegisterRequest", "Empty")
 OPTIONS = _call(_SERVICE, "GetDevicePluginOptions", _PLUGIN, "Empty", "DevicePluginOptions")
@@ -153,38 +151,35 @@ class Allocation:
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
 
-    def message(self) -> Any:
-        return _PLUGIN["ContainerAllocateResponse"](
-            envs=self.envs,
-            mounts=[dataclasses.asdict(mount) for mount in self.mounts],
-            devices=[dataclasses.asdict(device) for device in self.devices],
-            annotations=self.annotations,
-            cdi_devices=[{"name": name} for name in self.cdi_devices],
-        )
+    def message(self) -> Message:
+        return {
+            "envs": self.envs,
+            "mounts": [dataclasses.asdict(mount) for mount in self.mounts],
+            "devices": [dataclasses.asdict(device) for device in self.devices],
+            "annotations": self.annotations,
+            "cdi_devices": [{"name": name} for name in self.cdi_devices],
+        }
 
     def encode(self) -> bytes:
-        encoded: bytes = self.message().SerializeToString(deterministic=True)
-        return encoded
+        return _ANSWER.encode(self.message())
 
     @classmethod
-    def of(cls, message: Any) -> Self:
+    def of(cls, message: Message) -> Self:
         return cls(
-            envs=dict(message.envs),
-            mounts=tuple(Mount(m.container_path, m.host_path, m.read_only) for m in message.mounts),
-            devices=tuple(
-                DeviceSpec(d.container_path, d.host_path, d.permissions) for d in message.devices
-            ),
-            annotations=dict(message.annotations),
-            cdi_devices=tuple(device.name for device in message.cdi_devices),
+            envs=message["envs"],
+            mounts=tuple(Mount(**mount) for mount in message["mounts"]),
+            devices=tuple(DeviceSpec(**device) for device in message["devices"]),
+            annotations=message["annotations"],
+            cdi_devices=tuple(device["name"] for device in message["cdi_devices"]),
         )
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
-        """Raise google.protobuf.message.DecodeError for bytes that are no such message."""
-        return cls.of(_PLUGIN["ContainerAllocateResponse"].FromString(encoded))
+        """Raise MessageError for bytes that are no such message."""
+        return cls.of(_ANSWER.decode(encoded))
 
 
-def device(id_: str, *, healthy: bool, numa: int | None) -> dict[str, Any]:
+def device(id_: str, *, healthy: bool, numa: int | None) -> Message:
     """Return a row of a ListAndWatchResponse; no NUMA node is other than node 0."""
-    row: dict[str, Any] = {"ID": id_, "health": HEALTHY if healthy else UNHEALTHY}
+    row: Message = {"ID": id_, "health": HEALTHY if healthy else UNHEALTHY}
     return row if numa is None else {**row, "topology": {"nodes": [{"ID": numa}]}}

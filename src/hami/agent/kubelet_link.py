@@ -157,15 +157,15 @@ class KubeletLink:
         self._own_mark = self._kubelet_mark = None
 
     async def _register(self) -> None:
-        request = kubelet_api.REGISTER.request(
-            version=kubelet_api.VERSION,
-            endpoint=self._own.name,
-            resource_name=self._plugin.resource,
-            options={
+        request = {
+            "version": kubelet_api.VERSION,
+            "endpoint": self._own.name,
+            "resource_name": self._plugin.resource,
+            "options": {
                 "pre_start_required": self._plugin.pre_start_required,
                 "get_preferred_allocation_available": self._plugin.preferred_allocation,
             },
-        )
+        }
         async with messages.channel(self._kubelet) as channel:
             await kubelet_api.REGISTER.on(channel)(request, timeout=_REGISTER_TIMEOUT)
         _log.info(

@@ -1,12 +1,13 @@
-"""Message classes and gRPC calls, made at run time from tables of public field numbers.
+"""Protobuf messages and gRPC calls, from tables of public field numbers.
 
 kubelet and the runtimes speak protobuf over gRPC. The few messages that we need are said in tables
-(`kubelet_api`), as the APIs' documentation numbers them. A table is written as the description that
-protobuf's own library reads; by hand, because the library's classes for descriptions
-(`descriptor_pb2`) cost 4 MiB and those bytes are simple. Every table has a pool of its own: package
-names such as `v1` are too common to be shared.
+(`kubelet_api`), as the APIs' documentation numbers them: texts, truths, integers, messages, lists
+of those, maps of texts. To us a message is a dict in which nothing is missing. This is protobuf's
+wire format by hand, for its library alone costs 5 MiB of memory in every agent; the tests hold the
+two equal.
 
-Neither grpc nor protobuf has types, so `Any` begins here; callers of `kubelet_api` see dataclasses.
+Two things are simpler than in protobuf: a message that is no list element and comes twice is not
+merged (the last counts), and groups, which nobody sends any more, are an error.
 """
 
 from __future__ import annotations
@@ -20,17 +21,26 @@ from typing import Any, NamedTuple
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
-from google.protobuf import descriptor_pool, message_factory
 
 #: A call failed; `why` says it in a line.
 RpcError = grpc.RpcError
 StatusCode = grpc.StatusCode
 
+Message = dict[str, Any]
+
 #: A node of many pods answers with more than grpc's usual 4 MiB.
 _NO_LIMIT = ("grpc.max_receive_message_length", -1)
-_SCALARS = {"bool": 8, "int32": 5, "int64": 3, "string": 9, "uint64": 4}
-_MESSAGE = 11
-_ONE, _MANY = 1, 3
+
+#: How a field's value is laid out; the number stands in the lowest bits before it.
+_VARINT, _FIXED64, _PIECE, _FIXED32 = 0, 1, 2, 5
+_FIXED = {_FIXED64: 8, _FIXED32: 4}
+_DEFAULTS: Mapping[str, Any] = {"bool": False, "int32": 0, "int64": 0, "string": ""}
+_BITS = {"int32": 32, "int64": 64}
+_LONGEST_VARINT = 10
+
+
+class MessageError(ValueError):
+    """Bytes are no such message."""
 
 
 class Field(NamedTuple):
@@ -38,10 +48,9 @@ class Field(NamedTuple):
 
     number: int
     name: str
-    #: A scalar, or the name of a message of the same table.
+    #: A scalar, `map`, or the name of a message of the same table.
     kind: str
     repeated: bool = False
-    is_map: bool = False
 
 
 def one(number: int, name: str, kind: str = "string") -> Field:
@@ -53,62 +62,120 @@ def many(number: int, name: str, kind: str = "string") -> Field:
 
 
 def texts(number: int, name: str) -> Field:
-    """Return a map from text to text."""
-    return Field(number, name, "", is_map=True)
+    """Return a map from text to text: on the wire, many pairs."""
+    return Field(number, name, "map")
 
 
-def classes(package: str, table: Mapping[str, Sequence[Field]]) -> dict[str, Any]:
-    """Return the class of every message of the table."""
-    file = [_text(1, f"{package}.proto"), _text(2, package), _text(12, "proto3")]
-    file += [_part(4, _message(package, name, fields)) for name, fields in table.items()]
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(b"".join(file))
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
-        for name in table
-    }
+class Shape:
+    """One kind of message."""
+
+    def __init__(self, fields: Sequence[Field], shapes: Mapping[str, Shape]) -> None:
+        self._fields = fields
+        self._by_number = {field.number: field for field in fields}
+        #: The table that the names of kinds are looked up in.
+        self._shapes = shapes
+
+    def encode(self, values: Mapping[str, Any]) -> bytes:
+        """Write a message; what is not named has its default, which is not written."""
+        unknown = values.keys() - {field.name for field in self._fields}
+        if unknown:
+            raise MessageError(f"no such fields: {', '.join(sorted(unknown))}")
+        parts: list[bytes] = []
+        for field in self._fields:
+            value = values.get(field.name)
+            if value is None:
+                continue
+            if field.kind == "map":
+                # Both halves of a pair are written, even empty ones.
+                pairs = ((_text(1, key), _text(2, value[key])) for key in sorted(value))
+                parts += [_piece(field.number, key + text) for key, text in pairs]
+            elif field.repeated:
+                parts += [self._encode(field, each) for each in value]
+            elif field.kind not in _DEFAULTS or value != _DEFAULTS[field.kind]:
+                parts.append(self._encode(field, value))
+        return b"".join(parts)
+
+    def _encode(self, field: Field, value: Any) -> bytes:
+        if field.kind == "string":
+            return _text(field.number, value)
+        if field.kind in _DEFAULTS:
+            return _varint(field.number << 3 | _VARINT) + _varint(int(value) & (1 << 64) - 1)
+        return _piece(field.number, self._shapes[field.kind].encode(value))
+
+    def decode(self, data: bytes) -> Message:
+        """Read a message; fields that we do not know, or that are not as we know, are skipped."""
+        values: Message = {field.name: _default(field) for field in self._fields}
+        at, end = 0, len(data)
+        while at < end:
+            tag, at = _read_varint(data, at)
+            number, layout = tag >> 3, tag & 7
+            value: Any
+            if layout == _PIECE:
+                size, at = _read_varint(data, at)
+                value = data[at : at + size]
+                at += size
+            elif layout == _VARINT:
+                value, at = _read_varint(data, at)
+            elif layout in _FIXED:
+                value = None
+                at += _FIXED[layout]
+            else:
+                raise MessageError(f"field {number} has layout {layout}, which is not in use")
+            if at > end or not number:
+                raise MessageError(f"ends within field {number}" if number else "has a field 0")
+            field = self._by_number.get(number)
+            if field is not None and layout == _layout(field):
+                self._take(values, field, value)
+        return values
+
+    def _take(self, values: Message, field: Field, value: Any) -> None:
+        if field.kind == "map":
+            pair = _PAIR.decode(value)
+            values[field.name][pair["key"]] = pair["value"]
+            return
+        if field.kind == "string":
+            try:
+                value = value.decode()
+            except UnicodeDecodeError as error:
+                raise MessageError(f"field {field.number} is no text: {error}") from error
+        elif field.kind == "bool":
+            value = value != 0
+        elif field.kind in _BITS:
+            value = _signed(value, _BITS[field.kind])
+        else:
+            value = self._shapes[field.kind].decode(value)
+        if field.repeated:
+            values[field.name].append(value)
+        else:
+            values[field.name] = value
 
 
-def _message(package: str, name: str, fields: Sequence[Field]) -> bytes:
-    parts = [_text(1, name)]
-    for field in fields:
-        kind = field.kind
-        if field.is_map:
-            # On the wire a map is many pairs.
-            kind = f"{name}.{_pair_name(field.name)}"
-            parts.append(_part(3, _pair(package, _pair_name(field.name))))
-        many_of_it = field.repeated or field.is_map
-        parts.append(_part(2, _field(package, field._replace(kind=kind, repeated=many_of_it))))
-    return b"".join(parts)
+def shapes(table: Mapping[str, Sequence[Field]]) -> dict[str, Shape]:
+    """Return every message of the table."""
+    made: dict[str, Shape] = {}
+    made.update((name, Shape(fields, made)) for name, fields in table.items())
+    return made
 
 
-def _pair_name(field: str) -> str:
-    # The library insists on this name.
-    return f"{''.join(word.capitalize() for word in field.split('_'))}Entry"
+_PAIR = Shape((one(1, "key"), one(2, "value")), {})
 
 
-def _pair(package: str, name: str) -> bytes:
-    key, value = (_part(2, _field(package, one(n, part))) for n, part in ((1, "key"), (2, "value")))
-    return _text(1, name) + key + value + _part(7, _number(7, 1))
+def _default(field: Field) -> Any:
+    if field.repeated:
+        return []
+    return {} if field.kind == "map" else _DEFAULTS.get(field.kind)
 
 
-def _field(package: str, field: Field) -> bytes:
-    kind = _SCALARS.get(field.kind)
-    described = _text(1, field.name) + _number(3, field.number)
-    described += _number(4, _MANY if field.repeated else _ONE) + _number(5, kind or _MESSAGE)
-    return described if kind else described + _text(6, f".{package}.{field.kind}")
+def _layout(field: Field) -> int:
+    return _VARINT if field.kind in ("bool", *_BITS) else _PIECE
 
 
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+def _text(number: int, value: str) -> bytes:
+    return _piece(number, value.encode())
 
 
-def _text(field: int, value: str) -> bytes:
-    return _part(field, value.encode())
-
-
-def _part(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+def _piece(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | _PIECE) + _varint(len(value)) + value
 
 
 def _varint(value: int) -> bytes:
@@ -120,13 +187,28 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at a place, and where it ends."""
+    value = 0
+    for index, byte in enumerate(data[at : at + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:  # noqa: PLR2004
+            return value & (1 << 64) - 1, at + index + 1
+    raise MessageError("ends within a number, or has one without end")
+
+
+def _signed(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> bits - 1 else value
+
+
 class Call(NamedTuple):
-    """A call of a gRPC service, with the classes of its messages."""
+    """A call of a gRPC service, with the shapes of its messages."""
 
     service: str
     name: str
-    request: Any
-    answer: Any
+    request: Shape
+    answer: Shape
     #: Whether answers come one after the other.
     streams: bool = False
 
@@ -135,8 +217,8 @@ class Call(NamedTuple):
         make = channel.unary_stream if self.streams else channel.unary_unary
         function: Callable[..., Any] = make(
             f"/{self.service}/{self.name}",
-            request_serializer=self.request.SerializeToString,
-            response_deserializer=self.answer.FromString,
+            request_serializer=self.request.encode,
+            response_deserializer=self.answer.decode,
         )
         return function
 
@@ -148,8 +230,8 @@ class Call(NamedTuple):
         )
         return make(
             function,
-            request_deserializer=self.request.FromString,
-            response_serializer=self.answer.SerializeToString,
+            request_deserializer=self.request.decode,
+            response_serializer=self.answer.encode,
         )
 
 

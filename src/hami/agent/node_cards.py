@@ -81,6 +81,13 @@ class NodeCards:
     def device(self, uuid: str) -> Device | None:
         return (self.devices() or {}).get(uuid)
 
+    def why_unhealthy(self, uuid: str) -> str:
+        """Tell why an offered card is left out; empty: it is not. A MIG device is as its card."""
+        device = self.device(uuid)
+        if device is None or device.health:
+            return ""
+        return self.health.why(uuid) or "the card that it is a part of is not"
+
     async def run(self) -> NoReturn:
         """Ask the driver for ever."""
         while True:
@@ -92,8 +99,8 @@ class NodeCards:
                 continue
             try:
                 await self._follow(nvml)
-            except NvmlError as error:
-                self.lack("GPUDriverMissing", str(error))
+            except* NvmlError as errors:
+                self.lack("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
                 await asyncio.to_thread(nvml.close)
             await asyncio.sleep(_RETRY_AFTER)

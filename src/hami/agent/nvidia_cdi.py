@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,17 +147,21 @@ class NvidiaSpecs:
         found: dict[Path, _Stamp] = {}
         for folder in reversed(self._folders):
             try:
-                paths = sorted(folder.iterdir())
+                with os.scandir(folder) as entries:
+                    names = sorted(entry.name for entry in entries if _is_foreign(entry.name))
             except OSError:
                 continue  # most nodes have one of them
-            for path in paths:
-                if path.suffix not in _SUFFIXES or path.name.startswith((".", _OURS)):
-                    continue
+            for name in names:
                 with contextlib.suppress(OSError):  # gone meanwhile, or a link to nowhere
-                    real = path.resolve(strict=True)
+                    real = (folder / name).resolve(strict=True)
                     status = real.stat()
                     found[real] = (status.st_ino, status.st_mtime_ns, status.st_size)
         return found
+
+
+def _is_foreign(name: str) -> bool:
+    """Tell whether a file is a spec of somebody else, by its name."""
+    return name.endswith(_SUFFIXES) and not name.startswith((".", _OURS))
 
 
 def _read(path: Path) -> _Spec:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol
 
 from hami.agent import kubelet_api, messages
 from hami.agent.errors import AgentError
 from hami.agent.kubelet_api import Allocation
-from hami.agent.messages import StatusCode
+from hami.agent.messages import Message, StatusCode
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Seconds. kubelet waits 30 for PreStartContainer, and would then tell the user only that.
 PRE_START_LIMIT = 27.0
@@ -95,61 +93,57 @@ class _Answers:
         self._streams = streams
         self._pre_start_limit = pre_start_limit
 
-    async def options(self, _request: Any, _context: Any) -> Any:
-        return kubelet_api.OPTIONS.answer(
-            pre_start_required=self._plugin.pre_start_required,
-            get_preferred_allocation_available=self._plugin.preferred_allocation,
-        )
+    async def options(self, _request: Message, _context: Any) -> Message:
+        return {
+            "pre_start_required": self._plugin.pre_start_required,
+            "get_preferred_allocation_available": self._plugin.preferred_allocation,
+        }
 
-    async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
+    async def list_and_watch(self, _request: Message, _context: Any) -> AsyncIterator[Message]:
         self._streams.open += 1
         try:
             async for devices in self._plugin.devices():
-                yield kubelet_api.LIST_AND_WATCH.answer(
-                    devices=[
+                yield {
+                    "devices": [
                         kubelet_api.device(one.id, healthy=one.healthy, numa=one.numa)
                         for one in devices
                     ]
-                )
+                }
         finally:
             self._streams.open -= 1
 
-    async def allocate(self, request: Any, context: Any) -> Any:
-        asked = [tuple(one.device_ids) for one in request.container_requests]
+    async def allocate(self, request: Message, context: Any) -> Message:
+        asked = [tuple(one["device_ids"]) for one in request["container_requests"]]
 
-        async def answered() -> Any:
+        async def answered() -> Message:
             answers = await self._plugin.allocate(asked)
             if len(answers) != len(asked):
                 raise RuntimeError(f"{len(answers)} answers to {len(asked)} requests")
-            return kubelet_api.ALLOCATE.answer(
-                container_responses=[answer.message() for answer in answers]
-            )
+            return {"container_responses": [answer.message() for answer in answers]}
 
         return await self._or_abort(context, "Allocate", sum(asked, ()), answered)
 
-    async def pre_start(self, request: Any, context: Any) -> Any:
-        device_ids = tuple(request.device_ids)
+    async def pre_start(self, request: Message, context: Any) -> Message:
+        device_ids = tuple(request["device_ids"])
 
-        async def started() -> Any:
+        async def started() -> Message:
             async with asyncio.timeout(self._pre_start_limit):
                 await self._plugin.pre_start(frozenset(device_ids))
-            return kubelet_api.PRE_START.answer()
+            return {}
 
         return await self._or_abort(context, "PreStartContainer", device_ids, started)
 
-    async def preferred(self, request: Any, _context: Any) -> Any:
-        answers = [await self._preferred(one) for one in request.container_requests]
-        return kubelet_api.PREFERRED.answer(
-            container_responses=[{"device_ids": answer} for answer in answers]
-        )
+    async def preferred(self, request: Message, _context: Any) -> Message:
+        answers = [await self._preferred(one) for one in request["container_requests"]]
+        return {"container_responses": [{"device_ids": answer} for answer in answers]}
 
-    async def _preferred(self, request: Any) -> tuple[str, ...]:
+    async def _preferred(self, request: Message) -> tuple[str, ...]:
         try:
             async with asyncio.timeout(PREFERRED_LIMIT):
                 return await self._plugin.preferred(
-                    tuple(request.available_device_ids),
-                    tuple(request.must_include_device_ids),
-                    request.allocation_size,
+                    tuple(request["available_device_ids"]),
+                    tuple(request["must_include_device_ids"]),
+                    request["allocation_size"],
                 )
         except Exception:  # noqa: BLE001 - whatever it is: kubelet chooses by itself then
             _log.exception("no device ids are preferred", extra={"resource": self._plugin.resource})
@@ -160,8 +154,8 @@ class _Answers:
         context: Any,
         call: str,
         device_ids: Sequence[str],
-        answer: Callable[[], Awaitable[T]],
-    ) -> T:
+        answer: Callable[[], Awaitable[Message]],
+    ) -> Message:
         extra = {"resource": self._plugin.resource, "call": call, "devices": sorted(device_ids)}
         try:
             return await answer()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hami.agent import kubelet_api, messages
 from hami.agent.errors import AgentError
+from hami.agent.messages import Message
 
 #: Seconds. A container's start waits for it, and it is a second opinion only.
 TIMEOUT = 1.0
@@ -29,17 +29,17 @@ async def holders(socket: Path, resource: str, *, timeout: float = TIMEOUT) -> H
     """Return who holds the ids of a resource; containers of a pod may share one."""
     answer = await _list(socket, timeout)
     found: dict[str, set[tuple[str, str, str]]] = {}
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            holder = (pod.namespace, pod.name, container.name)
-            for devices in container.devices:  # often one piece for each id
-                if devices.resource_name == resource:
-                    for id_ in devices.device_ids:
+    for pod in answer["pod_resources"]:
+        for container in pod["containers"]:
+            holder = (pod["namespace"], pod["name"], container["name"])
+            for devices in container["devices"]:  # often one piece for each id
+                if devices["resource_name"] == resource:
+                    for id_ in devices["device_ids"]:
                         found.setdefault(id_, set()).add(holder)
     return {id_: frozenset(those) for id_, those in found.items()}
 
 
-async def _list(socket: Path, timeout: float) -> Any:  # noqa: ASYNC109
+async def _list(socket: Path, timeout: float) -> Message:  # noqa: ASYNC109
     what = f"kubelet's PodResources socket {socket}"
     # grpc would try for the whole time to reach what is not there.
     if not socket.exists():  # noqa: ASYNC240 - it takes microseconds
@@ -51,6 +51,7 @@ async def _list(socket: Path, timeout: float) -> Any:  # noqa: ASYNC109
     try:
         async with messages.channel(socket) as channel:
             call = kubelet_api.LIST_PODS
-            return await call.on(channel)(call.request(), timeout=timeout)
+            answer: Message = await call.on(channel)({}, timeout=timeout)
     except messages.RpcError as error:
         raise PodResourcesError(what, f"gives no list: {messages.why(error)}") from error
+    return answer

@@ -167,27 +167,35 @@ class Preparer:
 
     def is_ready(self, token: str, *, cdi: bool) -> bool:
         """Tell whether a container that was prepared once finds all that it needs."""
-        if not self._layout.token_folder(token).is_dir():
-            return False
-        if self._layout.policy(token).exists():
-            self._states.ensure(token)
-        return not cdi or self._layout.spec(token).exists()
+        try:
+            if not self._layout.token_folder(token).is_dir():
+                return False
+            if (told := _read(self._layout.policy(token))) is not None:
+                if not policy.is_valid(told):
+                    return False
+                self._states.ensure(token)
+            return not cdi or self._layout.spec(token).exists()
+        except OSError:
+            return False  # preparing it will tell why
 
     def is_limited(self, grants: Sequence[Grant]) -> bool:
         """Tell whether a container with these grants runs under the limiter."""
-        return not all(map(self._is_whole, policy.by_card(grants)))
+        try:
+            return not self._are_whole(policy.by_card(grants))
+        except PrepareError:
+            return True  # nobody knows how large the card is
 
     def _is_limited(self, share: ContainerShare, cards: Sequence[Grant]) -> bool:
         if self._layout.policy(share.token).exists():
             return True
-        if share.exempt:
-            return False
-        memory = [self._device(card.uuid).devmem for card in cards]
-        whole = not self._config.oversubscribe and all(
-            card.memory >= all_of_it and card.cores in _NO_CORE_LIMIT
-            for card, all_of_it in zip(cards, memory, strict=True)
+        return not share.exempt and not self._are_whole(cards)
+
+    def _are_whole(self, cards: Sequence[Grant]) -> bool:
+        sizes = [self._device(card.uuid).devmem for card in cards]
+        return not self._config.oversubscribe and all(
+            card.memory >= size and card.cores in _NO_CORE_LIMIT
+            for card, size in zip(cards, sizes, strict=True)
         )
-        return not whole
 
     def _device(self, uuid: str) -> Device:
         device = self._devices(uuid)
@@ -260,10 +268,7 @@ class Preparer:
             name=share.name,
             container=share.container,
         )
-        try:
-            old = path.read_bytes()
-        except FileNotFoundError:
-            old = None
+        old = _read(path)
         try:
             if (content := policy.renewed(old, wanted)) is not None:
                 files.write_atomic(path, content)
@@ -271,3 +276,10 @@ class Preparer:
             if not policy.is_valid(old):  # no spec without its policy
                 self._layout.spec(share.token).unlink(missing_ok=True)
             raise
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -70,7 +70,7 @@ async def status(endpoint: str) -> RuntimeStatus:
             f"does not tell its status: {messages.why(error)}",
             _REMEDY,
         ) from error
-    return _read(version.runtime_name, version.runtime_version, told.info)
+    return _read(version["runtime_name"], version["runtime_version"], told["info"])
 
 
 async def detect(
@@ -124,8 +124,9 @@ def _path(endpoint: str) -> Path:
     return path
 
 
-async def _ask(channel: Any, call: messages.Call, **fields: Any) -> Any:
-    return await call.on(channel)(call.request(**fields), timeout=TIMEOUT)
+async def _ask(channel: Any, call: messages.Call, **fields: Any) -> messages.Message:
+    answer: messages.Message = await call.on(channel)(fields, timeout=TIMEOUT)
+    return answer
 
 
 def _read(name: str, version: str, info: Mapping[str, str]) -> RuntimeStatus:

@@ -39,6 +39,8 @@ class StateFiles:
     def __init__(self, layout: NodeLayout) -> None:
         self._layout = layout
         self._warned = False
+        #: Whether the node sees what we mount; unknown before the first.
+        self._shown: bool | None = None
 
     def ensure(self, token: str) -> Path:
         """Have the state file of a token; one that is there is left alone, whatever is in it."""
@@ -84,7 +86,9 @@ class StateFiles:
 
     def _mount(self, folder: Path) -> None:
         why = "the node would not see it: mount --run-dir with mountPropagation: Bidirectional"
-        if tmpfs.is_shown(folder):
+        if self._shown is None:
+            self._shown = tmpfs.is_shown(self._layout.states)
+        if self._shown:
             try:
                 tmpfs.mount(folder, size=_SIZE, inodes=_INODES)
             except PermissionError as error:

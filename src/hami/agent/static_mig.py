@@ -7,6 +7,7 @@ so no grant, no limit and no PreStart is needed.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NoReturn
 
@@ -99,13 +100,16 @@ class MigPlugins:
         for resource in self._parts().keys() - self._plugins.keys():
             self._plugins[resource] = MigPlugin(
                 resource,
-                parts=lambda name=resource: self._parts().get(name, ()),
+                parts=functools.partial(self._parts_of, resource),
                 healthy=self._healthy,
                 cdi_name=self._cdi_name,
             )
             self._new.set()
         for plugin in self._plugins.values():
             plugin.refresh()
+
+    def _parts_of(self, resource: str) -> tuple[MigDevice, ...]:
+        return self._parts().get(resource, ())
 
     async def run(self) -> NoReturn:
         """Serve every profile's plugin, for ever."""

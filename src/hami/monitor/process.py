@@ -111,7 +111,8 @@ class Monitor:
 async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
     server = Server(monitor.routes, drain_timeout=1)
     async with asyncio.TaskGroup() as group:
-        await server.start(*bind_address.parse(monitor.settings.metrics_bind_address))
+        if monitor.settings.metrics_bind_address:
+            await server.start(*bind_address.parse(monitor.settings.metrics_bind_address))
         works: dict[str, Coroutine[Any, Any, None]] = {
             "cache of pods": monitor.reflector.run(),
             "events": monitor.events.run(),

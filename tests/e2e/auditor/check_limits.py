@@ -2,6 +2,8 @@
 
 A token's policy file and CDI spec say for whom they are and what it may have. That must be the
 container to whose entry in kubelet's checkpoint the token belongs, and what its pod was granted.
+Where the runtime knows no CDI, what the spec would say stands in the plugin's answer itself. Whole
+cards need no limits, so they may have no policy and no accounts.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tests.e2e.auditor import claims, pods, tokens
+from tests.e2e.auditor import claims, nodes, pods, tokens
 from tests.e2e.auditor.claims import Claim
 from tests.e2e.auditor.evidence import Evidence, Held, NodeFiles, TokenThing
 from tests.e2e.auditor.findings import Finding, Kind
+from tests.e2e.auditor.layouts import Layout
 from tests.e2e.auditor.malformed import MalformedError
+from tests.e2e.auditor.nodes import Cards
 from tests.e2e.auditor.pod_annotations import ALLOCATED, Slot
 from tests.e2e.auditor.pods import Pod
 from tests.e2e.auditor.tokens import Owners
@@ -37,6 +41,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         owners = tokens.owners(files, evidence.layouts)
         yield from _twice(node, owners)
         yield from _missing(node, evidence, files, by_uid)
+        yield from _answers(node, evidence, files, by_uid)
         for thing, said in _all_said(node, files):
             if isinstance(said, Finding):
                 yield said
@@ -86,32 +91,72 @@ def _twice(node: str, owners: Owners) -> Iterator[Finding]:
 def _missing(
     node: str, evidence: Evidence, files: NodeFiles, by_uid: Mapping[str, Pod]
 ) -> Iterator[Finding]:
-    """Find running containers without spec or policy: the next restart would find no card."""
-    specs = {(one.layout.cdi_kind, one.token) for one in files.specs}
-    policies = {
-        (one.layout.cdi_kind, one.token) for one in files.folders if one.content is not None
+    """Find running containers that lack something: the next restart would find no card."""
+    there = {
+        "CDI spec": {(one.layout.cdi_kind, one.token) for one in files.specs},
+        "policy file": {
+            (one.layout.cdi_kind, one.token) for one in files.folders if one.content is not None
+        },
+        "state": {(one.layout.cdi_kind, one.token) for one in files.states},
     }
+    cards = nodes.registers(evidence.nodes).get(node, {})
     for layout in evidence.layouts:
         for entry in files.checkpoint:
             pod = by_uid.get(entry.pod_uid)
             container = pod and pod.container(entry.container)
             if not (pod and pod.live and not pod.deleting and container and container.running):
                 continue
+            whole = _is_whole(_slot(pod, entry.container, evidence.resources.count), cards)
             for token in sorted(tokens.of_entry(entry, layout)):
-                key = (layout.cdi_kind, token)
-                lacks = [
-                    text
-                    for text, there in (("CDI spec", specs), ("policy file", policies))
-                    if key not in there
-                ]
+                needs = _needs(entry, layout, token, whole=whole)
+                lacks = [what for what in needs if (layout.cdi_kind, token) not in there[what]]
                 if lacks:
                     yield Finding(
                         Kind.TOKEN_MISSING,
                         f"node {node} {layout.cdi_kind}={token}",
                         f"container {entry.container} of {pod.full_name} runs with it, but it has "
-                        f"no {' and no '.join(lacks)} under {', '.join(layout.cdi_folders)} and "
-                        f"{layout.tokens}",
+                        f"no {' and no '.join(lacks)} under {', '.join(layout.cdi_folders)}, "
+                        f"{layout.tokens} and {layout.states}",
                     )
+
+
+def _needs(entry: Held, layout: Layout, token: str, *, whole: bool) -> Iterator[str]:
+    if token in tokens.of_devices(entry, layout):
+        yield "CDI spec"
+    if not whole:
+        yield "policy file"
+        if layout.states is not None:
+            yield "state"
+
+
+def _is_whole(slot: Slot, cards: Cards) -> bool:
+    """Return whether all that was granted are cards with nobody beside, and without limits."""
+    return bool(slot) and all(
+        grant.card in cards
+        and grant.memory >= cards[grant.card].memory
+        and grant.cores in (0, _WHOLE)
+        for grant in slot
+    )
+
+
+def _answers(
+    node: str, evidence: Evidence, files: NodeFiles, by_uid: Mapping[str, Pod]
+) -> Iterator[Finding]:
+    """Judge answers with a token and without CDI: their own env has the limits."""
+    for layout in evidence.layouts:
+        for entry in files.checkpoint:
+            pod = by_uid.get(entry.pod_uid)
+            named = tokens.of_annotation(entry, layout)
+            if pod is None or not named or tokens.of_devices(entry, layout):
+                continue
+            where = f"node {node} answer to {pod.full_name} container {entry.container}"
+            try:
+                claim = layout.read_env(entry.env)
+            except MalformedError as error:
+                yield Finding(Kind.ANSWER_LIMITS, where, str(error))
+                continue
+            said = Said(claim, where, Kind.ANSWER_LIMITS, Kind.ANSWER_LIMITS)
+            yield from _limits(said, entry, pod, evidence.resources.count)
 
 
 def _owner(said: Said, entry: Held, pod: Pod | None) -> Iterator[Finding]:

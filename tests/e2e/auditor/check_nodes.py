@@ -12,6 +12,7 @@ from tests.e2e.auditor.node_annotations import (
     BINDING_MARK,
     HANDSHAKE,
     LOCK_PREFIX,
+    LOCK_REASON,
     NVIDIA_REGISTER,
     NVIDIA_SCORE,
 )
@@ -41,6 +42,8 @@ def _decode(key: str, value: str) -> None:
         node_annotations.pair_scores(value)
     elif key == BINDING_MARK:
         node_annotations.binding_mark(value)
+    elif key == LOCK_REASON:
+        node_annotations.lock_reason(value)
     elif key.startswith(LOCK_PREFIX):
         node_annotations.lock(value)
     elif HANDSHAKE.fullmatch(key):
@@ -64,6 +67,12 @@ def _scores(name: str, annotations: Mapping[str, str], cards: nodes.Cards) -> It
 def _mark(name: str, annotations: Mapping[str, str]) -> Iterator[Finding]:
     if BINDING_MARK not in annotations:
         return
+    if LOCK_REASON in annotations:
+        yield Finding(
+            Kind.BINDING_MARK,
+            f"node {name} {BINDING_MARK}",
+            f"it binds late, but {LOCK_REASON} says why it does not: {annotations[LOCK_REASON]!r}",
+        )
     try:
         said = node_annotations.binding_mark(annotations[BINDING_MARK])
     except MalformedError:

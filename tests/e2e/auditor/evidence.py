@@ -28,6 +28,8 @@ class Held:
     cdi_devices: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     """Paths on the node."""
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ class Kind(enum.StrEnum):
     POLICY_MALFORMED = "policy-malformed"
     POLICY_OWNER = "policy-owner"
     POLICY_LIMITS = "policy-limits"
+    ANSWER_LIMITS = "answer-limits"
     TOKEN_MISSING = "token-missing"  # noqa: S105 - names a fault, not a secret
     TOKEN_TWICE = "token-twice"  # noqa: S105 - names a fault, not a secret
     # kubelet's own books.

@@ -25,6 +25,9 @@ class Layout:
     read_policy: PolicyReader
     cdi_folders: tuple[str, ...] = CDI_FOLDERS
     states: str | None = None
+    """Holds a folder for each token, where containers are given a file for their accounts."""
+    token_annotation: str | None = None
+    """Of an answer to kubelet: names its token, also where there is no CDI device."""
     ledger: str | None = None
     read_ledger: LedgerReader = claims.json_ledger
 
@@ -38,12 +41,13 @@ class Layout:
         return token if kind == self.cdi_kind and token else None
 
     def token_of_path(self, host_path: str) -> str | None:
-        """Return the token in whose folder a mount's source lies."""
+        """Return the token in one of whose folders a mount's source lies."""
         path = pathlib.PurePosixPath(host_path)
-        if not path.is_relative_to(self.tokens):
-            return None
-        inner = path.relative_to(self.tokens).parts
-        return inner[0] if inner else None
+        for folder in (self.tokens, self.states):
+            if folder is not None and path.is_relative_to(folder):
+                inner = path.relative_to(folder).parts
+                return inner[0] if inner else None
+        return None
 
 
 HOOK = "/usr/local"
@@ -59,6 +63,7 @@ def hami(hook: str = HOOK) -> Layout:
         read_policy=policy.read,
         states="/run/hami/state",
         ledger="/var/lib/hami/ledger",
+        token_annotation="hami.io/vgpu-token",  # noqa: S106 - the name of an annotation
     )
 
 

@@ -17,6 +17,7 @@ from tests.e2e.auditor.malformed import MalformedError
 NVIDIA_REGISTER = "hami.io/node-nvidia-register"
 NVIDIA_SCORE = "hami.io/node-nvidia-score"
 BINDING_MARK = "hami.io/node-nvidia-binding"
+LOCK_REASON = "hami.io/node-nvidia-lock-reason"
 LOCK_PREFIX = "hami.io/mutex.lock"
 HANDSHAKE = re.compile(r"hami\.io/node-handshake(-.+)?")
 
@@ -167,6 +168,12 @@ def binding_mark(value: str) -> str:
     if found is None:
         raise MalformedError("is not late,<16 hex digits>")
     return found[1]
+
+
+def lock_reason(value: str) -> None:
+    """Judge why a node is not late-binding: one line for people."""
+    if not value.strip() or "\n" in value:
+        raise MalformedError("is no line of text")
 
 
 def hash_of(register_value: str) -> str:

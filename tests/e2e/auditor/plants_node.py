@@ -6,6 +6,7 @@ container's spec and policy are read when it is made.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import time
@@ -16,6 +17,7 @@ from tests.e2e.auditor import peaks, planting, stage
 from tests.e2e.auditor.findings import Kind
 from tests.e2e.auditor.layouts import Layout
 from tests.e2e.auditor.planting import Build, Context, Plant, plant
+from tests.e2e.kubelet_api.device_plugin import Allocation
 
 _MIB = 2**20
 _TOTAL = 8000 * _MIB
@@ -61,7 +63,7 @@ def _folder(choice: Choice) -> Build:
 
 
 def _state(context: Context, undo: contextlib.ExitStack) -> None:
-    path = context.path(f"{context.hami.states}/{planting.new_token()}")
+    path = context.path(f"{context.hami.states}/{planting.new_token()}/state")
     undo.callback(planting.write(path, b""))
 
 
@@ -113,6 +115,25 @@ def _token_twice(context: Context, undo: contextlib.ExitStack) -> None:
     uid = _staged_pod(context, undo, None)
     ids = {"-1": ["plant-0"]}
     undo.callback(planting.add_to_checkpoint(context, uid=uid, DeviceIDs=ids))
+
+
+def _answer_limits(context: Context, undo: contextlib.ExitStack) -> None:
+    """Let kubelet know of a container without CDI that was told to use another card."""
+    uid = _staged_pod(context, undo, stage.grant(1000, 10))
+    token = planting.new_token()
+    assert context.hami.token_annotation is not None
+    answer = Allocation(
+        envs={"NVIDIA_VISIBLE_DEVICES": "GPU-plant-1", "CUDA_DEVICE_MEMORY_LIMIT_0": "1000m"},
+        annotations={context.hami.token_annotation: token},
+    )
+    undo.callback(
+        planting.add_to_checkpoint(
+            context,
+            uid=uid,
+            DeviceIDs={"-1": ["plant-0"]},
+            AllocResp=base64.b64encode(answer.encode()).decode(),
+        )
+    )
 
 
 def _device_twice(context: Context, undo: contextlib.ExitStack) -> None:
@@ -200,6 +221,7 @@ PLANTS: tuple[Plant, ...] = (
     plant(
         "an environment with other cards", _env("NVIDIA_VISIBLE_DEVICES", "GPU-x"), Kind.SPEC_LIMITS
     ),
+    plant("an answer without CDI for another card", _answer_limits, Kind.ANSWER_LIMITS),
     plant("a token given twice", _token_twice, Kind.TOKEN_TWICE),
     plant("a device id given twice", _device_twice, Kind.DEVICE_TWICE),
     plant("a checkpoint unlike PodResources", _resources_differ, Kind.RESOURCES_DIFFER),

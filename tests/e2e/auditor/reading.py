@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tests.e2e.auditor import node_root, peaks
 from tests.e2e.auditor.evidence import (
@@ -114,6 +114,8 @@ class NodeReader:
     def held(self, seen: str, entry: Entry) -> Held:
         names: tuple[str, ...] = ()
         mounts: tuple[str, ...] = ()
+        annotations: Mapping[str, str] = {}
+        env: Mapping[str, str] = {}
         try:
             answer = entry.allocation()
         except CheckpointError as error:
@@ -127,6 +129,7 @@ class NodeReader:
             ]
             names = (*answer.cdi_devices, *noted)
             mounts = tuple(mount.host_path for mount in answer.mounts)
+            annotations, env = dict(answer.annotations), dict(answer.envs)
         return Held(
             pod_uid=entry.pod_uid,
             container=entry.container,
@@ -134,6 +137,8 @@ class NodeReader:
             device_ids=entry.device_ids,
             cdi_devices=names,
             mounts=mounts,
+            annotations=annotations,
+            env=env,
         )
 
     def _pod_resources(self) -> tuple[Listed, ...] | None:

@@ -13,10 +13,22 @@ Owners = Mapping[tuple[str, str], list[Held]]
 
 
 def of_entry(entry: Held, layout: Layout) -> set[str]:
-    """Return the tokens of one plugin in an entry: its CDI devices and the folders it mounts."""
-    found = {layout.token_of_device(name) for name in entry.cdi_devices}
-    found |= {layout.token_of_path(path) for path in entry.mounts}
-    return {token for token in found if token is not None}
+    """Return the tokens of one plugin in an entry: by CDI devices, mounted folders, annotation."""
+    found = of_devices(entry, layout)
+    found |= {token for path in entry.mounts if (token := layout.token_of_path(path))}
+    found |= of_annotation(entry, layout)
+    return found
+
+
+def of_annotation(entry: Held, layout: Layout) -> set[str]:
+    """Return the one that the answer itself is called by."""
+    named = layout.token_annotation and entry.annotations.get(layout.token_annotation)
+    return {named} if named else set()
+
+
+def of_devices(entry: Held, layout: Layout) -> set[str]:
+    """Return those that the runtime has to find a CDI spec of."""
+    return {token for name in entry.cdi_devices if (token := layout.token_of_device(name))}
 
 
 def owners(files: NodeFiles, layouts: Iterable[Layout]) -> Owners:

@@ -40,8 +40,12 @@ class Token:
         return f"{layouts.HAMI.tokens}/{self.name}"
 
     @property
-    def state(self) -> str:
+    def state_folder(self) -> str:
         return f"{layouts.HAMI.states}/{self.name}"
+
+    @property
+    def state(self) -> str:
+        return f"{self.state_folder}/state"
 
     @property
     def spec(self) -> str:
@@ -83,9 +87,9 @@ def prepared(
         plugin.instead.append(_answer(token, library))
         yield token
     finally:
-        for file in (token.spec, token.state, PRELOAD):
+        for file in (token.spec, PRELOAD):
             node.path(file).unlink(missing_ok=True)
-        for folder in (token.folder, LIBRARIES):
+        for folder in (token.folder, token.state_folder, LIBRARIES):
             shutil.rmtree(node.path(folder), ignore_errors=True)
 
 

@@ -106,14 +106,21 @@ def test_filtered_cards_are_not_there_at_all() -> None:
         assert (offered.static_mig, offered.notes) == ({}, ())
 
 
-def test_single_mig_devices_can_be_filtered() -> None:
-    whole = cut(0, 7, 8)
-    for strategy in ("single", "mixed"):
-        offered = build(whole, mig_strategy=strategy, filter_uuids=frozenset([whole.mig[0].uuid]))
-        left = [device.id for device in offered.devices] or [
-            found.uuid for parts in offered.static_mig.values() for found in parts
-        ]
-        assert left == [whole.mig[1].uuid]
+@pytest.mark.parametrize("strategy", ["single", "mixed"])
+@pytest.mark.parametrize(
+    "filtered",
+    [
+        {"filter_uuids": frozenset([uuid(7, "MIG")])},
+        {"filter_indexes": frozenset([10700])},
+    ],
+    ids=["uuid", "index"],
+)
+def test_a_mig_device_can_be_filtered(strategy: str, filtered: dict[str, Any]) -> None:
+    offered = build(cut(0, 7, 8), mig_strategy=strategy, **filtered)
+    left = [device.id for device in offered.devices] or [
+        found.uuid for parts in offered.static_mig.values() for found in parts
+    ]
+    assert left == [uuid(8, "MIG")]
 
 
 def test_what_the_driver_complains_about_is_told() -> None:

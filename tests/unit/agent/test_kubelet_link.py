@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import uvloop
 
-from hami.agent.kubelet_link import KubeletLink
+from hami.agent.kubelet_link import DEAF_AFTER, KubeletLink
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api.device_plugin import Device, Registration
 from tests.unit.agent.kubelet_rig import (
@@ -36,12 +36,21 @@ def own(layout: NodeLayout) -> pathlib.Path:
     return layout.device_plugins / "hami.sock"
 
 
+class Clock:
+    """Stands still unless the test moves it."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @contextlib.asynccontextmanager
 async def linked(
-    layout: NodeLayout, plugin: Plugin | None = None, *, deaf_after: float = 1e6
+    layout: NodeLayout, plugin: Plugin | None = None, clock: Clock | None = None
 ) -> AsyncIterator[KubeletLink]:
     link = KubeletLink(
-        layout, plugin or Plugin("a"), "hami", look_every=0.01, deaf_after=deaf_after
+        layout, plugin or Plugin("a"), "hami", look_every=0.01, clock=clock or Clock()
     )
     running = asyncio.create_task(link.run())
     try:
@@ -109,19 +118,24 @@ async def test_a_socket_of_ours_that_is_gone_is_made_again(layout: NodeLayout) -
 
 
 async def test_a_kubelet_that_does_not_listen_is_registered_with_again(layout: NodeLayout) -> None:
-    kubelet = Kubelet(layout, listens=False)
-    async with serving(kubelet), linked(layout, deaf_after=0.02):
+    kubelet, clock = Kubelet(layout, listens=False), Clock()
+    async with serving(kubelet), linked(layout, clock=clock):
         for _time in range(3):
             await kubelet.plugin()
+            while kubelet.registrations.empty():
+                clock.now += 2 * DEAF_AFTER
+                await asyncio.sleep(0.005)
 
 
 async def test_a_kubelet_that_listens_is_left_alone(layout: NodeLayout) -> None:
-    kubelet = Kubelet(layout)
-    async with serving(kubelet), linked(layout, deaf_after=0.2) as link:
+    kubelet, clock = Kubelet(layout), Clock()
+    async with serving(kubelet), linked(layout, clock=clock) as link:
         await kubelet.plugin()
         await kubelet.listed()
         await until(link, "")
-        await asyncio.sleep(0.5)
+        for _look in range(10):
+            clock.now += 2 * DEAF_AFTER
+            await asyncio.sleep(0.02)
         assert kubelet.registrations.empty()
 
 

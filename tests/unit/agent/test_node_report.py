@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from hami.agent import node_report
 from hami.kube.client import Client
 from hami.wire import late_binding, objects
 from tests.scripted_api.server import Kind, Lost, ScriptedApi
@@ -164,6 +165,9 @@ async def test_a_quarrel_slows_down_but_our_own_news_do_not_wait(
         change(api, **{REGISTER: "[HAMi's]"})
         await until(lambda: len(waits()) == 2)
         assert waits()[1] > 0
+        report.desired("[1]")  # no news
+        await report.read()
+        await report.read()
         report.desired("[2]")
         await until(lambda: says(api)[REGISTER] == "[2]")
     assert len(patches(api)) == 3
@@ -184,6 +188,18 @@ async def test_a_write_is_not_repeated_while_the_watch_is_behind(
         await until(lambda: report.fulfilled)
     written = [patch["metadata"]["annotations"] for patch in patches(api)]
     assert written == [{REGISTER: "[1]"}, {REGISTER: "[2]"}]
+
+
+async def test_a_write_that_the_watch_swallows_is_found_by_comparing(
+    api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_report, "_SEEN_S", 0.01)
+    api.bookmarks = False
+    api.stream_fault(Kind.DROP, at=1)
+    async with reporting(client) as report:
+        report.desired("[1]")
+        await until(lambda: report.fulfilled)
+    assert patches(api) == [{"metadata": {"annotations": {REGISTER: "[1]"}}}]
 
 
 @pytest.mark.parametrize(
@@ -278,6 +294,12 @@ async def test_at_the_end_the_mark_goes_and_the_rest_stays(
         await report.withdraw()
         assert says(api) == {REGISTER: "[1]", SCORES: "[2]"}
         # Whatever happens while the process ends: the mark does not come back.
+        await until(lambda: report.fulfilled)
+        change(api, **{LOCK: "x"})
+        await until(lambda: report.lock() == "x")
+        change(api, **{LOCK: None})
+        await until(lambda: report.lock() == "")
+        assert len(patches(api)) == 2
         report.desired("[3]", late=True)
         await until(lambda: report.fulfilled)
     assert says(api) == {REGISTER: "[3]"}

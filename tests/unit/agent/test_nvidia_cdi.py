@@ -1,7 +1,8 @@
 """Cards come into containers by what NVIDIA's own spec says of them, and of no other card.
 
-cdi/ holds specs as NVIDIA's tools of several versions write them, and what becomes of them:
-expected-<spec>.json. To change those on purpose, run with HAMI_GOLDEN=write and read the diff.
+cdi/ holds specs in the shape that NVIDIA's tools of several versions give them, written by hand and
+cut to one entry of each sort; none was recorded on a node. expected-<spec>.json is what becomes of
+them. To change those on purpose, run with HAMI_GOLDEN=write and read the diff.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def nodes(desk: Desk) -> list[str]:
         ("device-plugin.json", [FIRST]),
     ],
 )
-def test_recorded_specs(desk: Desk, spec: str, cards: list[str]) -> None:
+def test_each_shape_of_spec(desk: Desk, spec: str, cards: list[str]) -> None:
     take(desk, spec)
     desk.preparer.prepare(desk.share(*(grant(card) for card in cards)), cdi=True)
     found = json.dumps(desk.spec(), indent=2) + "\n"
@@ -228,4 +229,13 @@ def test_without_cdi_nothing_is_merged(desk: Desk) -> None:
     take(desk, "toolkit-1.17.yaml")
     edits = desk.preparer.prepare(desk.share(), cdi=False)
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == FIRST
-    assert not (edits.device_nodes or edits.hooks or edits.driver_mounts)
+    assert (edits.device_nodes, edits.hooks, edits.driver_mounts) == ((), (), ())
+
+
+def test_a_device_can_be_asked_for_by_its_full_name(desk: Desk) -> None:
+    specs = NvidiaSpecs([desk.nvidia])
+    assert specs.qualified_name(MIG) == ""
+    take(desk, "toolkit-1.17-mig.yaml", "device-plugin.json")
+    assert specs.qualified_name(MIG) == f"nvidia.com/gpu={MIG}"
+    assert specs.qualified_name(FIRST) == f"k8s.device-plugin.nvidia.com/gpu={FIRST}"
+    assert specs.qualified_name("GPU-other") == ""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
@@ -143,7 +143,7 @@ async def test_every_container_of_a_request_is_answered_in_its_order() -> None:
 async def test_a_refusal_reaches_kubelet_in_its_own_words() -> None:
     plugin = Plugin("a")
 
-    def refuse(*_: object) -> Allocation:
+    def refuse(*_: object) -> NoReturn:
         raise RefusalError("pod team/ü", "has no grant", "let hami place it")
 
     plugin.allocating = refuse
@@ -161,7 +161,7 @@ async def test_a_mistake_of_ours_fails_one_call_and_is_logged(
 ) -> None:
     plugin = Plugin("a")
 
-    def fail(ids: tuple[str, ...]) -> Allocation:
+    def fail(ids: tuple[str, ...]) -> NoReturn:
         raise KeyError(ids[0])
 
     usual, plugin.allocating = plugin.allocating, fail

@@ -386,3 +386,42 @@ def test_others_in_the_container_can_read_whatever_the_umask(desk: Desk) -> None
     assert desk.layout.token_folder(TOKEN).stat().st_mode & 0o777 == 0o755
     assert desk.layout.policy(TOKEN).stat().st_mode & 0o777 == 0o644
     assert desk.layout.spec(TOKEN).stat().st_mode & 0o777 == 0o644
+
+
+def test_what_was_prepared_is_ready_without_the_driver(desk: Desk) -> None:
+    assert not desk.preparer.is_ready(TOKEN, cdi=True)
+    desk.preparer.prepare(desk.share(), cdi=False)
+    assert desk.preparer.is_ready(TOKEN, cdi=False)
+    assert not desk.preparer.is_ready(TOKEN, cdi=True)
+    desk.preparer.prepare(desk.share(), cdi=True)
+    desk.devices.clear()
+    desk.states.remove(TOKEN)
+    assert desk.preparer.is_ready(TOKEN, cdi=True)
+    assert desk.layout.state(TOKEN).is_file()
+
+
+def test_an_unlimited_container_is_ready_without_policy_and_state(desk: Desk) -> None:
+    desk.preparer.prepare(desk.share(exempt=True), cdi=True)
+    assert desk.preparer.is_ready(TOKEN, cdi=True)
+    assert not desk.layout.state(TOKEN).exists()
+
+
+def test_what_is_damaged_or_cannot_be_made_is_not_ready(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.preparer.prepare(desk.share(), cdi=True)
+
+    def full(token: str) -> Path:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.states, "ensure", full)
+        assert not desk.preparer.is_ready(TOKEN, cdi=True)
+    desk.layout.policy(TOKEN).write_bytes(b"")
+    assert not desk.preparer.is_ready(TOKEN, cdi=True)
+
+
+def test_who_would_be_limited_can_be_asked(desk: Desk) -> None:
+    assert desk.preparer.is_limited([grant()])
+    assert not desk.preparer.is_limited([grant(memory=CARD_MEMORY // 2, cores=0)] * 2)
+    assert desk.preparer.is_limited([grant("GPU-gone", memory=1 << 20)])

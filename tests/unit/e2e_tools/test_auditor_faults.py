@@ -130,6 +130,23 @@ def content(where: str, token: str, text: bytes) -> Fault:
     return fault
 
 
+def answer(token: str, **env: str) -> Fault:
+    """Let the pod of hami's be on a node without CDI: all that it was told stands in the answer."""
+
+    def fault(draft: Draft) -> None:
+        draft.checkpoint[0] = dataclasses.replace(
+            draft.checkpoint[0],
+            cdi_devices=(),
+            annotations={"hami.io/vgpu-token": token},
+            env=env,
+        )
+        del draft.specs["t1"]
+        draft.folders[token] = dataclasses.replace(draft.folders.pop("t1"), token=token)
+        draft.states[:] = [dataclasses.replace(draft.states[0], token=token)]
+
+    return fault
+
+
 def unowned(where: str) -> Fault:
     def fault(draft: Draft) -> None:
         spec = sample.spec("hami.io/vgpu", "lost", NVIDIA_VISIBLE_DEVICES="a")
@@ -305,6 +322,8 @@ FAULTS: list[tuple[Kind, str, Fault]] = [
         node_text(node_annotations.NVIDIA_SCORE, '[{"uuid":"GPU-7","score":{}}]'),
     ),
     (Kind.NODE_ANNOTATION, "mark", node_text(node_annotations.BINDING_MARK, "late")),
+    (Kind.NODE_ANNOTATION, "lock reason", node_text(node_annotations.LOCK_REASON, " ", "node-2")),
+    (Kind.BINDING_MARK, "lock", node_text(node_annotations.LOCK_REASON, "no CDI")),
     (Kind.BINDING_MARK, "other", node_text(node_annotations.BINDING_MARK, f"late,{'0' * 16}")),
     (
         Kind.BINDING_MARK,
@@ -406,9 +425,23 @@ FAULTS: list[tuple[Kind, str, Fault]] = [
     (Kind.POLICY_LIMITS, "hami's no limit of cores", hami_policy(("GPU-0", 2000 * MIB, 100))),
     (Kind.POLICY_LIMITS, "devices", edit_policy(devices=["vgpu-001"])),
     (Kind.POLICY_LIMITS, "no devices", edit_policy(devices=[])),
+    (Kind.ANSWER_LIMITS, "card", answer("t2", NVIDIA_VISIBLE_DEVICES="GPU-1")),
+    (Kind.ANSWER_LIMITS, "void", answer("t2", CUDA_DEVICE_MEMORY_LIMIT_0="2000m")),
+    (
+        Kind.ANSWER_LIMITS,
+        "memory",
+        answer("t2", NVIDIA_VISIBLE_DEVICES="GPU-0", CUDA_DEVICE_MEMORY_LIMIT_0="2001m"),
+    ),
+    (Kind.TOKEN_MISSING, "state", lambda draft: draft.states.clear()),
     (Kind.TOKEN_MISSING, "spec", missing("specs")),
     (Kind.TOKEN_MISSING, "folder", missing("folders")),
     (Kind.TOKEN_TWICE, "device", second_entry(cdi_devices=("hami.io/vgpu=t1",))),
+    (
+        Kind.TOKEN_TWICE,
+        "annotation",
+        second_entry(annotations={"hami.io/vgpu-token": "t1"}, cdi_devices=("hami.io/vgpu=t1",)),
+    ),
+    (Kind.TOKEN_TWICE, "state", second_entry(mounts=(f"{HAMI.states}/t1/state",))),
     (Kind.TOKEN_TWICE, "mount", second_entry(mounts=(f"{HAMI.tokens}/t1/policy",))),
     (Kind.DEVICE_TWICE, "two pods", second_entry(device_ids=frozenset({"GPU-0-0"}))),
     (Kind.RESOURCES_DIFFER, "none", lambda draft: draft.pod_resources.clear()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -101,6 +102,46 @@ def _terminating(draft: Draft) -> None:
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     del draft.specs["t1"], draft.folders["t1"]
     draft.see("MODIFIED", going)
+
+
+def _without_cdi(draft: Draft) -> None:
+    # The runtime knows no CDI: there is no spec, the answer itself has all of it.
+    draft.checkpoint[0] = dataclasses.replace(
+        draft.checkpoint[0],
+        cdi_devices=(),
+        mounts=(f"{HAMI.tokens}/t1", f"{HAMI.states}/t1/state"),
+        annotations={"hami.io/vgpu-token": "t1"},
+        env={
+            "NVIDIA_VISIBLE_DEVICES": "GPU-0",
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "2000m",
+            "CUDA_DEVICE_SM_LIMIT": "30",
+        },
+    )
+    del draft.specs["t1"]
+    kept = draft.nodes[NODE]["metadata"]["annotations"]
+    del kept[node_annotations.BINDING_MARK]
+    kept[node_annotations.LOCK_REASON] = "containerd 1.6 does not say that it knows CDI"
+
+
+def _whole_card_runs(draft: Draft) -> None:
+    # There is nothing to limit, so nothing is in the container but the card.
+    _whole_card(draft)
+    draft.checkpoint.append(sample.held("uid-whole", "main", GPU, "GPU-2-0", "hami.io/vgpu=t8"))
+    draft.pod_resources.append(sample.listed("whole", GPU, "GPU-2-0"))
+    draft.specs["t8"] = sample.thing(
+        "t8", sample.spec("hami.io/vgpu", "t8", NVIDIA_VISIBLE_DEVICES="GPU-2")
+    )
+
+
+def _whole_card_runs_without_cdi(draft: Draft) -> None:
+    _whole_card_runs(draft)
+    draft.checkpoint[-1] = dataclasses.replace(
+        draft.checkpoint[-1],
+        cdi_devices=(),
+        annotations={"hami.io/vgpu-token": "t8"},
+        env={"NVIDIA_VISIBLE_DEVICES": "GPU-2"},
+    )
+    del draft.specs["t8"]
 
 
 def _whole_card(draft: Draft) -> None:
@@ -300,7 +341,10 @@ LEGAL = [
     _ended_init,
     _finished,
     _terminating,
+    _without_cdi,
     _whole_card,
+    _whole_card_runs,
+    _whole_card_runs_without_cdi,
     _percentage,
     _migrating_card,
     _annotated_but_unbound,

@@ -88,7 +88,8 @@ def test_all_cores_and_no_limit_of_cores_are_the_same() -> None:
         draft.folders["t2"] = sample.thing(
             "t2", sample.policy(("GPU-2", 1024 * MIB, written), uid="uid-x", pod="team/x")
         )
-        assert auditing.audit(draft.evidence()) == []
+        draft.states.append(sample.thing("t2", b""))
+    assert auditing.audit(draft.evidence()) == []
 
 
 def _flipped(content: bytes, place: int) -> bytes:

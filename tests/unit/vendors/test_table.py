@@ -35,6 +35,8 @@ def test_nvidia_is_built_in_with_hamis_names() -> None:
         "hami.io/node-nvidia-score",
         "hami.io/node-nvidia-binding",
     ]
+    assert keys.lock_reason == "hami.io/node-nvidia-lock-reason"
+    assert keys.shares == "hami.io/node-nvidia-shares"
     assert keys.to_allocate == "hami.io/vgpu-devices-to-allocate"
     assert keys.allocated == "hami.io/vgpu-devices-allocated"
     assert [keys.use_type, keys.nouse_type, keys.use_uuid, keys.nouse_uuid] == [

@@ -1,0 +1,47 @@
+"""Records of the node's ledger, with as little as a test has to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami.node.record import ContainerRecord, Record, TokenRecord
+from hami.wire import pod_devices
+from hami.wire.objects import ContainerKind
+from hami.wire.pod_devices import Grant
+
+Part = tuple[str, int, int]
+"""Card, MiB, percent."""
+APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
+
+
+def devices(slots: Sequence[Sequence[Part]]) -> str:
+    return pod_devices.encode(
+        [
+            Grant(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
+            for uuid, memory, cores in slot
+        ]
+        for slot in slots
+    )
+
+
+def record(
+    uid: str,
+    *containers: tuple[ContainerKind, Sequence[Part]],
+    tokens: Sequence[TokenRecord] = (),
+    **more: object,
+) -> Record:
+    return Record(
+        uid=uid,
+        namespace="team",
+        name=f"pod-{uid}",
+        devices=devices([parts for _, parts in containers]),
+        containers=tuple(
+            ContainerRecord(name=f"c{at}", kind=kind) for at, (kind, _) in enumerate(containers)
+        ),
+        tokens=tuple(tokens),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def token(letter: str, slot: int = 0, *device_ids: str) -> TokenRecord:
+    return TokenRecord(token=letter * 32, container=f"c{slot}", slot=slot, device_ids=device_ids)

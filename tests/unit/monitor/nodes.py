@@ -1,0 +1,250 @@
+"""A node's folders as the agent and containers leave them, with state files that are really locked.
+
+A slot lives while its lock is held; OFD locks belong to an open file, so a test holds them itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import prometheus_client
+from prometheus_client import parser
+
+from hami.monitor.pods import NodePod, Pods
+from hami.monitor.unreadable import Unreadable
+from hami.node import record as records
+from hami.node.layout import NodeLayout
+from hami.node.record import ContainerRecord, Record, TokenRecord
+from hami.wire import codec, pod_devices, region, region_layout
+from hami.wire.objects import ContainerKind
+from hami.wire.pod_devices import Grant
+
+GIB, MIB = 1 << 30, 1 << 20
+CARD = "GPU-00000000-0000-4000-8000-000000000001"
+OTHER = "GPU-00000000-0000-4000-8000-000000000002"
+#: struct flock.
+_FLOCK = struct.Struct("@hhqqi0q")
+
+
+def layout(folder: Path) -> NodeLayout:
+    made = NodeLayout(hook_path=folder / "hook", state_dir=folder / "lib", run_dir=folder / "run")
+    for each in (made.tokens, made.ledger, made.states, made.hami_containers):
+        each.mkdir(parents=True)
+    return made
+
+
+def uid_of(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+def token_of(name: str) -> str:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name).hex
+
+
+def record(
+    name: str,
+    grants: Sequence[Grant],
+    *,
+    container: str = "main",
+    exempt: bool = False,
+    tokens: Sequence[str] | None = None,
+) -> Record:
+    """Make a pod `name` of namespace `team`, with one container that has these grants."""
+    given = [token_of(name)] if tokens is None else tokens
+    return Record(
+        uid=uid_of(name),
+        namespace="team",
+        name=name,
+        devices=pod_devices.encode([grants]),
+        containers=(ContainerRecord(name=container, kind=ContainerKind.APP, exempt=exempt),),
+        tokens=tuple(TokenRecord(token=token, container=container, slot=0) for token in given),
+        created=1.0,
+    )
+
+
+def write_record(node: NodeLayout, made: Record) -> None:
+    node.record(made.uid).write_bytes(records.encode(made))
+
+
+def write_policy(
+    node: NodeLayout,
+    name: str,
+    limits: Mapping[str, int],
+    *,
+    container: str = "main",
+    cores: int = 0,
+    token: str = "",
+) -> Path:
+    path = node.policy(token or token_of(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        region.encode_policy(
+            region.Policy(
+                generation=1,
+                devices=tuple(
+                    region.PolicyDevice(uuid=card, memory_limit=limit, core_limit=cores)
+                    for card, limit in limits.items()
+                ),
+                pod_uid=uid_of(name),
+                pod_namespace="team",
+                pod_name=name,
+                container=container,
+            )
+        )
+    )
+    return path
+
+
+def prepare(
+    node: NodeLayout,
+    name: str,
+    limits: Mapping[str, int],
+    *,
+    container: str = "main",
+    cores: int = 0,
+) -> Path:
+    """Leave what the agent leaves of a container with limits; return its (empty) state file."""
+    grants = [
+        Grant(uuid=card, type="NVIDIA", memory=limit // MIB, cores=cores)
+        for card, limit in limits.items()
+    ]
+    write_record(node, record(name, grants, container=container))
+    write_policy(node, name, limits, container=container, cores=cores)
+    state = node.state(token_of(name))
+    state.parent.mkdir(parents=True)
+    state.touch()
+    return state
+
+
+def usage(**fields: int) -> bytes:
+    return region_layout.USAGE.pack(**fields)
+
+
+def slot(pid: int, *usages: bytes, **fields: int) -> bytes:
+    return region_layout.SLOT.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
+
+
+def state(cards: Sequence[str], *slots: bytes, **fields: int) -> bytes:
+    made: dict[str, int] = {"device_count": len(cards), "slots_used": len(slots), **fields}
+    return region_layout.STATE.pack(
+        magic=region_layout.STATE_MAGIC,
+        version=region_layout.STATE_VERSION,
+        size=region.STATE_SIZE,
+        devices=b"".join(region_layout.STATE_DEVICE.pack(uuid=card.encode()) for card in cards),
+        slots=b"".join(slots),
+        **made,
+    )
+
+
+@contextlib.contextmanager
+def held(path: Path, *slots: int) -> Iterator[None]:
+    """Be the processes that own these slots."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        for each in slots:
+            lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + each, 1, 0)
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
+        yield
+    finally:
+        os.close(handle)
+
+
+def unreadable() -> tuple[Unreadable, prometheus_client.Counter]:
+    counter = prometheus_client.Counter(
+        "hami_monitor_unreadable_regions", "...", ("reason",), registry=None
+    )
+    return Unreadable(counter), counter
+
+
+def counts(counter: prometheus_client.Counter) -> dict[str, float]:
+    """Give what was counted, by reason."""
+    return {
+        sample.labels["reason"]: sample.value
+        for family in counter.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+
+
+def pod(
+    name: str,
+    *,
+    containers: Sequence[str] = ("main",),
+    init: Sequence[str] = (),
+    ids: Mapping[str, str] | None = None,
+    ended: Sequence[str] = (),
+    phase: str = "Running",
+    annotations: Mapping[str, str] | None = None,
+    node: str = "n1",
+) -> dict[str, object]:
+    """Make a pod's JSON; `ids` are the runtime's ids of containers."""
+
+    def statuses(names: Sequence[str]) -> list[dict[str, object]]:
+        return [
+            {
+                "name": each,
+                "containerID": f"containerd://{(ids or {}).get(each, '')}",
+                "state": {"terminated": {"exitCode": 0}} if each in ended else {"running": {}},
+            }
+            for each in names
+        ]
+
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": uid_of(name),
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {
+            "nodeName": node,
+            "initContainers": [{"name": each} for each in init],
+            "containers": [{"name": each} for each in containers],
+        },
+        "status": {
+            "phase": phase,
+            "initContainerStatuses": statuses(init),
+            "containerStatuses": statuses(containers),
+        },
+    }
+
+
+def pods(*made: Mapping[str, object], synced: bool = True) -> Pods:
+    found = Pods()
+    for each in made:
+        found.put(codec.decode(codec.encode(each), NodePod, what="pod"))
+    found.synced = synced
+    return found
+
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def series(text: str) -> Series:
+    """Read what a scrape shows; the same series twice is an error, as it is for Prometheus."""
+    found: Series = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sorted(sample.labels.items()))
+            assert (sample.name, labels) not in found, (
+                f"{sample.name}{sample.labels} is there twice"
+            )
+            found[sample.name, labels] = sample.value
+    return found
+
+
+def values(found: Series, name: str, **labels: str) -> list[float]:
+    """Give the values of a metric whose labels include these."""
+    return [
+        value
+        for (metric, told), value in found.items()
+        if metric == name and labels.items() <= dict(told).items()
+    ]

@@ -1,0 +1,182 @@
+"""Whose a process is, from what the kernel says of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hami.monitor import owners, proc
+from hami.monitor.containers import Container, Containers, Key, Share
+from hami.monitor.owners import NOBODY
+from hami.monitor.proc import Place, Processes, Trace
+from tests.unit.monitor import nodes
+from tests.unit.monitor.nodes import CARD, GIB
+
+UID = "0d3c1f8e-6c3a-4a62-9d4c-0123456789ab"
+UNDERLINED = UID.replace("-", "_")
+ID = "5f2c" * 16
+HASH = "ab" * 16  # a static pod's
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "place"),
+    [
+        (f"0::/kubepods/burstable/pod{UID}/{ID}\n", Place(UID, ID)),
+        (f"0::/kubepods/pod{UID}/{ID}\n", Place(UID, ID)),
+        (
+            "0::/kubepods.slice/kubepods-besteffort.slice/"
+            f"kubepods-besteffort-pod{UNDERLINED}.slice/cri-containerd-{ID}.scope\n",
+            Place(UID, ID),
+        ),
+        (
+            f"0::/kubepods.slice/kubepods-pod{UNDERLINED}.slice/crio-{ID}.scope/container\n",
+            Place(UID, ID),
+        ),
+        (f"0::/../../kubepods-pod{UNDERLINED}.slice/cri-containerd-{ID}.scope\n", Place(UID, ID)),
+        (f"0::/system.slice/kubepods-pod{UNDERLINED}.slice:cri-containerd:{ID}\n", Place(UID, ID)),
+        (
+            f"12:devices:/kubepods/burstable/pod{UID}/{ID}\n1:name=systemd:/kubepods/burstable/"
+            f"pod{UID}/{ID}\n",
+            Place(UID, ID),
+        ),
+        (f"0::/kubepods/burstable/pod{HASH}/{ID}\n", Place(HASH, ID)),
+        (f"0::/kubepods/burstable/pod{UID}\n", Place(UID, "")),
+    ],
+)
+def test_the_control_group_names_pod_and_container(cgroup: str, place: Place) -> None:
+    assert proc.places(cgroup.encode()) == (place,)
+
+
+@pytest.mark.parametrize(
+    "cgroup", ["", "0::/\n", "0::/user.slice/podman-123.scope\n", "0::/pod1\n"]
+)
+def test_processes_of_the_host_are_in_no_pod(cgroup: str) -> None:
+    assert proc.places(cgroup.encode()) == ()
+
+
+def test_the_outer_pod_comes_first_where_a_cluster_runs_in_one() -> None:
+    inner = nodes.uid_of("inner")
+    cgroup = f"0::/kubepods/pod{UID}/{ID}/kubelet/kubepods/pod{inner}/{ID}\n"
+    assert [place.uid for place in proc.places(cgroup.encode())] == [UID, inner]
+
+
+def process_folder(folder: Path, *, pid: int = 41, inner: int = 7, ending: bool = False) -> Path:
+    """Write what /proc says of a process in a pid namespace and a container of ours."""
+    made = folder / str(pid)
+    made.mkdir(parents=True, exist_ok=True)
+    fields = " ".join(["S", "1", *"0" * 17, "555", "0"])
+    (made / "stat").write_text(f"{pid} (a) b) {fields}\n")
+    memory = "" if ending else "VmSize:\t  100 kB\n"
+    (made / "status").write_text(f"Name:\ta\nPid:\t{pid}\nNSpid:\t{pid}\t{inner}\n{memory}")
+    token = nodes.token_of("a")
+    (made / "mountinfo").write_text(
+        "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
+        f"36 22 8:1 /usr/local/vgpu/tokens/{token} /usr/local/vgpu/policy ro - ext4 /dev/sda rw\n"
+        f"37 22 8:1 /tmp/x /mnt/vgpu/tokens/{'0' * 32} ro - ext4 /dev/sda rw\n"
+    )
+    (made / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
+    return folder
+
+
+def test_a_process_in_a_container(tmp_path: Path) -> None:
+    trace = Processes(process_folder(tmp_path)).trace(41)
+    assert trace == Trace(
+        pid=41,
+        start=555,
+        inner_pid=7,
+        tokens=(nodes.token_of("a"),),  # the root of a mount counts, not where it is mounted
+        places=(Place(UID, ID),),
+    )
+
+
+def test_a_process_that_ends_belongs_to_nobody(tmp_path: Path) -> None:
+    processes = Processes(process_folder(tmp_path))
+    assert processes.trace(41) is not None
+    process_folder(tmp_path, ending=True)
+    assert processes.trace(41) is None
+    assert processes.trace(42) is None
+
+
+@pytest.mark.parametrize("name", ["stat", "status", "mountinfo", "cgroup"])
+def test_what_cannot_be_read_is_no_process(tmp_path: Path, name: str) -> None:
+    folder = process_folder(tmp_path)
+    (folder / "41" / name).unlink()
+    assert Processes(folder).trace(41) is None
+    (folder / "41" / "stat").write_text("41 (x) nonsense")
+    assert Processes(folder).trace(41) is None
+
+
+def test_real_processes_are_read() -> None:
+    processes = Processes(Path("/proc"))
+    own = processes.trace(os.getpid())
+    assert own is not None
+    assert own.pid == os.getpid()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        trace = processes.trace(child.pid)
+        assert trace is not None
+        assert trace.start >= own.start
+        child.communicate(b"\n")
+    assert processes.trace(child.pid) is None
+
+
+def container(name: str, uid: str, *tokens: str) -> Container:
+    return Container(
+        key=Key(uid, name),
+        namespace="team",
+        pod="a",
+        shares=(Share(CARD, GIB),),
+        tokens=tokens,
+        limited=True,
+    )
+
+
+def trace(*places: Place, tokens: tuple[str, ...] = ()) -> Trace:
+    return Trace(pid=1, start=1, inner_pid=1, tokens=tokens, places=places)
+
+
+def test_a_token_names_the_container() -> None:
+    ours = container("main", UID, "t1")
+    beside = container("side", UID, "t2")
+    known = Containers([ours, beside])
+    for found in (trace(Place(UID, ""), tokens=("t1",)), trace(tokens=("other", "t1"))):
+        assert owners.owner_of(found, known, nodes.pods()).container == ours
+
+
+def test_a_token_of_another_pod_is_not_believed() -> None:
+    """A process may mount what it likes over itself; it cannot leave its control group."""
+    theirs, mine = container("main", nodes.uid_of("other"), "t1"), container("main", UID, "t2")
+    owner = owners.owner_of(
+        trace(Place(UID, ID), tokens=("t1",)), Containers([theirs, mine]), nodes.pods()
+    )
+    assert owner.container == mine
+
+
+def test_the_runtimes_id_names_the_container_where_no_token_is_mounted() -> None:
+    uid = nodes.uid_of("a")
+    known = Containers([container("main", uid, "t1"), container("side", uid, "t2")])
+    pods = nodes.pods(nodes.pod("a", containers=("main", "side"), ids={"side": ID}))
+    owner = owners.owner_of(trace(Place(uid, ID)), known, pods)
+    assert owner.key == Key(uid, "side")
+    assert owner.container is not None
+    # Without the API server's word nobody knows which of the two it is.
+    owner = owners.owner_of(trace(Place(uid, ID)), known, nodes.pods())
+    assert (owner.key, owner.pod, owner.container) == (Key(uid, ""), "a", None)
+
+
+def test_other_pods_and_the_host() -> None:
+    uid = nodes.uid_of("b")
+    pods = nodes.pods(nodes.pod("b", containers=("x",), ids={"x": ID}))
+    owner = owners.owner_of(trace(Place(uid, ID)), Containers([]), pods)
+    assert (owner.namespace, owner.pod, owner.key.container) == ("team", "b", "x")
+    assert owner.container is None
+    assert owners.owner_of(trace(), Containers([]), pods) == NOBODY
+
+
+def test_of_nested_clusters_our_own_pod_counts() -> None:
+    ours = container("main", UID, "t1")
+    found = trace(Place(nodes.uid_of("outer"), ID), Place(UID, ID))
+    assert owners.owner_of(found, Containers([ours]), nodes.pods()).container == ours

@@ -1,0 +1,133 @@
+"""A tenant can do anything to its state file: what is sure is read, and nothing else breaks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hami.monitor import state_file
+from hami.monitor.unreadable import UnreadableError
+from hami.node import files
+from hami.wire import region, region_layout
+from hami.wire.errors import WireError
+from tests.unit.monitor import nodes
+from tests.unit.monitor.nodes import CARD, GIB
+
+REFUSED = (UnreadableError, WireError, files.UntrustedFileError)
+
+
+def state_with(path: Path, *slots: bytes, **fields: int) -> Path:
+    path.write_bytes(nodes.state([CARD], *slots, **fields))
+    return path
+
+
+def pids(path: Path) -> list[int]:
+    found = state_file.read(path)
+    assert found is not None
+    return [slot.pid for slot in found.slots]
+
+
+def test_a_slot_counts_while_its_process_lives(tmp_path: Path) -> None:
+    path = state_with(tmp_path / "state", *(nodes.slot(pid) for pid in (7, 8, 9)))
+    assert pids(path) == []
+    with nodes.held(path, 0, 2):
+        assert pids(path) == [7, 9]
+        with nodes.held(path, 1):
+            assert pids(path) == [7, 8, 9]
+        assert pids(path) == [7, 9]
+    assert pids(path) == []
+
+
+def test_a_lock_on_a_slot_that_is_not_in_use_counts_nothing(tmp_path: Path) -> None:
+    path = state_with(tmp_path / "state", nodes.slot(7), nodes.slot(8), slots_used=1)
+    with nodes.held(path, 0, 1, 500):
+        assert pids(path) == [7]
+
+
+def test_the_reader_leaves_no_lock_behind(tmp_path: Path) -> None:
+    path = state_with(tmp_path / "state", nodes.slot(7))
+    assert pids(path) == []
+    with nodes.held(path, 0):  # would be refused
+        assert pids(path) == [7]
+
+
+def test_what_nobody_has_used_yet_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    assert state_file.read(path) is None
+    path.touch()
+    assert pids(path) == []
+
+
+def test_a_file_grown_to_a_tebibyte_is_read_as_far_as_it_is_used(tmp_path: Path) -> None:
+    path = state_with(tmp_path / "state", nodes.slot(7, nodes.usage(linear=GIB)))
+    os.truncate(path, 1 << 40)
+    with nodes.held(path, 0):
+        found = state_file.read(path)
+    assert found is not None
+    assert [slot.usage[0].total for slot in found.slots] == [GIB]
+
+
+@pytest.mark.parametrize("size", [1, 100, 300, 5000, region.STATE_SIZE - 1])
+def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
+    path = state_with(tmp_path / "state", nodes.slot(7))
+    os.truncate(path, size)
+    with nodes.held(path, 0), pytest.raises(UnreadableError) as caught:
+        state_file.read(path)
+    assert caught.value.reason == "truncated"
+
+
+def test_a_file_cut_off_under_the_reader_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = state_with(tmp_path / "state", nodes.slot(7))
+    read_at = files.read_at
+
+    def cut_off(handle: int, size: int, offset: int) -> bytes:
+        found = read_at(handle, size, offset)
+        os.truncate(path, 100)
+        return found
+
+    monkeypatch.setattr(files, "read_at", cut_off)
+    with pytest.raises(UnreadableError, match="cut off"):
+        state_file.read(path)
+
+
+def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
+    real = state_with(tmp_path / "real", nodes.slot(7))
+    (tmp_path / "link").symlink_to(real)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "folder", "pipe"):
+        with pytest.raises(files.UntrustedFileError):
+            state_file.read(tmp_path / name)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 6000), st.binary(min_size=1, max_size=64)), max_size=6),
+    st.integers(0, (1 << 32) - 1),
+    st.integers(0, (1 << 32) - 1),
+)
+def test_garbage_is_refused_or_read_within_its_range(
+    tmp_path: Path, writes: list[tuple[int, bytes]], devices: int, used: int
+) -> None:
+    path = state_with(
+        tmp_path / "state", nodes.slot(7), nodes.slot(8), device_count=devices, slots_used=used
+    )
+    with path.open("r+b") as file:
+        for offset, data in writes:
+            file.seek(offset)
+            file.write(data)
+    with nodes.held(path, 0, 1):
+        try:
+            found = state_file.read(path)
+        except REFUSED:
+            return
+    assert found is not None
+    assert len(found.slots) <= 2
+    assert all(0 <= use.total <= 8 * ((1 << 64) - 1) for s in found.slots for use in s.usage)
+    assert len(found.devices) <= region_layout.MAX_DEVICES
