@@ -143,6 +143,23 @@ def test_the_names_that_are_read_are_those_of_the_values_file() -> None:
         assert sorted(re.findall(r'"([^"]+)"', names)) == sorted(place), section
 
 
+#: As HAMi's own values.yaml writes it.
+HAMI_NODE_CONFIG = """\
+{
+  "nodeconfig": [
+    {
+      "name": "your-node-name",
+      "operatingmode": "hami-core",
+      "devicememoryscaling": 1,
+      "devicesplitcount": 10,
+      "migstrategy": "none",
+      "filterdevices": {"uuid": [], "index": []}
+    }
+  ]
+}
+"""
+
+
 def test_values_of_hami_are_taken_as_they_are() -> None:
     rendered = rendering.render(
         {
@@ -165,6 +182,17 @@ def test_values_of_hami_are_taken_as_they_are() -> None:
             "devicePlugin.disablecorelimit": "true",
             "devicePlugin.nvidiaNodeSelector.gpu": "on",
             "devicePlugin.monitor.ctrPath": "/usr/local/vgpu/containers",
+            "devicePlugin.monitor.extraArgs": ["-v=4"],
+            "devicePlugin.monitor.extraEnvs": {},
+            "devicePlugin.gpuOperatorToolkitReady.securityContext.privileged": True,
+            "devicePlugin.nodeConfiguration.config": HAMI_NODE_CONFIG,
+            "devicePlugin.nvidiaDriverRoot": None,
+            "devicePlugin.nvidiaHookPath": None,
+            "devicePlugin.gdrcopyEnabled": None,
+            "devicePlugin.passDeviceSpecsEnabled": False,
+            "devicePlugin.deviceListStrategy": "envvar",
+            "devicePlugin.extraArgs": ["-v=4"],
+            "devicePlugin.securityContext.privileged": True,
             "devices.amd.customresources": ["amd.com/gpu"],
             "devices.ascend.enabled": False,
             "mockDevicePlugin.enabled": False,

@@ -390,7 +390,9 @@ def test_an_agent_writes_on_no_pod_that_is_not_on_its_node(
     with refused(policy.POD_POLICY, annotation_keys.BIND_PHASE):
         body = pods.pod("forged", metadata=phase, nodeName=NODE)
         agent.create(pods_path(stage.namespace), body)
-    metadata_writes.patch(agent, there, annotated(NOTE))
+    # Nor anything else: pods there could be given other images.
+    with refused(policy.POD_POLICY, f"the pod is on {ELSEWHERE}"):
+        metadata_writes.patch(agent, there, annotated(NOTE))
 
 
 def test_an_agent_writes_its_part_of_its_own_node_and_of_no_other(agent: Client) -> None:

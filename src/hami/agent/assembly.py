@@ -80,7 +80,7 @@ class Agent:
         resource = self.vendor.resources.count
 
         # What the API server knows.
-        self.events = EventRecorder(client, component="hami-agent", host=settings.node_name)
+        self.events = EventRecorder(client, component="hami-device-plugin", host=settings.node_name)
         self.pods = NodePods(client, settings.node_name, resync_interval=settings.resync_interval)
         self.node = NodeReport(
             client,
@@ -115,6 +115,7 @@ class Agent:
                 core_policy=nvidia.gpu_core_policy,
                 disable_core_limit=nvidia.disable_core_limit,
                 oversubscribe=nvidia.device_memory_scaling > 1,
+                unscaled=nvidia.device_memory_scaling == 1,
                 injection=cast("Injection", settings.driver_injection),
             ),
         )

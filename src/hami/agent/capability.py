@@ -75,9 +75,14 @@ def _runtime(runtime: RuntimeStatus | RuntimeStatusError, cdi_dir: str) -> str:
             "plugin's part of its configuration and restart it."
         )
     if not runtime.cdi_dirs:
+        remedy = (
+            "containerd has CDI since 1.7; update it."
+            if runtime.name == "containerd"
+            else f"if you know that it reads {cdi_dir}, set --binding=late."
+        )
         return (
             f"{runtime} does not say where it looks for CDI specs (no cdiSpecDirs in its status); "
-            f"if you know that it reads {cdi_dir}, set --binding=late."
+            f"{remedy}"
         )
     if _plain(cdi_dir) not in {_plain(folder) for folder in runtime.cdi_dirs}:
         return (

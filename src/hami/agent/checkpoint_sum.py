@@ -69,31 +69,45 @@ class _Known:
 
     __slots__ = ("factor", "summands")
 
-    def __init__(self, text: str) -> None:
-        data = text.encode()
-        self.factor = pow(_PRIME, len(data), 1 << 32)
+    def __init__(self, size: int, ends: array[int]) -> None:
+        self.factor = pow(_PRIME, size, 1 << 32)
         self.summands = array(
-            "I", ((_plain(low, data) - low * self.factor) & _MASK for low in range(256))
+            "I", ((end - low * self.factor) & _MASK for low, end in enumerate(ends))
         )
 
     def after(self, value: int) -> int:
         return (value * self.factor + self.summands[value & 0xFF]) & _MASK
 
 
-def _plain(value: int, data: bytes) -> int:
-    for byte in data:
-        value = (value ^ byte) * _PRIME & _MASK
-    return value
+def _ends(text: bytes, starts: Iterable[int] = range(256)) -> array[int]:
+    """Return where a text leads to from each of these hashes."""
+    ends = array("I", starts)
+    for byte in text:
+        ends = array("I", ((value ^ byte) * _PRIME & _MASK for value in ends))
+    return ends
 
 
-#: For words of ours and names of resources: a node knows a handful.
-_known = functools.lru_cache(maxsize=64)(_Known)
+@functools.lru_cache(maxsize=64)
+def _known(text: str) -> _Known:
+    """Return a word of kubelet's, or a resource's name: a node knows a handful."""
+    data = text.encode()
+    return _Known(len(data), _ends(data))
 
 
 @functools.cache
 def _octets() -> list[tuple[int, array[int]]]:
-    """Return what follows an octet, each as the dumper writes it after another: 256 KiB."""
-    return [(known.factor, known.summands) for known in (_Known(f" {n}") for n in range(256))]
+    """Return factor and summands of every octet, as it is written after another: 256 KiB."""
+    ends = {b" ": _ends(b" ")}
+    for text in (b" %d" % octet for octet in range(256)):  # 1 comes before 12, and 12 before 123
+        ends[text] = _ends(text[-1:], ends[text[:-1]])
+    known = (_Known(len(b" %d" % octet), ends[b" %d" % octet]) for octet in range(256))
+    return [(each.factor, each.summands) for each in known]
+
+
+def _plain(value: int, data: bytes) -> int:
+    for byte in data:
+        value = (value ^ byte) * _PRIME & _MASK
+    return value
 
 
 def of(data: Data) -> int:

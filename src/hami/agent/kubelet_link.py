@@ -9,15 +9,14 @@ gives up: what is missing is said once and looked at again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from hami.agent import kubelet_api, messages
+from hami.agent import calls, kubelet_api
 from hami.agent.plugin_server import Plugin, Streams, plugin_handler
 from hami.node.layout import NodeLayout
 
@@ -73,13 +72,18 @@ class KubeletLink:
     async def run(self) -> None:
         """Serve and register, again and again, until `stop` or a cancellation."""
         self._running = asyncio.get_running_loop().create_future()
+        # A stop does not wait for a kubelet that hangs.
+        tasks = [
+            asyncio.create_task(each) for each in (self._keep_looking(), self._stopping.wait())
+        ]
         try:
-            while not self._stopping.is_set():
-                await self._look()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._look_every):
-                        await self._stopping.wait()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a mistake of ours is raised here
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             self.problem = "hami has stopped serving kubelet"
             try:
                 await self._close()
@@ -92,12 +96,17 @@ class KubeletLink:
         if self._running is not None:
             await self._running
 
+    async def _keep_looking(self) -> NoReturn:
+        while True:
+            await self._look()
+            await asyncio.sleep(self._look_every)
+
     async def _look(self) -> None:
         try:
             self._lack(await self._step())
-        except messages.RpcError as error:
+        except calls.RpcError as error:
             self._kubelet_mark = None
-            self._lack(f"kubelet did not register {self._plugin.resource}: {messages.why(error)}")
+            self._lack(f"kubelet did not register {self._plugin.resource}: {calls.why(error)}")
         except (OSError, RuntimeError) as error:  # grpc raises RuntimeError for a socket
             self._lack(f"hami cannot serve on {self._own}: {error}")
 
@@ -141,11 +150,10 @@ class KubeletLink:
         if len(bytes(self._own)) > _LONGEST:
             raise OSError(f"the path of a socket has at most {_LONGEST} bytes; move --kubelet-dir")
         self._streams = Streams()
-        server = messages.server(self._own, plugin_handler(self._plugin, self._streams))
+        server = calls.server(self._own, plugin_handler(self._plugin, self._streams))
+        # The socket is there from now on, whatever becomes of the start.
+        self._server, self._own_mark, self._kubelet_mark = server, _mark(self._own), None
         await server.start()
-        self._server = server
-        self._own_mark = _mark(self._own)
-        self._kubelet_mark = None
 
     async def _close(self) -> None:
         """Hang up at once; grpc removes the socket."""
@@ -166,7 +174,7 @@ class KubeletLink:
                 "get_preferred_allocation_available": self._plugin.preferred_allocation,
             },
         }
-        async with messages.channel(self._kubelet) as channel:
+        async with calls.channel(self._kubelet) as channel:
             await kubelet_api.REGISTER.on(channel)(request, timeout=_REGISTER_TIMEOUT)
         _log.info(
             "registered with kubelet",

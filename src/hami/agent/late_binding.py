@@ -35,8 +35,9 @@ _log = logging.getLogger(__name__)
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 #: What shows no card: the runtime that ignores CDI leaves it so.
 VOID = "void"
-#: Seconds between a new spec's renaming and our answer. The runtime hears of the spec by inotify in
-#: a thread of its own; kubelet asks it to make the container a few milliseconds after our answer.
+#: Seconds between a spec's renaming and our answer. The runtime hears of the spec by inotify in a
+#: thread of its own; kubelet asks it to make the container a few milliseconds after our answer. A
+#: known token waits too: a reboot may have taken its spec.
 _NOTICED = 0.02
 
 
@@ -66,7 +67,7 @@ class Binder:
         pod_wait: float,
         prepared: Callable[[Record], None],
         refused: Callable[[str, str], None],
-        unreadable: Callable[[str], None],
+        unreadable: Callable[[CheckpointError], None],
         why_unhealthy: Callable[[str], str],
         tracer: tracing.Tracer,
         now: Callable[[], float] = time.time,
@@ -85,25 +86,26 @@ class Binder:
         self._why_unhealthy = why_unhealthy
         self._tracer = tracer
         self._now = now
-        self._turns: dict[str, asyncio.Lock] = {}
+        #: By pod UID, whose turn it is and how many are there for it.
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def pre_start(self, device_ids: frozenset[str]) -> Record:
         """Prepare every container of the pod that holds just these ids; return its record."""
         try:
             claim = self._identity.claim(device_ids)
         except CheckpointError as error:
-            self._unreadable(str(error))
+            self._unreadable(error)
             known = await self._identity.claim_of_known(device_ids, self._shares.ledger.records())
             if known is None:
                 raise RefusalError("kubelet's device checkpoint", str(error)) from error
             claim = known
         try:
             async with self._turn_of(claim.uid):
-                record, fresh = await self._bind(claim, device_ids)
+                record = await self._bind(claim, device_ids)
         except RefusalError as error:
             self._refused(claim.uid, str(error))
             raise
-        if fresh:
+        if any(held.cdi for held in claim.held):
             await asyncio.sleep(_NOTICED)
         self._prepared(record)
         return record
@@ -111,16 +113,18 @@ class Binder:
     @contextlib.asynccontextmanager
     async def _turn_of(self, uid: str) -> AsyncIterator[None]:
         """Let containers of one pod be prepared one after the other."""
-        turn = self._turns.setdefault(uid, asyncio.Lock())
+        turn, waiting = self._turns.get(uid, (asyncio.Lock(), 0))
+        self._turns[uid] = turn, waiting + 1
         try:
             async with turn:
                 yield
         finally:
-            # Not locked means that nobody waits either: whoever waits is woken holding it.
-            if not turn.locked() and self._turns.get(uid) is turn:
-                del self._turns[uid]
+            # Counted, because a lock that is let go looks free until the next one has it.
+            _, waiting = self._turns.pop(uid)
+            if waiting > 1:
+                self._turns[uid] = turn, waiting - 1
 
-    async def _bind(self, claim: Claim, device_ids: frozenset[str]) -> tuple[Record, bool]:
+    async def _bind(self, claim: Claim, device_ids: frozenset[str]) -> Record:
         record = self._shares.ledger.get(claim.uid)
         known = record is not None and all(record.token(held.token) for held in claim.held)
         if record is None:
@@ -131,12 +135,14 @@ class Binder:
             await self._identity.cross_check(
                 device_ids, namespace=record.namespace, name=record.name
             )
-            record = _with_tokens(record, claim)
-            await self._shares.admit(record)
+            first = record
+            record = await self._shares.admit(
+                claim.uid, lambda now: _with_tokens(now or first, claim)
+            )
         for token in record.tokens:
             if any(held.token == token.token for held in claim.held):
                 await self._shares.start(record, token)
-        return record, not known
+        return record
 
     async def _first_sight(self, claim: Claim) -> Record:
         pod = await self._pods.wait(claim.uid, self._pod_wait)

@@ -65,8 +65,18 @@ class LockBinding:
             try:
                 return [await self._serve(pod, device_ids) for device_ids in requests]
             except RefusalError:
-                self._failed(pod)
+                if self._waits_here(pod):
+                    self._failed(pod)
                 raise
+
+    def _waits_here(self, pod: Pod) -> bool:
+        """Tell whether it is this pod that gets nothing now.
+
+        Somebody may come past the scheduler while the lock is another's: of a pod that is not bound
+        yet, or that has all its cards.
+        """
+        known = self._shares.ledger.get(pod.uid)
+        return pod.node_name == self._node and (known is None or bool(_unserved(known)))
 
     async def _locked_pod(self) -> Pod:
         what = f"node {self._node}"
@@ -90,22 +100,17 @@ class LockBinding:
             raise RefusalError(what, f"the pod of its lock is not known: {error}") from error
 
     async def _serve(self, pod: Pod, device_ids: tuple[str, ...]) -> Allocation:
-        known = self._shares.ledger.get(pod.uid)
-        record = known or self._grants.record_of(pod, now=self._now())
-        slot = _next_slot(record, len(device_ids))
-        token = TokenRecord(
-            token=new_token(),
-            container=record.containers[slot].name,
-            slot=slot,
-            device_ids=tuple(sorted(device_ids)),
-            cdi=False,
+        first = self._shares.ledger.get(pod.uid) or self._grants.record_of(pod, now=self._now())
+        name = new_token()
+        record = await self._shares.admit(
+            pod.uid, lambda now: _with_next(now or first, name, device_ids)
         )
-        record = msgspec.structs.replace(record, tokens=(*record.tokens, token))
-        await self._shares.admit(record)
+        token = record.token(name)
+        assert token is not None
         edits = self._shares.prepare(record, token)
         if not _unserved(record):
             self._served(record)
-        return allocation(token.token, edits)
+        return allocation(name, edits)
 
 
 def allocation(token: str, edits: Edits) -> Allocation:
@@ -122,6 +127,19 @@ def allocation(token: str, edits: Edits) -> Allocation:
         ),
         annotations={layout.TOKEN_ANNOTATION: token},
     )
+
+
+def _with_next(record: Record, name: str, device_ids: tuple[str, ...]) -> Record:
+    """Give the next container that waits a token."""
+    slot = _next_slot(record, len(device_ids))
+    token = TokenRecord(
+        token=name,
+        container=record.containers[slot].name,
+        slot=slot,
+        device_ids=tuple(sorted(device_ids)),
+        cdi=False,
+    )
+    return msgspec.structs.replace(record, tokens=(*record.tokens, token))
 
 
 def _unserved(record: Record) -> list[int]:

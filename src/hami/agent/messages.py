@@ -1,4 +1,4 @@
-"""Protobuf messages and gRPC calls, from tables of public field numbers.
+"""Protobuf messages, from tables of public field numbers.
 
 kubelet and the runtimes speak protobuf over gRPC. The few messages that we need are said in tables
 (`kubelet_api`), as the APIs' documentation numbers them: texts, truths, integers, messages, lists
@@ -12,24 +12,10 @@ merged (the last counts), and groups, which nobody sends any more, are an error.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Before grpc is loaded, so nobody else loads it. Else it writes lines of its own into our log
-# whenever a peer goes away.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-
-import grpc
-
-#: A call failed; `why` says it in a line.
-RpcError = grpc.RpcError
-StatusCode = grpc.StatusCode
-
 Message = dict[str, Any]
-
-#: A node of many pods answers with more than grpc's usual 4 MiB.
-_NO_LIMIT = ("grpc.max_receive_message_length", -1)
 
 #: How a field's value is laid out; the number stands in the lowest bits before it.
 _VARINT, _FIXED64, _PIECE, _FIXED32 = 0, 1, 2, 5
@@ -189,6 +175,8 @@ def _varint(value: int) -> bytes:
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number that begins at a place, and where it ends."""
+    if at < len(data) and data[at] < 0x80:  # noqa: PLR2004 - nearly always
+        return data[at], at + 1
     value = 0
     for index, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index
@@ -200,68 +188,3 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 def _signed(value: int, bits: int) -> int:
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> bits - 1 else value
-
-
-class Call(NamedTuple):
-    """A call of a gRPC service, with the shapes of its messages."""
-
-    service: str
-    name: str
-    request: Shape
-    answer: Shape
-    #: Whether answers come one after the other.
-    streams: bool = False
-
-    def on(self, channel: Any) -> Callable[..., Any]:
-        """Return the function that makes this call on a channel."""
-        make = channel.unary_stream if self.streams else channel.unary_unary
-        function: Callable[..., Any] = make(
-            f"/{self.service}/{self.name}",
-            request_serializer=self.request.encode,
-            response_deserializer=self.answer.decode,
-        )
-        return function
-
-    def answered_by(self, function: Callable[..., Any]) -> Any:
-        make = (
-            grpc.unary_stream_rpc_method_handler
-            if self.streams
-            else grpc.unary_unary_rpc_method_handler
-        )
-        return make(
-            function,
-            request_deserializer=self.request.decode,
-            response_serializer=self.answer.encode,
-        )
-
-
-def handler(functions: Mapping[Call, Callable[..., Any]]) -> Any:
-    """Return what a server adds: the calls of one service, each with what answers it."""
-    (service,) = {call.service for call in functions}
-    answers = {call.name: call.answered_by(function) for call, function in functions.items()}
-    return grpc.method_handlers_generic_handler(service, answers)
-
-
-def server(socket: str | os.PathLike[str], *handlers: Any) -> Any:
-    """Return a server on a socket, not started yet; RuntimeError: it cannot be there."""
-    made = grpc.aio.server(options=(_NO_LIMIT,))
-    made.add_generic_rpc_handlers(handlers)
-    made.add_insecure_port(f"unix:{os.fspath(socket)}")
-    return made
-
-
-def channel(socket: str | os.PathLike[str]) -> Any:
-    """Return a channel to a socket of this node, to be used with `async with`."""
-    options = (
-        # A Go server refuses the authority that grpc makes of a path.
-        ("grpc.default_authority", "localhost"),
-        _NO_LIMIT,
-        # A server that was down a moment ago may be up now: no memory of it from other channels.
-        ("grpc.use_local_subchannel_pool", 1),
-    )
-    return grpc.aio.insecure_channel(f"unix:{os.fspath(socket)}", options)
-
-
-def why(error: Any) -> str:
-    """Return a failed call's reason in a line: grpc's code and what the other side said."""
-    return f"{error.code().name}: {error.details()}"

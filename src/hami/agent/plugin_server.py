@@ -13,10 +13,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
-from hami.agent import kubelet_api, messages
+from hami.agent import calls, kubelet_api
+from hami.agent.calls import StatusCode
 from hami.agent.errors import AgentError
 from hami.agent.kubelet_api import Allocation
-from hami.agent.messages import Message, StatusCode
+from hami.agent.messages import Message
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def plugin_handler(
 ) -> Any:
     """Return what a grpc.aio server adds to answer for this plugin."""
     answers = _Answers(plugin, streams or Streams(), pre_start_limit)
-    return messages.handler(
+    return calls.handler(
         {
             kubelet_api.OPTIONS: answers.options,
             kubelet_api.LIST_AND_WATCH: answers.list_and_watch,

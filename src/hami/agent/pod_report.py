@@ -27,6 +27,7 @@ _TIMEOUT = 10.0
 
 ReleaseLock = Callable[[Record | None, str, str], Awaitable[None]]
 """Gives the node's lock back if that pod (its record, namespace, name) has it."""
+Work = Callable[[], Awaitable[None]]
 Told = Callable[[str], Awaitable[None]]
 """Notes that the pod with this UID was told."""
 
@@ -47,7 +48,7 @@ class PodReport:
         self._to_allocate = to_allocate
         self._release_lock = release_lock
         self._told = told
-        self._queue: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[Work] = asyncio.Queue()
         self._pending: set[str] = set()
 
     def prepared(self, record: Record) -> None:
@@ -55,14 +56,15 @@ class PodReport:
         if record.told or record.uid in self._pending:
             return
         self._pending.add(record.uid)
-        self._queue.put_nowait(lambda: self._tell(record))
+        self._queue.put_nowait(self._telling(record))
 
     def failed(self, *, uid: str, namespace: str, name: str) -> None:
         """Tell a pod that it gets no cards, and let the next one have the node's lock."""
         body = self._body(uid, {annotation_keys.BIND_PHASE: FAILED}, label=False)
+        release = self._releasing(None, namespace, name)
 
         async def tell() -> None:
-            await self._release_lock(None, namespace, name)
+            await release()
             await self._patch(namespace, name, body)
 
         self._queue.put_nowait(tell)
@@ -73,7 +75,7 @@ class PodReport:
                 work = await self._queue.get()
                 group.create_task(self._until_done(work))
 
-    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _until_done(self, work: Work) -> None:
         backoff = Backoff()
         while True:
             try:
@@ -88,18 +90,38 @@ class PodReport:
             else:
                 return
 
-    async def _tell(self, record: Record) -> None:
+    def _telling(self, record: Record) -> Work:
         annotations = {annotation_keys.BIND_PHASE: SUCCESS}
         by_lock = any(not token.cdi for token in record.tokens)
         if by_lock:
             annotations[self._to_allocate] = ";" * len(record.containers)
         body = self._body(record.uid, annotations, label=len(self._node) <= _LONGEST_LABEL)
-        # The lock first: the next pod waits for it, and what the pod says changes nothing for that.
-        await self._release_lock(record, record.namespace, record.name)
-        there = await self._patch(record.namespace, record.name, body)
-        if there:
-            await self._told(record.uid)
-        self._pending.discard(record.uid)
+        release = self._releasing(record, record.namespace, record.name)
+
+        async def tell() -> None:
+            await release()
+            there = await self._patch(record.namespace, record.name, body)
+            if there:
+                await self._told(record.uid)
+            self._pending.discard(record.uid)
+
+        return tell
+
+    def _releasing(self, record: Record | None, namespace: str, name: str) -> Work:
+        """Give the lock back before the pod is told, and once.
+
+        The next pod waits for it, and what this one says changes nothing for that. Later, the lock
+        may be that of another pod with the same name.
+        """
+        released = False
+
+        async def release() -> None:
+            nonlocal released
+            if not released:
+                await self._release_lock(record, namespace, name)
+                released = True
+
+        return release
 
     def _body(self, uid: str, annotations: dict[str, str], *, label: bool) -> bytes:
         # The UID makes the server refuse when the name is another pod's by now.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hami.agent import kubelet_api, messages
+from hami.agent import calls, kubelet_api
 from hami.agent.errors import AgentError
 from hami.agent.messages import Message
 
@@ -49,9 +49,9 @@ async def _list(socket: Path, timeout: float) -> Message:  # noqa: ASYNC109
             "mount kubelet's folder pod-resources into the agent, or check --kubelet-dir",
         )
     try:
-        async with messages.channel(socket) as channel:
+        async with calls.channel(socket) as channel:
             call = kubelet_api.LIST_PODS
             answer: Message = await call.on(channel)({}, timeout=timeout)
-    except messages.RpcError as error:
-        raise PodResourcesError(what, f"gives no list: {messages.why(error)}") from error
+    except calls.RpcError as error:
+        raise PodResourcesError(what, f"gives no list: {calls.why(error)}") from error
     return answer

@@ -16,6 +16,9 @@ from hami.wire import annotation_keys, errors, pod_devices
 from hami.wire.objects import Pod
 
 
+_DIGITS = 20
+
+
 class Preferring:
     def __init__(self, pods: NodePods, ledger: Ledger) -> None:
         self._pods = pods
@@ -57,4 +60,6 @@ class Preferring:
 
 def _bound_at(pod: Pod) -> tuple[int, str]:
     bound = pod.annotation(annotation_keys.BIND_TIME)
-    return (int(bound) if bound.isdecimal() else 0, pod.namespace + "/" + pod.name)
+    # Whoever may patch a pod can write anything there, also a number that takes minutes to read.
+    when = int(bound) if bound.isdecimal() and len(bound) <= _DIGITS else 0
+    return when, f"{pod.namespace}/{pod.name}"

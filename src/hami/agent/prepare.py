@@ -62,6 +62,9 @@ class PrepareConfig(LimitSettings, frozen=True, kw_only=True):
 
     #: How cards get into containers: NVIDIA's CDI spec is merged, or NVIDIA's runtime is told.
     injection: Injection = "auto"
+    #: Whether cards are registered with just the memory that they have: only then has one who was
+    #: given all of it the whole card.
+    unscaled: bool = True
 
 
 class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +195,7 @@ class Preparer:
 
     def _are_whole(self, cards: Sequence[Grant]) -> bool:
         sizes = [self._device(card.uuid).devmem for card in cards]
-        return not self._config.oversubscribe and all(
+        return self._config.unscaled and all(
             card.memory >= size and card.cores in _NO_CORE_LIMIT
             for card, size in zip(cards, sizes, strict=True)
         )

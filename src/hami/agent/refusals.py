@@ -52,10 +52,12 @@ class Refusals:
 
     def refused(self, uid: str, message: str) -> None:
         """Take note; the third within two minutes has consequences."""
+        pod = self._pods.find(uid)
+        if pod is None:
+            return  # nobody to tell, and nobody who would be forgotten again
         times = self._times.setdefault(uid, deque(maxlen=_TIMES))
         times.append(self._clock())
-        pod = self._pods.find(uid)
-        if pod is None or len(times) < _TIMES or times[-1] - times[0] > _WITHIN:
+        if len(times) < _TIMES or times[-1] - times[0] > _WITHIN:
             return
         times.clear()
         self._events.record(

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hami.agent import kubelet_api, messages
+from hami.agent import calls, kubelet_api
 from hami.agent.errors import AgentError
+from hami.agent.messages import Message
 from hami.wire import codec, errors
 
 #: Where runtimes have their sockets: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s.
@@ -61,13 +62,13 @@ async def status(endpoint: str) -> RuntimeStatus:
             f"the container runtime's socket {path}", "does not exist", _REMEDY
         )
     try:
-        async with messages.channel(path) as channel:
+        async with calls.channel(path) as channel:
             version = await _ask(channel, kubelet_api.RUNTIME_VERSION)
             told = await _ask(channel, kubelet_api.RUNTIME_STATUS, verbose=True)
-    except messages.RpcError as error:
+    except calls.RpcError as error:
         raise RuntimeStatusError(
             f"the container runtime at {path}",
-            f"does not tell its status: {messages.why(error)}",
+            f"does not tell its status: {calls.why(error)}",
             _REMEDY,
         ) from error
     return _read(version["runtime_name"], version["runtime_version"], told["info"])
@@ -124,8 +125,8 @@ def _path(endpoint: str) -> Path:
     return path
 
 
-async def _ask(channel: Any, call: messages.Call, **fields: Any) -> messages.Message:
-    answer: messages.Message = await call.on(channel)(fields, timeout=TIMEOUT)
+async def _ask(channel: Any, call: calls.Call, **fields: Any) -> Message:
+    answer: Message = await call.on(channel)(fields, timeout=TIMEOUT)
     return answer
 
 

@@ -2,13 +2,14 @@
 
 Every way to a container ends here, whoever asks. A grant is taken in only if it fits beside all
 others, whatever the annotations say; it is on disk before anything of it exists; and all changes of
-the ledger go through one door, one after the other.
+the ledger go through one door, one after the other, each made from what is there at that moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +35,8 @@ Devices = Mapping[str, Device]
 """The cards of the node as they are registered, by id."""
 Sweep = Callable[[], Awaitable[bool]]
 """Forgets pods that are gone; tells whether some of them still have processes."""
+Change = Callable[[Record | None], Record]
+"""Makes a pod's record from what the ledger has of it; may raise a RefusalError. Pure."""
 
 
 class Shares:
@@ -61,32 +64,46 @@ class Shares:
         #: Called after every change of what is held.
         self.on_change: Callable[[], None] = lambda: None
 
-    async def admit(self, record: Record) -> None:
-        """Take in a pod, or the changed record of one; a RefusalError if it does not fit."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DRIVER):
-                await self._known.wait()
-        deadline = self._clock() + _LEAVING
+    @property
+    def ready(self) -> bool:
+        """Whether the driver has told its cards."""
+        return self._devices() is not None
+
+    async def admit(self, uid: str, change: Change, *, patience: float = _LEAVING) -> Record:
+        """Take in a pod, or change what it has; a RefusalError if that does not fit.
+
+        `patience`: seconds that pods which are gone get to end their processes.
+        """
+        if self.ledger.get(uid) is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRIVER):
+                    await self._known.wait()
+        deadline = self._clock() + patience
+        last = False
         while True:
             async with self._writing:
-                reason = self._why_not(record)
+                known = self.ledger.get(uid)
+                record = change(known)
+                reason = self._why_not(record, known)
                 if not reason:
-                    await self._put(record)
-                    return
-            leaving = await self._sweep()
-            async with self._writing:
-                if not self._why_not(record):
-                    continue
-            if not leaving or self._clock() >= deadline:
+                    if record != known:
+                        await self._put(record)
+                    return record
+            if last:
                 raise RefusalError(
                     f"grant of pod {record.namespace}/{record.name}",
                     reason,
                     "the node's own ledger refuses what a card does not have; "
                     "delete the pod to have it placed anew",
                 )
-            await asyncio.sleep(_LOOK_EVERY)
+            leaving = await self._sweep()
+            last = not leaving or self._clock() >= deadline
+            if not last:
+                await asyncio.sleep(_LOOK_EVERY)
 
-    def _why_not(self, record: Record) -> str:
+    def _why_not(self, record: Record, known: Record | None) -> str:
+        if known is not None and known.slots == record.slots:
+            return ""  # it has what it has, whatever became of the cards
         devices = self._devices()
         if devices is None:
             return "the node's cards are not known yet"
@@ -107,16 +124,20 @@ class Shares:
 
     async def told(self, uid: str) -> None:
         """Note that the pod knows; if that is lost, it is told once more."""
-        await self.change(
-            uid, lambda record: msgspec.structs.replace(record, told=True), durable=False
-        )
+        try:
+            await self.change(
+                uid, lambda record: msgspec.structs.replace(record, told=True), durable=False
+            )
+        except RefusalError as error:
+            _log.warning("it is not noted that a pod was told", extra={"error": str(error)})
 
     async def _put(self, record: Record, *, durable: bool = True) -> None:
         try:
-            await asyncio.to_thread(self.ledger.put, record, durable=durable)
+            await _to_the_end(functools.partial(self.ledger.put, record, durable=durable))
         except LedgerError as error:
             raise RefusalError(error.what, error.rule, error.remedy) from error
-        self.on_change()
+        finally:
+            self.on_change()
 
     async def remove(self, uid: str) -> None:
         """Forget a pod: its files first, so that no file is ever nobody's."""
@@ -126,8 +147,10 @@ class Shares:
                 return
             for token in known.tokens:
                 self._preparer.forget(token.token)
-            await asyncio.to_thread(self.ledger.remove, uid)
-            self.on_change()
+            try:
+                await _to_the_end(functools.partial(self.ledger.remove, uid))
+            finally:
+                self.on_change()
 
     def held(self) -> tuple[Mapping[str, frozenset[str]], Mapping[str, int]]:
         """Return the cards behind each device id that is held, and each card's taken shares."""
@@ -135,6 +158,8 @@ class Shares:
 
     def prepare(self, record: Record, token: TokenRecord) -> Edits:
         """Lay out everything that a container needs to start; the same again changes nothing."""
+        # A resize may have come between: what was read before that must not undo it.
+        record = self.ledger.get(record.uid) or record
         share = ContainerShare(
             uid=record.uid,
             namespace=record.namespace,
@@ -180,3 +205,22 @@ class Shares:
                         "a container's files cannot be restored",
                         extra={"pod": f"{record.namespace}/{record.name}", "error": str(error)},
                     )
+
+
+async def _to_the_end(work: Callable[[], None]) -> None:
+    """Do it in a thread, and have it done when this returns, also when we are cancelled.
+
+    kubelet may hang up in the middle of a write. Whoever comes through the door next must find it
+    in the ledger, or a card's last share would be given twice.
+    """
+    running = asyncio.create_task(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        running.exception()  # whoever asked has gone
+        raise cancelled
+    running.result()

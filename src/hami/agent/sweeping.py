@@ -8,11 +8,11 @@ on a card (a pod that was deleted by force), the pod holds what it has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-from hami.agent.checkpoint import CheckpointError
 from hami.agent.errors import AgentError
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
@@ -58,17 +58,15 @@ class Sweeper:
 
     async def run(self) -> NoReturn:
         while True:
-            try:
-                async with asyncio.timeout(_EVERY):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
             self._wake.clear()
             await self.sweep()
             try:
                 await self._tidy()
-            except (AgentError, CheckpointError, OSError) as error:
+            except (AgentError, OSError) as error:
                 _log.debug("files of nobody were not looked for", extra={"error": str(error)})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._wake.wait()
 
     async def sweep(self) -> bool:
         """Forget who is gone; tell whether somebody gone still has processes."""
@@ -82,11 +80,14 @@ class Sweeper:
                 if any(self._busy(token.token) for token in record.tokens):
                     leaving = True
                     continue
-                await self._remove(record.uid)
-                _log.info(
-                    "a pod gave its cards back",
-                    extra={"pod": f"{record.namespace}/{record.name}", "uid": record.uid},
-                )
+                told = {"pod": f"{record.namespace}/{record.name}", "uid": record.uid}
+                try:
+                    await self._remove(record.uid)
+                except AgentError as error:
+                    # It is still there, and counts; the others go on.
+                    _log.warning("a pod is not forgotten yet", extra={**told, "error": str(error)})
+                else:
+                    _log.info("a pod gave its cards back", extra=told)
             return leaving
 
     async def _gone(self, record: Record) -> bool:

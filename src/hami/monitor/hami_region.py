@@ -29,6 +29,9 @@ from hami.wire.region_layout import Layout
 
 #: Magic and, in version 1, its number.
 MARK_SIZE = 12
+#: A version 0 has no number. HAMi takes every file of a size between both for one; but the library
+#: makes it a byte longer than the region, and a version 1 that was cut off is none.
+_SLACK = 4096
 _UUID_ROOM = 96
 _UUID_SIZE = 40
 _WHOLE = 100
@@ -108,7 +111,7 @@ def version_of(mark: bytes, size: int) -> Version:
     magic, major = struct.unpack_from("<iI", mark)
     if magic != MAGIC:
         raise errors.WireError(f"{_WHAT}: magic", magic, f"is not {MAGIC}", _REMEDY)
-    if REGION_V0.size <= size < REGION_V1.size:
+    if REGION_V0.size <= size < REGION_V0.size + _SLACK:
         return V0
     if major == V1.number and size >= REGION_V1.size:
         return V1

@@ -16,8 +16,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -72,6 +73,8 @@ class Release:
     namespace: str
     folder: Path
     """Of the values file, and of all that Helm keeps."""
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values beside those that every release has here."""
 
     @property
     def fullname(self) -> str:
@@ -161,7 +164,7 @@ class Release:
 
     def _values(self, values: Sequence[str]) -> list[str]:
         file = self.folder / "values.yaml"
-        file.write_text(yaml.safe_dump(VALUES))
+        file.write_text(yaml.safe_dump({**VALUES, **self.more}))
         return ["--values", str(file), *(word for value in values for word in ("--set", value))]
 
 
@@ -178,6 +181,7 @@ def installed(
     helm: Helm = Helm.FOUR,
     release: str = "hami",
     namespace: str = "hami-system",
+    more: Mapping[str, Any] | None = None,
 ) -> Iterator[Release]:
     """Install the chart with values as Helm's `--set` takes them; uninstall it at the end."""
     node_images.load(cluster)
@@ -185,7 +189,7 @@ def installed(
         stack.enter_context(cluster.joined_network())
         client = stack.enter_context(cluster.client)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        made = Release(cluster, client, helm, release, namespace, folder)
+        made = Release(cluster, client, helm, release, namespace, folder, more or {})
         before = leftovers.everything(client, namespace)
         if client.find(namespaces(namespace)) is None:
             stack.callback(_remove_namespace, client, namespace)

@@ -79,6 +79,10 @@ def test_a_folder_may_be_written_in_two_ways(folders: list[str], ours: str) -> N
             ["cri-o 1.32.0 does not say", "cdiSpecDirs", "--binding=late"],
         ),
         (
+            decide(runtime=status(version="1.6.20~ds1", cdi_dirs=())),  # as that one is
+            ["containerd 1.6.20~ds1 does not say", "cdiSpecDirs", "since 1.7; update it"],
+        ),
+        (
             decide(runtime=RuntimeStatusError("socket /run/x.sock", "does not exist", "mount it")),
             ["container runtime", "socket /run/x.sock: does not exist; mount it"],
         ),

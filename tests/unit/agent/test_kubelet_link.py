@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import uvloop
 
+from hami.agent import kubelet_link
 from hami.agent.kubelet_link import DEAF_AFTER, KubeletLink
 from hami.node.layout import NodeLayout
+from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Device, Registration
 from tests.unit.agent.kubelet_rig import (
     PATIENCE,
@@ -217,6 +219,26 @@ async def test_a_stop_before_the_start_ends_it_at_once(layout: NodeLayout) -> No
     async with asyncio.timeout(PATIENCE):
         await link.run()
     assert not layout.device_plugins.exists()
+
+
+async def test_a_stop_does_not_wait_for_a_kubelet_that_hangs(
+    layout: NodeLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_link, "_REGISTER_TIMEOUT", 1e6)
+    asked = asyncio.Event()
+
+    async def hang(_: Registration) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    layout.device_plugins.mkdir(parents=True)
+    async with (
+        asyncio.timeout(PATIENCE),
+        served(layout.kubelet_socket, device_plugin.registration_handler(hang)),
+        linked(layout),
+    ):
+        await asked.wait()
+    assert not own(layout).exists()
 
 
 async def test_a_cancelled_link_leaves_no_socket(layout: NodeLayout) -> None:

@@ -145,16 +145,19 @@ def test_a_change_always_has_a_higher_generation(desk: Desk) -> None:
 
 
 def test_several_cards_and_several_grants_of_one(desk: Desk) -> None:
-    grants = grant(SECOND, 1000, 10), grant(FIRST, 2000, 0), grant(SECOND, 500, 95)
+    grants = (
+        *(grant(SECOND, 1000, 10), grant(FIRST, 2000, 0)),
+        *(grant(SECOND, 500, 95), grant(FIRST, 1000, 20)),  # no limit and some are no limit
+    )
     desk.preparer.prepare(desk.share(*grants), cdi=True)
     devices = [
         (each.uuid, each.memory_limit // MIB, each.core_limit) for each in policy(desk).devices
     ]
-    assert devices == [(SECOND, 1500, 100), (FIRST, 2000, 0)]
+    assert devices == [(SECOND, 1500, 100), (FIRST, 3000, 0)]
     env = desk.env()
     assert env["NVIDIA_VISIBLE_DEVICES"] == f"{SECOND},{FIRST}"
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1500m"
-    assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "2000m"
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "3000m"
     assert env["CUDA_DEVICE_SM_LIMIT"] == "100"
 
 
@@ -233,8 +236,8 @@ def test_a_part_of_any_card_is_limited(desk: Desk, grants: list[Any]) -> None:
     assert [each.uuid for each in policy(desk).devices] == [each.uuid for each in grants]
 
 
-def test_where_memory_is_overcommitted_no_card_is_whole(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, oversubscribe=True)
+def test_where_memory_is_scaled_no_card_is_whole(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, unscaled=False)
     desk.preparer.prepare(desk.share(grant(memory=CARD_MEMORY, cores=100)), cdi=True)
     assert policy(desk).devices[0].memory_limit == CARD_MEMORY * MIB
 

@@ -89,7 +89,9 @@ def test_a_crash_on_the_way_is_made_good(node: NodeLayout, mounted: bool) -> Non
     if mounted:
         tmpfs.mount(folder, size=2 << 20, inodes=8)
     StateFiles(node).ensure(TOKEN)
-    assert folder.is_mount()
+    tmpfs.unmount(folder)
+    assert not folder.is_mount()  # it was mounted once, not once more
+    StateFiles(node).ensure(TOKEN)
     StateFiles(node).remove(TOKEN)
     assert not folder.exists()
 

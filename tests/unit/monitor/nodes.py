@@ -217,10 +217,14 @@ def pod(
     }
 
 
+def decoded(made: Mapping[str, object]) -> NodePod:
+    return codec.decode(codec.encode(made), NodePod, what="pod")
+
+
 def pods(*made: Mapping[str, object], synced: bool = True) -> Pods:
     found = Pods()
     for each in made:
-        found.put(codec.decode(codec.encode(each), NodePod, what="pod"))
+        found.put(decoded(each))
     found.synced = synced
     return found
 

@@ -28,8 +28,7 @@ HASH = "ab" * 16  # a static pod's
         (f"0::/kubepods/burstable/pod{UID}/{ID}\n", Place(UID, ID)),
         (f"0::/kubepods/pod{UID}/{ID}\n", Place(UID, ID)),
         (
-            "0::/kubepods.slice/kubepods-besteffort.slice/"
-            f"kubepods-besteffort-pod{UNDERLINED}.slice/cri-containerd-{ID}.scope\n",
+            f"0::/kubepods.slice/x.slice/kubepods-x-pod{UNDERLINED}.slice/cri-containerd-{ID}.scope",
             Place(UID, ID),
         ),
         (
@@ -39,8 +38,7 @@ HASH = "ab" * 16  # a static pod's
         (f"0::/../../kubepods-pod{UNDERLINED}.slice/cri-containerd-{ID}.scope\n", Place(UID, ID)),
         (f"0::/system.slice/kubepods-pod{UNDERLINED}.slice:cri-containerd:{ID}\n", Place(UID, ID)),
         (
-            f"12:devices:/kubepods/burstable/pod{UID}/{ID}\n1:name=systemd:/kubepods/burstable/"
-            f"pod{UID}/{ID}\n",
+            f"12:devices:/kubepods/pod{UID}/{ID}\n1:name=systemd:/kubepods/pod{UID}/{ID}\n",
             Place(UID, ID),
         ),
         (f"0::/kubepods/burstable/pod{HASH}/{ID}\n", Place(HASH, ID)),

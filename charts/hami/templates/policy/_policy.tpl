@@ -1,6 +1,7 @@
 {{/*
 What the two policies share. Both ask the same questions: does one of our keys change at all, may
-this account write that key, and does an agent stay on its own node.
+this account write that key, and does an agent stay on its own node. The last is asked of all that an
+agent writes: a node that is taken over must not change what runs elsewhere.
 
 With failurePolicy Fail an expression that fails refuses the write, also kubelet's. So none can:
 fields are read as optionals, and loops run over our keys, whose number is known, never over what
@@ -22,13 +23,15 @@ true
 {{- end -}}
 
 {{/*
-Most writes to pods and nodes are status, by kubelet. They end here, where the maps are equal.
+Most writes to pods and nodes are status, by kubelet. They end here, where the maps are equal; only
+an agent's go on.
 All in one condition: the API server evaluates every condition before it looks at the first.
 */}}
 {{- define "hami.policy.matchConditions" -}}
 - name: annotations-or-labels-change
   expression: >-
     oldObject == null ||
+    request.?userInfo.?username.orValue("") == {{ include "hami.policy.agent" . | toJson }} ||
     object.?metadata.?annotations.orValue({}) != oldObject.?metadata.?annotations.orValue({}) ||
     object.?metadata.?labels.orValue({}) != oldObject.?metadata.?labels.orValue({})
 {{- end -}}
@@ -57,6 +60,11 @@ pod names the pod's node.
   expression: object.?metadata.?annotations.orValue({})
 - name: oldAnnotations
   expression: 'oldObject == null ? {} : oldObject.?metadata.?annotations.orValue({})'
+{{- end -}}
+
+{{/* How a refusal about an agent's node begins: our keys that it would change, if any. */}}
+{{- define "hami.policy.whatAgentWrites" -}}
+(variables.changed.size() == 0 ? "" : variables.changed.join(", ") + ": ") + variables.user +
 {{- end -}}
 
 {{/* How a refusal goes on after the keys and the account. */}}
