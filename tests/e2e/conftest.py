@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import pods
+from tests.e2e.agent import installation
+from tests.e2e.agent.installation import Agents
 from tests.e2e.auditor.gathering import Sources
 from tests.e2e.auditor.recording import Recorder
 from tests.e2e.cluster import cluster as clusters
@@ -38,6 +40,25 @@ def cluster() -> Iterator[Cluster]:
         return
     with clusters.temporary(Layout("tests")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def agents(cluster: Cluster) -> Iterator[Agents]:
+    """Give the whole product with the nodes' agents: one installation for all tests of them.
+
+    `HAMI_E2E_AGENTS=1` uses the one that `python -m tests.e2e.agent` keeps.
+    """
+    if os.environ.get("HAMI_E2E_AGENTS"):
+        with cluster.joined_network():
+            yield installation.find(cluster)
+        return
+    with installation.installed(cluster) as made:
+        yield made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests that share an installation come last: others install their own before."""
+    items.sort(key=lambda item: "agents" in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(autouse=True)

@@ -1,33 +1,37 @@
 """Pods that run here but are not in the ledger: a lost disk, a damaged record, HAMi's own agent.
 
 kubelet's checkpoint has their tokens, and the API server their signed grants. What both agree on is
-taken in, so that nobody is given a card's share a second time. Files of tokens that neither the
-ledger nor the checkpoint knows are removed, but never while a record cannot be read.
+taken in, so that nobody is given a card's share a second time. A token that was made for another
+pod is not: under the lock, kubelet may have given it to the wrong one, who then must not start.
+Files of tokens that neither the ledger nor the checkpoint knows are removed, but never while a
+record cannot be read or a process lives.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from hami.agent import checkpoint
+from hami.agent import checkpoint, policy
 from hami.agent.checkpoint import CheckpointError, Entry
-from hami.agent.errors import RefusalError
+from hami.agent.errors import AgentError, RefusalError
 from hami.agent.grants import Grants
-from hami.agent.late_binding import slot_of
+from hami.agent.kubelet_api import Allocation
+from hami.agent.late_binding import VISIBLE, slot_of
 from hami.agent.pods import NodePods
 from hami.agent.prepare import Preparer
 from hami.agent.shares import Shares
 from hami.node.layout import NodeLayout
 from hami.node.record import Record, TokenRecord
+from hami.wire import errors, region
 
 _log = logging.getLogger(__name__)
 
-TokenEntry = tuple[str, Entry, bool]
-"""A token, kubelet's entry of it, and whether it is named as a CDI device."""
+TokenEntry = tuple[str, Entry, Allocation]
+"""A token, kubelet's entry of it, and our answer in that."""
 
 
 class Adopting:
@@ -40,6 +44,8 @@ class Adopting:
         grants: Grants,
         shares: Shares,
         preparer: Preparer,
+        busy: Callable[[str], bool],
+        adopted: Callable[[Record], None],
     ) -> None:
         self._layout = place
         self._resource = resource
@@ -47,36 +53,77 @@ class Adopting:
         self._grants = grants
         self._shares = shares
         self._preparer = preparer
-        self._refused: set[str] = set()
+        #: Whether a process of the container with this token lives.
+        self._busy = busy
+        self._adopted = adopted
+        #: By pod UID, why it was not taken in: said once, tried again.
+        self._refused: dict[str, str] = {}
 
     async def adopt(self) -> None:
         """Take in every pod of kubelet's checkpoint that holds tokens of ours."""
+        if not self._shares.ready:
+            return
+        refused = self._refused
+        self._refused = {}
         for uid, tokens in self._held().items():
             pod = self._pods.find(uid)
-            if pod is None or pod.finished or uid in self._refused:
-                continue
-            if self._shares.ledger.get(uid) is not None:
+            if pod is None or pod.finished or self._shares.ledger.get(uid) is not None:
                 continue
             try:
-                record = self._grants.record_of(pod, now=time.time())
-                await self._shares.admit(_with_tokens(record, tokens))
+                found = self._with_tokens(self._grants.record_of(pod, now=time.time()), tokens)
+                record = await self._shares.admit(uid, _unless_known(found), patience=0)
             except RefusalError as error:
-                self._refused.add(uid)
-                _log.warning("a pod cannot be taken in", extra={"uid": uid, "error": str(error)})
+                self._refused[uid] = why = str(error)
+                if refused.get(uid) != why:
+                    _log.warning("a pod cannot be taken in", extra={"uid": uid, "error": why})
             else:
                 _log.info(
                     "a pod was taken in that the ledger did not know",
                     extra={"pod": f"{pod.namespace}/{pod.name}", "uid": uid},
                 )
+                self._adopted(record)
 
     def _held(self) -> dict[str, list[TokenEntry]]:
         """Return the tokens that were prepared, by pod UID."""
         found: dict[str, list[TokenEntry]] = {}
-        for token, entry, cdi in self._ours():
+        for token, entry, answer in self._ours():
             # Without files it was never started: it is taken in when it is.
             if self._layout.token_folder(token).is_dir():
-                found.setdefault(entry.pod_uid, []).append((token, entry, cdi))
+                found.setdefault(entry.pod_uid, []).append((token, entry, answer))
         return found
+
+    def _with_tokens(self, record: Record, entries: Iterable[TokenEntry]) -> Record:
+        tokens = tuple(self._token(record, *entry) for entry in entries)
+        return msgspec.structs.replace(record, tokens=tokens)
+
+    def _token(self, record: Record, token: str, entry: Entry, answer: Allocation) -> TokenRecord:
+        slot = slot_of(record, entry.container)
+        cards = ",".join(card.uuid for card in policy.by_card(record.grants_of(slot)))
+        cdi = bool(answer.cdi_devices)
+        owner = self._owner(token)
+        if (owner and owner != record.uid) or (not cdi and answer.envs.get(VISIBLE) != cards):
+            raise RefusalError(
+                f"container {entry.container} of pod {record.namespace}/{record.name}",
+                f"kubelet gave it what was made for another one (pod {owner or 'unknown'})",
+                "delete the pod to have it placed anew",
+            )
+        return TokenRecord(
+            token=token,
+            container=entry.container,
+            slot=slot,
+            device_ids=tuple(sorted(entry.device_ids)),
+            cdi=cdi,
+        )
+
+    def _owner(self, token: str) -> str:
+        """Return the UID of the pod that a token was made for; empty: nobody knows."""
+        known = self._shares.ledger.by_token(token)
+        if known is not None:
+            return known.uid
+        try:
+            return region.decode_policy(self._layout.policy(token).read_bytes()).pod_uid
+        except (OSError, errors.WireError):
+            return ""
 
     def _ours(self) -> Iterator[TokenEntry]:
         for entry in checkpoint.read(self._layout.checkpoint).entries:
@@ -87,7 +134,7 @@ class Adopting:
             except CheckpointError:
                 continue  # whoever starts that container hears of it
             if (token := checkpoint.token_of(allocation)) is not None:
-                yield token, entry, bool(allocation.cdi_devices)
+                yield token, entry, allocation
 
     async def tidy(self) -> None:
         """Take in whom the ledger does not know; remove what belongs to nobody."""
@@ -103,19 +150,15 @@ class Adopting:
             return
         strays -= {token for token, entry, _ in self._ours() if self._pods.find(entry.pod_uid)}
         for token in sorted(strays):
-            _log.info("files of a token that nobody knows are removed", extra={"token": token})
-            self._preparer.forget(token)
+            if self._busy(token):
+                continue
+            try:
+                self._preparer.forget(token)
+            except AgentError as error:
+                _log.warning("files of a token stay", extra={"token": token, "error": str(error)})
+            else:
+                _log.info("files of a token that nobody knows are removed", extra={"token": token})
 
 
-def _with_tokens(record: Record, entries: Iterable[TokenEntry]) -> Record:
-    tokens = tuple(
-        TokenRecord(
-            token=token,
-            container=entry.container,
-            slot=slot_of(record, entry.container),
-            device_ids=tuple(sorted(entry.device_ids)),
-            cdi=cdi,
-        )
-        for token, entry, cdi in entries
-    )
-    return msgspec.structs.replace(record, tokens=tokens)
+def _unless_known(found: Record) -> Callable[[Record | None], Record]:
+    return lambda known: known or found

@@ -152,6 +152,8 @@ class Agent:
             grants=self.grants,
             shares=self.shares,
             preparer=self.preparer,
+            busy=self.states.busy,
+            adopted=self.report.prepared,
         )
         self.sweeper = Sweeper(
             client,
@@ -180,7 +182,7 @@ class Agent:
         )
         self.plugin = VgpuPlugin(
             resource,
-            is_late=lambda: self.mode.late,
+            is_late=self.mode.is_late,
             binder=self.binder,
             lock_binding=LockBinding(
                 client,
@@ -196,6 +198,9 @@ class Agent:
             instruments=self.instruments,
         )
         self.link = KubeletLink(self.layout, self.plugin, _socket(resource))
+        self.instruments.registered.labels(resource).set_function(
+            lambda: float(self.link.registered)
+        )
         self.mig = MigPlugins(
             self.layout,
             parts=lambda: self.cards.inventory.static_mig,
@@ -239,7 +244,6 @@ class Agent:
         told.cards.labels("unhealthy").set(len(healthy) - sum(healthy))
         told.pods.set(len(self.ledger.records()))
         told.damaged.set(len(self.ledger.damaged))
-        told.registered.labels(self.plugin.resource).set(self.link.registered)
 
     async def _sweep(self) -> bool:
         return await self.sweeper.sweep()

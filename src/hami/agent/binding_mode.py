@@ -8,6 +8,7 @@ until everything is proven the node has a lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -22,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two looks without a cause.
 _LOOK_EVERY = 30.0
+#: Seconds that kubelet waits for the first look.
+_FIRST_LOOK = 10.0
 
 
 class BindingMode:
@@ -42,20 +45,36 @@ class BindingMode:
         self._on_change = on_change
         self._look = asyncio.Event()
         self.mode = Mode(late=False, reason="The agent has just started and has not looked yet.")
-        self.settled = False
+        self._decided = asyncio.Event()
 
     @property
     def late(self) -> bool:
+        return self.mode.late
+
+    @property
+    def settled(self) -> bool:
+        """Whether we have looked at all."""
+        return self._decided.is_set()
+
+    async def is_late(self) -> bool:
+        """Tell how kubelet is to be answered; right after the start that takes a moment.
+
+        A pod that was bound while the last agent ran has no lock, and would be lost without that.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LOOK):
+                await self._decided.wait()
         return self.mode.late
 
     def look(self) -> None:
         """Look again soon."""
         self._look.set()
 
-    def unreadable(self, error: str) -> None:
-        """Bind by the lock from now on: nobody can tell whose a start is."""
-        if self._binding != capability.LATE:
-            self._take(Mode(late=False, reason=f"kubelet's checkpoint: {error}"))
+    def unreadable(self, error: CheckpointError) -> None:
+        """Bind by the lock from now on, if nobody can tell whose a start is."""
+        doubt = capability.checkpoint_doubt(error)
+        if doubt and self._binding != capability.LATE:
+            self._take(Mode(late=False, reason=doubt))
         self.look()
 
     async def run(self) -> NoReturn:
@@ -63,11 +82,9 @@ class BindingMode:
             self._look.clear()
             if self._kubelet_version():
                 await self.decide()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._look.wait()
-            except TimeoutError:
-                pass
 
     async def decide(self) -> None:
         try:
@@ -79,7 +96,12 @@ class BindingMode:
             checkpoint.read(self._layout.checkpoint)
         except CheckpointError as error:
             unreadable = error
-        self.settled = True
+        if self.late and isinstance(runtime, RuntimeStatusError) and unreadable is None:
+            # One that is being restarted starts nothing; what it can is seen when it answers.
+            _log.warning("the runtime does not answer now", extra={"error": str(runtime)})
+            return
+        first = not self.settled
+        self._decided.set()
         self._take(
             capability.decide(
                 self._binding,
@@ -87,7 +109,8 @@ class BindingMode:
                 runtime=runtime,
                 cdi_dir=str(self._layout.cdi_dir),
                 checkpoint_error=unreadable,
-            )
+            ),
+            first=first,
         )
 
     async def _ask_runtime(self) -> RuntimeStatus:
@@ -96,8 +119,8 @@ class BindingMode:
         named = self._runtime_endpoints or runtime_status.CANDIDATES
         return await runtime_status.detect(candidates=named)
 
-    def _take(self, mode: Mode) -> None:
-        if mode == self.mode:
+    def _take(self, mode: Mode, *, first: bool = False) -> None:
+        if mode == self.mode and not first:
             return
         self.mode = mode
         _log.info(

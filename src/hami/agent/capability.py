@@ -44,7 +44,7 @@ def decide(
         for doubt in (
             _kubelet(kubelet_version),
             _runtime(runtime, cdi_dir),
-            _checkpoint(checkpoint_error),
+            checkpoint_doubt(checkpoint_error),
         )
         if doubt
     ]
@@ -92,7 +92,8 @@ def _runtime(runtime: RuntimeStatus | RuntimeStatusError, cdi_dir: str) -> str:
     return ""
 
 
-def _checkpoint(error: CheckpointError | None) -> str:
+def checkpoint_doubt(error: CheckpointError | None) -> str:
+    """Tell what an unreadable checkpoint means for late binding; empty: nothing."""
     # kubelet writes its first when a plugin has registered; no file yet is no doubt.
     if error is None or error.kind not in (Kind.UNREADABLE, Kind.SHAPE):
         return ""

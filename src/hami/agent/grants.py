@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from hami.agent.errors import RefusalError
+from hami.cluster.ledger import align
 from hami.node.record import ContainerRecord, Record
 from hami.vendors.row import ResourceNames
 from hami.wire import annotation_keys, errors, go_values, grant, pod_devices, quantity
@@ -61,6 +62,10 @@ class Grants:
             slots = pod_devices.decode(devices, what=f"{what}, {annotation_keys.SIGNED_DEVICES}")
         except errors.WireError as error:
             raise RefusalError(what, str(error), "delete the pod to have it placed anew") from error
+        if not mac:
+            # HAMi's scheduler leaves out the slots of containers without a card.
+            slots = align(slots, [self._count(container) for _, container in pod.containers()])
+            devices = pod_devices.encode(slots)
         containers = tuple(
             ContainerRecord(
                 name=container.name or "",
@@ -124,13 +129,11 @@ class Grants:
             )
 
     def _priority(self, container: Container) -> int:
-        amount = container.amount(self._resources.priority) if self._resources.priority else None
-        if amount is None:
-            return _LOW
-        try:
-            return quantity.exact_integer(amount, what=self._resources.priority)
-        except errors.WireError:
-            return _LOW  # admission refuses such a pod; what came past it gets nothing for that
+        # Admission refuses a pod with a wrong one; what came past it gets nothing for that.
+        return _amount(container, self._resources.priority, otherwise=_LOW)
+
+    def _count(self, container: Container) -> int:
+        return _amount(container, self._resources.count, otherwise=0)
 
 
 def _cards(slots: Slots) -> list[list[str]]:
@@ -138,6 +141,16 @@ def _cards(slots: Slots) -> list[list[str]]:
     while cards and not cards[-1]:
         cards.pop()
     return cards
+
+
+def _amount(container: Container, resource: str, *, otherwise: int) -> int:
+    amount = container.amount(resource) if resource else None
+    if amount is None:
+        return otherwise
+    try:
+        return quantity.exact_integer(amount, what=resource)
+    except errors.WireError:
+        return otherwise
 
 
 def _asks_for_no_control(container: Container) -> bool:

@@ -111,19 +111,17 @@ class Identity:
 
     async def cross_check(self, device_ids: frozenset[str], *, namespace: str, name: str) -> None:
         """Refuse if kubelet's memory says that the ids are another pod's."""
-        holders = await self._holders()
-        if holders is None:
-            return
-        for device_id in sorted(device_ids):
-            owners = {(space, pod) for space, pod, _ in holders.get(device_id, ())}
-            if owners and (namespace, name) not in owners:
-                others = ", ".join(sorted("/".join(owner) for owner in owners))
-                raise RefusalError(
-                    f"{self._resource} {device_id}",
-                    f"kubelet's checkpoint gives it to pod {namespace}/{name}, its PodResources "
-                    f"to {others}",
-                    "restart kubelet if this stays",
-                )
+        # An answer that was under way already may be older than the allocation.
+        for ask in (self._holders, self._ask):
+            others = _others(await ask() or {}, device_ids, (namespace, name))
+            if not others:
+                return
+        raise RefusalError(
+            f"{self._resource} {', '.join(sorted(device_ids))}",
+            f"kubelet's checkpoint gives it to pod {namespace}/{name}, its PodResources to "
+            f"{', '.join(others)}",
+            "restart kubelet if this stays",
+        )
 
     async def _holders(self) -> Holders | None:
         """Ask kubelet; starts at the same time share one answer. None: it does not tell."""
@@ -145,6 +143,16 @@ class Identity:
             return None
         self._complained = False
         return told
+
+
+def _others(holders: Holders, device_ids: frozenset[str], wanted: tuple[str, str]) -> list[str]:
+    """Return the pods that have one of the ids, where the wanted one does not have it."""
+    found: set[str] = set()
+    for device_id in device_ids:
+        owners = {(space, pod) for space, pod, _ in holders.get(device_id, ())}
+        if wanted not in owners:
+            found |= {"/".join(owner) for owner in owners}
+    return sorted(found)
 
 
 __all__ = ["CheckpointError", "Claim", "Held", "Identity"]

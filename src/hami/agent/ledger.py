@@ -142,28 +142,32 @@ class Ledger:
     def _take_in(self, uid: str) -> None:
         """Have in memory what the file of a pod has."""
         path = self._layout.ledger / f"{uid}{_SUFFIX}"
-        self._drop(uid)
-        self.damaged.pop(uid, None)
         try:
             found = record.decode(path.read_bytes(), what=str(path))
+            why = f"is of pod {found.uid!r}, not of {uid!r}" if found.uid != uid else _unsafe(found)
+            damage = f"{path} {why}" if why else ""
         except FileNotFoundError:
-            return
+            found, damage = None, ""
         except OSError as error:
-            self.damaged[uid] = f"{path} cannot be read: {error.strerror or error}"
-            return
+            found, damage = None, f"{path} cannot be read: {error.strerror or error}"
         except errors.WireError as error:
-            self.damaged[uid] = str(error)
-            return
-        why = f"is of pod {found.uid!r}, not of {uid!r}" if found.uid != uid else _unsafe(found)
-        if why:
-            self.damaged[uid] = f"{path} {why}"
+            found, damage = None, str(error)
+        self.damaged.pop(uid, None)
+        if damage:
+            self.damaged[uid] = damage
+        if damage or found is None:
+            self._drop(uid)
         else:
             self._know(found)
 
     def _know(self, new: Record) -> None:
-        self._drop(new.uid)
+        """Put a record in the place of the older one; others may look at any moment between."""
+        old = self._records.get(new.uid)
         self._records[new.uid] = new
         self._owners.update((token.token, new.uid) for token in new.tokens)
+        for token in old.tokens if old else ():
+            if new.token(token.token) is None:
+                self._owners.pop(token.token, None)
 
     def _drop(self, uid: str) -> None:
         known = self._records.pop(uid, None)

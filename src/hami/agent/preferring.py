@@ -15,7 +15,6 @@ from hami.agent.pods import NodePods
 from hami.wire import annotation_keys, errors, pod_devices
 from hami.wire.objects import Pod
 
-
 _DIGITS = 20
 
 

@@ -14,10 +14,12 @@ from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 from hami.agent.assembly import Agent
+from hami.agent.errors import AgentError
 from hami.agent.node_config_watch import NodeConfigFile
 from hami.agent.settings import Settings
 from hami.kube import connecting
 from hami.serving import bind_address, health, lifetime, memory, metrics, tracing
+from hami.serving.errors import ServingError
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
 from hami.vendors import device_config
@@ -52,8 +54,11 @@ async def run(settings: Settings) -> None:
 
 async def _serve(agent: Agent, file: NodeConfigFile, stop: asyncio.Event) -> None:
     settings = agent.settings
-    agent.ledger.load()
-    agent.library.install()
+    try:
+        agent.ledger.load()
+        agent.library.install()
+    except AgentError as error:
+        raise ServingError(str(error)) from error
     if not agent.ledger.records() and not agent.ledger.damaged:
         agent.library.prune(())
     checks = health.Health({"cards": agent.why_not_ready, "caches": agent.caches_missing})
@@ -88,7 +93,7 @@ def _works(
         "telling pods": agent.report.run(),
         "events": agent.events.run(),
         "sweeping": _after_sync(agent),
-        "resizing": agent.resizing.run(),
+        "resizing": _resize(agent),
         "memory": memory.keep_giving_back(),
     }
 
@@ -114,6 +119,12 @@ async def _restore(agent: Agent) -> NoReturn:
     agent.shares.restore()
     await asyncio.Event().wait()
     raise AssertionError
+
+
+async def _resize(agent: Agent) -> None:
+    """Change shares once it is known what the cards have."""
+    await agent.cards.known.wait()
+    await agent.resizing.run()
 
 
 async def _after_sync(agent: Agent) -> None:

@@ -8,13 +8,14 @@ a whole card runs without the limiter, so it cannot become a share, nor the othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
-from hami.agent.errors import RefusalError
+from hami.agent.errors import AgentError, RefusalError
 from hami.agent.grants import Grants
 from hami.agent.pods import NodePods
 from hami.agent.shares import Shares
@@ -47,8 +48,8 @@ class Resizing:
         self._events = events
         self._limited = limited
         self._waiting: asyncio.Queue[str] = asyncio.Queue()
-        #: By pod UID, what was refused last: said once.
-        self._refused: dict[str, str] = {}
+        #: By pod UID, what was refused last (share and code): said once.
+        self._refused: dict[str, tuple[str, str]] = {}
         pods.subscribe(self._notice)
 
     def _notice(self, old: Pod | None, new: Pod | None) -> None:
@@ -67,18 +68,19 @@ class Resizing:
         pod, record = self._pods.find(uid), self._shares.ledger.get(uid)
         if pod is None or record is None:
             return
-        wanted = pod.annotation(annotation_keys.RESIZE)
+        wanted = (
+            pod.annotation(annotation_keys.RESIZE),
+            pod.annotation(annotation_keys.RESIZE_MAC),
+        )
         if self._refused.get(uid) == wanted:
             return
         try:
             devices = self._grants.resize_of(pod, record)
             if not devices:
                 return
-            resized = self._resized(record, devices)
-            await self._shares.admit(resized)
-            for token in resized.tokens:
-                self._shares.prepare(resized, token)
-        except RefusalError as error:
+            resized = await self._shares.admit(uid, lambda now: self._resized(now, devices))
+            await self._lay_out(resized, before=record.resize)
+        except AgentError as error:
             self._refused[uid] = wanted
             _log.warning("a resize is refused", extra={"uid": uid, "error": str(error)})
             self._say(pod, REFUSED, str(error), type="Warning")
@@ -87,7 +89,26 @@ class Resizing:
             _log.info("a share was resized", extra={"uid": uid, "devices": devices})
             self._say(pod, RESIZED, f"generation {resized.generation}: {devices}")
 
-    def _resized(self, record: Record, devices: str) -> Record:
+    async def _lay_out(self, record: Record, *, before: str) -> None:
+        """Write the new limits; if they cannot be written, the ledger has the old ones again."""
+        try:
+            for token in record.tokens:
+                self._shares.prepare(record, token)
+        except RefusalError:
+            await self._shares.change(
+                record.uid,
+                lambda now: msgspec.structs.replace(
+                    now, resize=before, generation=now.generation + 1
+                ),
+            )
+            for token in record.tokens:
+                with contextlib.suppress(RefusalError):
+                    self._shares.prepare(record, token)
+            raise
+
+    def _resized(self, record: Record | None, devices: str) -> Record:
+        if record is None:
+            raise RefusalError("resize", "the pod has given its cards back meanwhile")
         resized = msgspec.structs.replace(record, resize=devices, generation=record.generation + 1)
         for slot, container in enumerate(record.containers):
             old, new = record.grants_of(slot), resized.grants_of(slot)

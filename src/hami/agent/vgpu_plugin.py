@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from hami.agent import late_binding
 from hami.agent.device_ids import ListedDevice
@@ -32,7 +32,7 @@ class VgpuPlugin:
         self,
         resource: str,
         *,
-        is_late: Callable[[], bool],
+        is_late: Callable[[], Awaitable[bool]],
         binder: Binder,
         lock_binding: LockBinding,
         preferring: Preferring,
@@ -53,7 +53,7 @@ class VgpuPlugin:
         return self.list.watch()
 
     async def allocate(self, requests: Sequence[tuple[str, ...]]) -> list[Allocation]:
-        mode = LATE if self._is_late() else LOCK
+        mode = LATE if await self._is_late() else LOCK
         begin = time.monotonic()
         try:
             if mode == LATE:

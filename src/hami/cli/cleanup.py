@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hami.cli import api_jobs, errors, parser
 from hami.installation import leftovers
 from hami.installation.job import Job
+from hami.vendors import table
 from hami.wire import annotation_keys, comma_list
 
 
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
             namespace=asked.namespace,
             secrets=comma_list.tokens(asked.secrets),
             lease=asked.lease,
+            marks=_marks(),
         )
         if failures:
             raise errors.CommandError(
@@ -32,11 +34,18 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     return 0
 
 
+def _marks() -> tuple[str, ...]:
+    """Return the annotations of nodes that only our own processes write."""
+    (keys,) = (vendor.annotations for vendor in table.built_in() if vendor.section == "nvidia")
+    agents = (keys.register, keys.pair_scores, keys.binding, keys.lock_reason, keys.shares)
+    return (annotation_keys.WAKE_UP, *agents)
+
+
 def _parser(prog: str) -> parser.Parser:
     made = parser.Parser(
         prog=prog,
         description="Remove what an installation leaves behind: Secrets that `hami certs create`\n"
-        f"made, the lease, and the annotation {annotation_keys.WAKE_UP} of nodes.",
+        "made, the lease, and the annotations by which nodes offer their cards.",
         epilog="Exit code 0: nothing is left; 1: something is; 2: wrong usage.",
     )
     api_jobs.add_flags(made)

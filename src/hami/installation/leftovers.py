@@ -1,4 +1,4 @@
-"""What stays behind an uninstall, and its removal: the lease, a mark on nodes, Secrets.
+"""What stays behind an uninstall, and its removal: the lease, annotations of nodes, Secrets.
 
 Helm removes what it installed. The rest was made by our jobs, by kube-scheduler and by the
 scheduler while they ran. A Secret is removed only if a job of ours made it.
@@ -17,21 +17,24 @@ from hami.installation.errors import InstallationError
 from hami.installation.job import PATIENCE_S, Job
 from hami.kube import errors as kube_errors
 from hami.kube import listing, paths, raw
-from hami.wire import annotation_keys, codec, objects
+from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
 #: Seconds in which whoever still renews a lease would write it again.
 AWAY_S = 5.0
-
-_MARK = annotation_keys.WAKE_UP
 
 
 class _Node(codec.Object, frozen=True):
     metadata: objects.Metadata = objects.Metadata()
 
 
-async def remove(job: Job, *, namespace: str, secrets: Sequence[str], lease: str) -> list[str]:
-    """Remove all that can be removed; returns what could not, and why."""
+async def remove(
+    job: Job, *, namespace: str, secrets: Sequence[str], lease: str, marks: Sequence[str]
+) -> list[str]:
+    """Remove all that can be removed; returns what could not, and why.
+
+    `marks` are annotations of nodes: cards that nobody serves any more must not be there to choose.
+    """
     failures: list[str] = []
 
     async def attempt(what: str, step: Callable[[], Awaitable[None]]) -> None:
@@ -46,7 +49,7 @@ async def remove(job: Job, *, namespace: str, secrets: Sequence[str], lease: str
     if lease:
         what = f"Lease {namespace}/{lease}"
         await attempt(what, functools.partial(_lease, job, what, paths.lease(namespace, lease)))
-    await attempt("nodes", functools.partial(_nodes, job))
+    await attempt("nodes", functools.partial(_nodes, job, marks))
     for name in secrets:
         what = f"Secret {namespace}/{name}"
         await attempt(what, functools.partial(_secret, job, what, namespace, name))
@@ -71,28 +74,31 @@ async def _lease(job: Job, what: str, path: str) -> None:
     )
 
 
-async def _nodes(job: Job) -> None:
-    marked: list[str] = []
+async def _nodes(job: Job, marks: Sequence[str]) -> None:
+    marked: dict[str, list[str]] = {}
     async for page in listing.pages(job.client, paths.nodes(), {}):
         if page.first:
             marked.clear()
-        marked += [name for item in page.items if (name := _name_if_marked(item))]
-    change = codec.encode({"metadata": {"annotations": {_MARK: None}}})
-    for name in marked:
+        for item in page.items:
+            name, found = _marked(item, marks)
+            if found:
+                marked[name] = found
+    for name, found in marked.items():
+        change = codec.encode({"metadata": {"annotations": dict.fromkeys(found)}})
         try:
             await job.client.patch(paths.nodes(name), change)
         except kube_errors.NotFound:
-            continue  # it went with its mark
-        job.say(f"Node {name}: annotation {_MARK} removed")
+            continue  # it went with its marks
+        job.say(f"Node {name}: annotation {', '.join(found)} removed")
     if not marked:
-        job.say(f"nodes: none has the annotation {_MARK}")
+        job.say("nodes: none has an annotation of ours")
 
 
-def _name_if_marked(item: bytes) -> str:
-    if not raw.mentions(item, [_MARK.encode()]):
-        return ""
+def _marked(item: bytes, marks: Sequence[str]) -> tuple[str, list[str]]:
+    if not raw.mentions(item, [mark.encode() for mark in marks]):
+        return "", []
     meta = codec.decode(item, _Node, what="node").metadata
-    return meta.name or "" if _MARK in (meta.annotations or {}) else ""
+    return meta.name or "", [mark for mark in marks if mark in (meta.annotations or {})]
 
 
 async def _secret(job: Job, what: str, namespace: str, name: str) -> None:

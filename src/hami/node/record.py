@@ -87,4 +87,9 @@ def decode(data: bytes, *, what: str) -> Record:
     pod_devices.decode(record.devices, what=f"{what}: devices")
     if record.resize:
         pod_devices.decode(record.resize, what=f"{what}: resize")
+    for token in record.tokens:
+        if not 0 <= token.slot < len(record.containers):
+            raise errors.WireError(
+                f"{what}: slot", token.slot, f"is none of its {len(record.containers)} containers"
+            )
     return record

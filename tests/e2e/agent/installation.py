@@ -138,8 +138,7 @@ class Agents:
 
     def await_ready(self, node: str) -> None:
         def ready() -> bool:
-            found = [each for each in self.release.ready(COMPONENT)]
-            return any(pod["spec"]["nodeName"] == node for pod in found)
+            return any(pod["spec"]["nodeName"] == node for pod in self.release.ready(COMPONENT))
 
         wait_for(f"the agent of {node} to be ready", ready, OFFERED_S)
 
@@ -178,6 +177,12 @@ def installed(cluster: Cluster) -> Iterator[Agents]:
         agents = Agents(release, found)
         agents.await_offers()
         yield agents
+
+
+def find(cluster: Cluster) -> Agents:
+    """Find an installation that another process keeps (`python -m tests.e2e.agent`)."""
+    release = releases.find(cluster, more=VALUES)
+    return Agents(release, gpu_nodes.find(cluster))
 
 
 @contextlib.contextmanager

@@ -206,6 +206,14 @@ def installed(
         _require_nothing_left(made, before)
 
 
+def find(
+    cluster: Cluster, namespace: str = "hami-system", more: Mapping[str, Any] | None = None
+) -> Release:
+    """Give a release that somebody else installed, and will take away."""
+    folder = Path(tempfile.mkdtemp(prefix="hami-release-"))
+    return Release(cluster, cluster.client, Helm.FOUR, "hami", namespace, folder, more or {})
+
+
 def _remove_namespace(client: Client, namespace: str) -> None:
     """Take away the namespace that Helm made, and wait: the next release may want its name."""
     if client.find(namespaces(namespace)) is not None:

@@ -86,6 +86,16 @@ def with_driver(
         yield made
 
 
+def find(cluster: Cluster) -> Mapping[str, GpuNode]:
+    """Give the nodes that somebody else has given cards."""
+    made = {}
+    for node in cluster.layout.nodes:
+        machine = cluster.machine(node)
+        cards = gpus.read_node(machine.root / FOLDER.lstrip("/"))
+        made[node.name] = GpuNode(machine, cards, node.runtime is not Runtime.CONTAINERD_1)
+    return made
+
+
 def _install(machine: Machine, cards: Sequence[tuple[str, int]], *, cdi: bool) -> list[Card]:
     _remove(machine)  # on a cluster that stays up, a run that was killed left its own
     built = building.all_current()

@@ -22,16 +22,17 @@ ANSWERED_S = 60
 
 def container(name: str, *commands: str, node: GpuNode, memory: int) -> Object:
     """Describe a container that is granted `memory` MiB of the node's card."""
-    return _container(name, commands, node) | registering.limits(1, memory=memory)
+    return probing(name, *commands, node=node) | registering.limits(1, memory=memory)
 
 
 def blind_container(name: str, *commands: str, node: GpuNode) -> Object:
     """Describe one that has the driver but is shown no card."""
-    made = _container(name, commands, node)
+    made = probing(name, *commands, node=node)
     return made | {"env": [*made.get("env", []), {"name": VISIBLE, "value": "void"}]}
 
 
-def _container(name: str, commands: tuple[str, ...], node: GpuNode) -> Object:
+def probing(name: str, *commands: str, node: GpuNode) -> Object:
+    """Describe a container that drives whatever card it has."""
     made: Object = {
         "name": name,
         "image": image.NAME,
@@ -44,10 +45,14 @@ def _container(name: str, commands: tuple[str, ...], node: GpuNode) -> Object:
 
 
 def pod(name: str, *containers: Object, node: GpuNode) -> Object:
-    spec: dict[str, Any] = {"schedulerName": SCHEDULER, "containers": list(containers)}
-    if not node.cdi:
-        spec["volumes"] = [{"name": "driver", "hostPath": {"path": FOLDER, "type": "Directory"}}]
-    return pods.pod(name, **spec)
+    return pods.pod(name, schedulerName=SCHEDULER, containers=list(containers), **volumes(node))
+
+
+def volumes(node: GpuNode) -> dict[str, Any]:
+    """Give what of a pod's spec brings the driver where CDI does not."""
+    if node.cdi:
+        return {}
+    return {"volumes": [{"name": "driver", "hostPath": {"path": FOLDER, "type": "Directory"}}]}
 
 
 def bind(client: Client, pod: Object, node: GpuNode) -> None:

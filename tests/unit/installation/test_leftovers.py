@@ -14,10 +14,13 @@ from tests.unit.installation.rig import NAMESPACE, Rig
 
 LEASE = "hami-scheduler"
 MARK = "hami.io/scheduler-wake-up"
+OTHER = "hami.io/node-nvidia-register"
 
 
 async def remove(rig: Rig, *secrets: str, lease: str = LEASE) -> list[str]:
-    return await leftovers.remove(rig.job, namespace=NAMESPACE, secrets=secrets, lease=lease)
+    return await leftovers.remove(
+        rig.job, namespace=NAMESPACE, secrets=secrets, lease=lease, marks=(MARK, OTHER)
+    )
 
 
 def put_lease(rig: Rig) -> None:
@@ -31,7 +34,7 @@ def put_node(rig: Rig, name: str, **annotations: str) -> None:
 
 async def test_what_hami_left_is_removed_and_told_line_by_line(rig: Rig) -> None:
     put_lease(rig)
-    put_node(rig, "node-1", **{MARK: "1800000000.000", "mine": "yes"})
+    put_node(rig, "node-1", **{MARK: "1800000000.000", OTHER: "[]", "mine": "yes"})
     put_node(rig, "node-2", mine=MARK)
     rig.put_secret("hami-tls", {"tls.crt": b"x"})
     rig.put_secret("hami-grant-key", {"current": b"x"})
@@ -45,7 +48,7 @@ async def test_what_hami_left_is_removed_and_told_line_by_line(rig: Rig) -> None
     assert len(rig.api.sent("PATCH")) == 1
     assert rig.said == [
         "Lease kube-system/hami-scheduler: deleted",
-        f"Node node-1: annotation {MARK} removed",
+        f"Node node-1: annotation {MARK}, {OTHER} removed",
         "Secret kube-system/hami-tls: deleted",
         "Secret kube-system/hami-grant-key: deleted",
     ]
@@ -55,7 +58,7 @@ async def test_where_nothing_is_left_that_is_told_and_no_failure(rig: Rig) -> No
     assert await remove(rig, "hami-tls") == []
     assert rig.said == [
         "Lease kube-system/hami-scheduler: there is none",
-        f"nodes: none has the annotation {MARK}",
+        "nodes: none has an annotation of ours",
         "Secret kube-system/hami-tls: there is none",
     ]
     assert rig.slept == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def upkeep(node: NodeLayout, pods: Pods) -> HamiUpkeep:
     )
 
 
-def region(node: NodeLayout, name: str, version: Version = V1, **fields: int) -> Path:
+def region(node: NodeLayout, name: str, version: Version = V1, **fields: Any) -> Path:
     folder = node.hami_containers / f"{nodes.uid_of(name)}_main"
     folder.mkdir()
     path = folder / "x.cache"
