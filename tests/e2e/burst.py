@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,23 @@ CLEARED_S = 300
 TASKS = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 
+INIT, MAIN = "first", "main"
+Limits = Mapping[str, str] | Callable[[int, str], Mapping[str, str]]
+"""Of every container, or by the number of the pod and the name of the container."""
+
+
 @dataclass(frozen=True)
 class Burst:
     seconds: float
     pods: tuple[Object, ...]
 
 
+measured: dict[str, float] = {}
+"""Seconds of earlier bursts of this run, for those that are compared with them."""
+
+
 def run(
-    client: Client, namespace: str, count: int, *, node: str, limits: Mapping[str, str], wait: float
+    client: Client, namespace: str, count: int, *, node: str, limits: Limits, wait: float
 ) -> Burst:
     """Create the pods and wait until all are Running; the time is from the first creation on."""
     bodies = [_pod(number, node, limits) for number in range(count)]
@@ -68,18 +77,22 @@ def _one_not_running(client: Client, namespace: str) -> str | None:
     return found["items"][0]["metadata"]["name"] if found["items"] else None
 
 
-def _pod(number: int, node: str, limits: Mapping[str, str]) -> Object:
+def _pod(number: int, node: str, limits: Limits) -> Object:
     """Describe a pod whose containers say what they were given, and stay."""
-    resources: dict[str, Any] = {"resources": {"limits": dict(limits)}} if limits else {}
+
+    def resources(container: str) -> dict[str, Any]:
+        asked = limits(number, container) if callable(limits) else limits
+        return {"resources": {"limits": dict(asked)}} if asked else {}
+
     first: dict[str, Any] = {}
     if number % WITH_INIT == 0:
         init = pods.pod("init", ("sh", "-c", SHOW))["spec"]["containers"][0]
-        first = {"initContainers": [init | {"name": "first"} | resources]}
+        first = {"initContainers": [init | {"name": INIT} | resources(INIT)]}
     command = ("sh", "-c", f"{SHOW}; exec sleep 100000")
     return pods.pod(
         f"pod-{number}",
         command,
         nodeSelector={"kubernetes.io/hostname": node},
-        container=resources,
+        container=resources(MAIN),
         **first,
     )

@@ -18,7 +18,7 @@ from tests.e2e.install import audit
 from tests.kubeapi.client import Client, Object, wait_for
 
 LIMIT = 1024
-TAKEN = 512
+TAKEN = 400
 SOON_S = 30
 COMMANDS = ("init", "device 0", "total 0", f"take alloc a {TAKEN}m", f"take alloc b {TAKEN}m")
 USED, ALLOWED = "hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes"

@@ -96,7 +96,8 @@ class BindingMode:
             checkpoint.read(self._layout.checkpoint)
         except CheckpointError as error:
             unreadable = error
-        if self.late and isinstance(runtime, RuntimeStatusError) and unreadable is None:
+        silent = isinstance(runtime, RuntimeStatusError) and unreadable is None
+        if silent and self.late and self._binding == capability.AUTO:
             # One that is being restarted starts nothing; what it can is seen when it answers.
             _log.warning("the runtime does not answer now", extra={"error": str(runtime)})
             return

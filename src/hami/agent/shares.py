@@ -174,9 +174,7 @@ class Shares:
         try:
             return self._preparer.prepare(share, cdi=token.cdi)
         except PrepareError as error:
-            raise RefusalError(
-                f"container {token.container} of pod {record.namespace}/{record.name}", str(error)
-            ) from error
+            raise RefusalError(error.what, error.rule, error.remedy) from error
 
     async def start(self, record: Record, token: TokenRecord) -> None:
         """Have a container that starts prepared, also before the driver has told its cards."""

@@ -61,8 +61,8 @@ def judge(
 ) -> Verdict:
     """Judge processes.
 
-    `living` has the pids in the living slots of each container, `given` the UUIDs of which any
-    container has a share.
+    `living` has the pids in the living slots of each container that has slots, `given` the UUIDs of
+    which any container has a share.
     """
     processes = list(found)
     return Verdict(
@@ -105,6 +105,6 @@ def _managed(process: OnCard, living: Mapping[Key, AbstractSet[int]]) -> bool:
     if container is not None:
         if container.share(process.uuid) is None:
             return False  # on a card that it was never given
-        if not container.limited:
+        if not container.limited or container.key not in living:
             return True
     return process.inner_pid in living.get(process.owner.key, ())

@@ -17,6 +17,8 @@ from hami.kube.reflector import Reflector
 from hami.monitor.containers import Key
 from hami.wire import annotation_keys, codec, objects
 
+#: Annotation of a static pod's image in the API: the UID that kubelet runs it under.
+_STATIC_UID = "kubernetes.io/config.hash"
 #: Seconds that our watch may be behind the agent's.
 _LATE = 60.0
 
@@ -95,13 +97,16 @@ class Pods:
 
     def __init__(self) -> None:
         self._pods: dict[str, Seen] = {}
+        #: kubelet's own UIDs of static pods to those in the API.
+        self._static: dict[str, str] = {}
         self.synced = False
 
     def __iter__(self) -> Iterator[Seen]:
         return iter(list(self._pods.values()))
 
     def get(self, uid: str) -> Seen | None:
-        return self._pods.get(uid)
+        """Return a pod by its UID; a static pod also by the one that kubelet runs it under."""
+        return self._pods.get(self._static.get(uid, uid))
 
     def over(self, key: Key, *, age: float) -> bool:
         """Tell whether the API server says that a container of that age in seconds has ended."""
@@ -113,13 +118,21 @@ class Pods:
 
     def put(self, obj: NodePod) -> None:
         self._pods[obj.uid] = seen(obj)
+        static = obj.annotation(_STATIC_UID)
+        if static:
+            self._static[static] = obj.uid
 
     def drop(self, uid: str) -> None:
         self._pods.pop(uid, None)
+        self._forget_static()
 
     def retain(self, uids: AbstractSet[str]) -> None:
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in uids}
+        self._forget_static()
         self.synced = True  # a complete list has just been taken
+
+    def _forget_static(self) -> None:
+        self._static = {own: uid for own, uid in self._static.items() if uid in self._pods}
 
 
 def reflector(client: Client, pods: Pods, *, node: str, resync: float) -> Reflector[NodePod]:

@@ -16,6 +16,7 @@ from hami.monitor.prepared import Prepared
 from hami.monitor.unreadable import Unreadable
 from hami.monitor.use import Use
 from hami.node.layout import NodeLayout
+from hami.wire.region import State
 
 
 class HamiContainer(msgspec.Struct, frozen=True):
@@ -45,17 +46,40 @@ class Readings:
 
     def use(self, container: Container) -> Use | None:
         """Return what its living processes have; None: that is not known."""
-        if not container.limited:
-            return None
-        states = []
-        for token in container.tokens:
-            with self._unreadable.concerning(
-                f"state of {container.namespace}/{container.pod} {container.key.container}"
-            ):
-                state = state_file.read(self._layout.state(token))
-                if state is not None:
-                    states.append(state)
+        states, _ = self._states(container)
         return use.of_states(states) if states else None
+
+    def living(self, container: Container) -> frozenset[int] | None:
+        """Return the pids in its living slots; None: it has no slots, or none that we can see.
+
+        A tenant can break his state, and has no slots then. He cannot take it away: where it is
+        missing, that is not his doing.
+        """
+        states, broken = self._states(container)
+        return use.of_states(states).pids if states or broken else None
+
+    def missing(self, container: Container) -> None:
+        """Take note that a container runs whose state is not there."""
+        self._unreadable.tell(
+            _subject(container),
+            "missing",
+            f"no file below {self._layout.states}; mount --run-dir into the monitor with "
+            "mountPropagation: HostToContainer, as the chart does",
+        )
+
+    def _states(self, container: Container) -> tuple[list[State], bool]:
+        """Read the states of a container, and tell whether there is one that is broken."""
+        states: list[State] = []
+        tokens = container.tokens if container.limited else ()
+        absent = 0
+        for token in tokens:
+            with self._unreadable.concerning(_subject(container)):
+                state = state_file.read(self._layout.state(token))
+                if state is None:
+                    absent += 1
+                else:
+                    states.append(state)
+        return states, len(states) + absent < len(tokens)
 
     def hami(self) -> Iterator[HamiContainer]:
         """Yield the containers of HAMi's plugin that have a region and a pod."""
@@ -88,3 +112,7 @@ class Readings:
             tokens=(),
             limited=True,
         )
+
+
+def _subject(container: Container) -> str:
+    return f"state of {container.namespace}/{container.pod} {container.key.container}"

@@ -78,9 +78,13 @@ class Rounds:
             for process in part.processes
             if process.pid in traces
         ]
+        living = self._living(containers)
+        for container in {each.owner.container for each in found}:
+            if container is not None and container.limited and container.key not in living:
+                self._readings.missing(container)
         verdict = judging.judge(
             found,
-            living=self._living(containers),
+            living=living,
             given={share.uuid for container in containers for share in container.shares},
         )
         verdict = await self._confirmed(verdict)
@@ -107,8 +111,9 @@ class Rounds:
             found.folder.key: use.of_region(found.region).pids for found in self._readings.hami()
         }
         for container in containers:
-            known = self._readings.use(container)
-            living[container.key] = known.pids if known is not None else frozenset()
+            known = self._readings.living(container)
+            if known is not None:
+                living[container.key] = known
         return living
 
     async def _confirmed(self, verdict: Verdict) -> Verdict:

@@ -8,18 +8,13 @@ picture, whose parts may be an allocation apart.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
 from pathlib import Path
 
 from hami.monitor.unreadable import UnreadableError
-from hami.node import files
+from hami.node import files, slot_locks
 from hami.wire import region
 
 _READINGS = 3
-#: struct flock, as fcntl(2) has it on 64-bit Linux.
-_FLOCK = struct.Struct("@hhqqi0q")
 #: As the agent makes it: no process has looked for a card yet.
 _UNUSED = region.State(
     nonce=0,
@@ -51,7 +46,9 @@ def _read(handle: int, size: int) -> region.State:
         before, data = data, _used_part(handle)
         if data == before:
             break
-    return region.decode_state(data, file_size=size, wanted=lambda slot: _is_held(handle, slot))
+    return region.decode_state(
+        data, file_size=size, wanted=lambda slot: slot_locks.any_held(handle, slot, 1)
+    )
 
 
 def _used_part(handle: int) -> bytes:
@@ -64,10 +61,3 @@ def _used_part(handle: int) -> bytes:
         raise UnreadableError("truncated", "was cut off while it was read")
     # More slots may have come into use since: they wait for the next reading.
     return head + data[len(head) :]
-
-
-def _is_held(handle: int, slot: int) -> bool:
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + slot, 1, 0)
-    answer: bytes = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked)
-    kind: int = _FLOCK.unpack(answer)[0]
-    return kind != fcntl.F_UNLCK

@@ -132,9 +132,9 @@ class Agents:
         with Client(server) as client:
             return client.request("GET", "/metrics", accept="text/plain").body.decode()
 
-    def metric(self, node: str, name: str, container: str = MONITOR, **labels: str) -> float:
+    def metric(self, node: str, name: str, of: str = MONITOR, /, **labels: str) -> float:
         """Add up a metric over all samples that have these labels."""
-        return installing._sum(self.metrics(node, container), name, labels)
+        return installing._sum(self.metrics(node, of), name, labels)
 
     def await_ready(self, node: str) -> None:
         def ready() -> bool:

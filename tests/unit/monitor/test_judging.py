@@ -90,7 +90,13 @@ def test_a_process_in_no_living_slot_is_unmanaged() -> None:
 def test_the_same_pid_in_another_container_proves_nothing() -> None:
     a, b = container("a"), container("b")
     hidden = on_card(owner(b), 1)
-    assert judged(hidden, living={a.key: {1}}).unmanaged == (hidden,)
+    assert judged(hidden, living={a.key: {1}, b.key: set()}).unmanaged == (hidden,)
+
+
+def test_where_the_slots_are_not_to_be_seen_nobody_is_accused() -> None:
+    a = container("a")
+    assert judged(on_card(owner(a), 1, GIB + 1)).unmanaged == ()
+    assert len(judged(on_card(owner(a), 1, GIB + 1)).over) == 1
 
 
 def test_outsiders_and_cards_that_were_not_given_are_unmanaged() -> None:
@@ -143,7 +149,7 @@ def test_every_excess_is_found_and_no_other(
         on_card(owner(containers[name]), pid, memory, uuid=uuid)
         for name, pid, memory, uuid in found
     ]
-    living = {containers[name].key: pids for name, pids in slots.items()}
+    living = {containers[name].key: slots.get(name, set()) for name in "ab"}
     verdict = judging.judge(processes, living=living, given={CARD})
     sums = {
         name: sum(memory for who, _, memory, uuid in found if who == name and uuid == CARD)

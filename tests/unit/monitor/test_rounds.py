@@ -188,6 +188,22 @@ async def test_a_state_that_a_tenant_broke_hides_nobody(tmp_path: Path) -> None:
     assert nodes.counts(desk.counter) == {"truncated": 2}
 
 
+async def test_a_state_that_is_not_mounted_is_nobodys_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(tmp_path)
+    prepared(desk).unlink()
+    desk.process(100, pod="a", token=nodes.token_of("a"))
+    desk.sampler.on_card = {100: MIB}
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await desk.rounds.look()
+    assert desk.events.said == []
+    assert nodes.counts(desk.counter) == {"missing": 2}
+    [record] = caplog.records
+    assert "HostToContainer" in record.__dict__["detail"]
+
+
 async def test_a_process_that_left_the_mounts_is_still_known_by_its_control_group(
     tmp_path: Path,
 ) -> None:

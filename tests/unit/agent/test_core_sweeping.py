@@ -1,0 +1,186 @@
+"""Pods that are gone give their cards back: not too early, not too late, and not never."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hami.agent.assembly import Agent
+from hami.agent.errors import RefusalError
+from hami.agent.prepare import PrepareError
+from hami.wire import region
+from tests.unit.agent.node_cards import GIB, card
+from tests.unit.agent.rig import CARD, Node, uid
+from tests.unit.kube.following import until
+
+ALL = (CARD, 30_000, 0)
+
+
+@contextmanager
+def living(path: Path) -> Iterator[None]:
+    """Hold a slot of a state file, as a process under the limiter does."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        flock = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + 3, 1, 0)
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, flock)
+        yield
+    finally:
+        os.close(handle)
+
+
+async def full(node: Node, agent: Agent) -> tuple[dict[str, object], str]:
+    """Fill a card."""
+    pod = node.pod("old", main=[ALL])
+    token = await node.run_pod(agent, pod, "main", "id-old")
+    return pod, token
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", None])
+async def test_a_pod_that_ended_makes_room(node: Node, phase: str | None) -> None:
+    async with node.running() as agent:
+        old, token = await full(node, agent)
+        if phase is None:
+            node.remove(old)
+        else:
+            node.change(old, phase=phase)
+        await until(lambda: not node.ledger())
+        assert node.prepared() == set()
+        assert not node.layout.token_folder(token).exists()
+        await node.run_pod(agent, node.pod("new", main=[ALL]), "main", "id-new")
+
+
+async def test_a_start_that_does_not_fit_yet_looks_who_is_gone(node: Node) -> None:
+    async with node.running() as agent:
+        old, token = await full(node, agent)
+        new = node.pod("new", main=[ALL])
+        await node.allocate(agent, new, "main", "id-new")
+        with living(node.layout.state(token)):
+            node.remove(old)
+            starting = asyncio.create_task(node.start(agent, "id-new"))
+            asked = f"/namespaces/team/pods/{old['metadata']['name']}"  # type: ignore[index]
+            await until(lambda: len(node.api.sent("GET", asked)) > 2)
+            assert not starting.done()
+        await starting
+        assert set(node.ledger()) == {uid(new)}
+
+
+async def test_a_pod_whose_process_lives_keeps_its_share(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hami.agent.shares._LEAVING", 0.05)
+    async with node.running() as agent:
+        old, token = await full(node, agent)
+        new = node.pod("new", main=[ALL])
+        await node.allocate(agent, new, "main", "id-new")
+        with living(node.layout.state(token)):
+            node.remove(old)
+            await node.seen(agent)
+            with monkeypatch.context() as patch:
+                patch.setattr(agent.shares, "_clock", iter(range(0, 10**6, 5)).__next__)
+                with pytest.raises(RefusalError, match="do not fit"):
+                    await node.start(agent, "id-new")
+            await agent.adopting.tidy()
+            assert node.prepared() == {token}
+            assert set(node.ledger()) == {uid(old)}
+        await node.start(agent, "id-new")
+
+
+async def test_the_cache_alone_is_not_believed(node: Node) -> None:
+    async with node.running() as agent:
+        old, token = await full(node, agent)
+        agent.pods._cache.drop(uid(old))
+        await agent.sweeper.sweep()
+        assert node.prepared() == {token}
+        fault = node.api.fault(path="/pods/old", status=500, times=None)
+        await agent.sweeper.sweep()
+        assert fault.hits
+        assert node.prepared() == {token}
+
+
+async def test_another_pod_under_the_name_is_another(node: Node) -> None:
+    async with node.running() as agent:
+        old, _ = await full(node, agent)
+        node.remove(old)
+        node.pod("old", main=[ALL], uid="uid-younger")
+        await until(lambda: not node.ledger())
+
+
+async def test_nobody_is_forgotten_before_the_pods_are_known(node: Node) -> None:
+    async with node.running() as agent:
+        old, _ = await full(node, agent)
+    node.api.fault(path="/pods", status=500, times=None, when=lambda r: not r.path.endswith("old"))
+    node.remove(old)
+    async with node.running(wait=False) as agent:
+        await agent.sweeper.sweep()
+        assert set(node.ledger()) == {uid(old)}
+
+
+async def test_who_cannot_be_forgotten_counts_on_and_holds_up_nobody(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node.running() as agent:
+        old, token = await full(node, agent)
+        other = node.pod("other", main=[(CARD, 1000, 0)])
+        await node.run_pod(agent, other, "main", "id-other")
+        forget = agent.preparer.forget
+
+        def fails(asked: str) -> None:
+            if asked == token:
+                raise PrepareError("a file", "cannot be removed")
+            forget(asked)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.preparer, "forget", fails)
+            node.remove(old)
+            node.remove(other)
+            await until(lambda: set(node.ledger()) == {uid(old)})
+            new = node.pod("new", main=[ALL])
+            await node.allocate(agent, new, "main", "id-new")
+            with pytest.raises(RefusalError, match="do not fit"):
+                await node.start(agent, "id-new")
+        await node.start(agent, "id-new")
+        assert set(node.ledger()) == {uid(new)}
+
+
+async def test_what_an_init_container_held_is_free_after_it(node: Node) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", init=[ALL], main=[(CARD, 1000, 0)])
+        await node.run_pod(agent, pod, "init", "id-0")
+        new = node.pod("new", main=[ALL])
+        await node.allocate(agent, new, "main", "id-new")
+        with pytest.raises(RefusalError, match="do not fit"):
+            await node.start(agent, "id-new")
+        ended = {"name": "init", "state": {"terminated": {"exitCode": 0}}}
+        node.change(pod, initContainerStatuses=[ended])
+        await node.seen(agent)
+        await node.start(agent, "id-new")
+        await node.run_pod(agent, pod, "main", "id-1")
+
+
+async def test_a_grant_on_a_card_that_is_not_ours_is_refused(node: Node) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[("GPU-of-another-node", 1000, 0)])
+        await node.allocate(agent, pod, "main", "id-0")
+        with pytest.raises(RefusalError, match="none of this node's"):
+            await node.start(agent, "id-0")
+
+
+async def test_who_is_counted_already_goes_on_although_the_card_offers_less_now(
+    node: Node,
+) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", init=[(CARD, 1000, 0)], main=[(CARD, 2000, 0)])
+        await node.run_pod(agent, pod, "init", "id-0")
+    node.driver.listed[0] = card(0, memory=GIB)
+    async with node.running() as agent:
+        await node.run_pod(agent, pod, "main", "id-1")
+        await node.allocate(agent, node.pod("new", main=[(CARD, 2000, 0)]), "main", "id-new")
+        with pytest.raises(RefusalError, match="do not fit"):
+            await node.start(agent, "id-new")
