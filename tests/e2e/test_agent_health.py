@@ -129,6 +129,7 @@ def test_without_a_driver_nothing_is_offered_and_it_is_said_why(
     library = node.path(f"{PLACE}/libnvidia-ml.so.1")
     away = library.with_name("away")
     library.rename(away)
+    since = time.time()
     try:
         node_side.renew(agents, where)
         wait_for("nothing to be offered", lambda: not node_side.registered(node), SOON_S)
@@ -145,7 +146,7 @@ def test_without_a_driver_nothing_is_offered_and_it_is_said_why(
             "an event to say so",
             lambda: any(
                 "libnvidia-ml.so.1" in text
-                for text in node_side.told(client, where, "GPUDriverMissing")
+                for text in node_side.told(client, where, "GPUDriverMissing", since)
             ),
             SOON_S,
         )

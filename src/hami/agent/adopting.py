@@ -9,6 +9,7 @@ record cannot be read or a process lives.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -65,7 +66,10 @@ class Adopting:
             return
         refused = self._refused
         self._refused = {}
-        for uid, tokens in self._held().items():
+        held = self._held()
+        if self._grants.allow_unsigned:
+            held = {uid: [] for uid in self._foreign()} | held
+        for uid, tokens in held.items():
             pod = self._pods.find(uid)
             if pod is None or pod.finished or self._shares.ledger.get(uid) is not None:
                 continue
@@ -91,6 +95,14 @@ class Adopting:
             if self._layout.token_folder(token).is_dir():
                 found.setdefault(entry.pod_uid, []).append((token, entry, answer))
         return found
+
+    def _foreign(self) -> list[str]:
+        """Return the UIDs of pods that another agent gave their cards: they hold them as well."""
+        return [
+            entry.pod_uid
+            for entry, answer in self._answers()
+            if checkpoint.token_of(answer) is None
+        ]
 
     def _with_tokens(self, record: Record, entries: Iterable[TokenEntry]) -> Record:
         tokens = tuple(self._token(record, *entry) for entry in entries)
@@ -126,15 +138,15 @@ class Adopting:
             return ""
 
     def _ours(self) -> Iterator[TokenEntry]:
+        for entry, answer in self._answers():
+            if (token := checkpoint.token_of(answer)) is not None:
+                yield token, entry, answer
+
+    def _answers(self) -> Iterator[tuple[Entry, Allocation]]:
         for entry in checkpoint.read(self._layout.checkpoint).entries:
-            if entry.resource != self._resource:
-                continue
-            try:
-                allocation = entry.allocation()
-            except CheckpointError:
-                continue  # whoever starts that container hears of it
-            if (token := checkpoint.token_of(allocation)) is not None:
-                yield token, entry, allocation
+            if entry.resource == self._resource:
+                with contextlib.suppress(CheckpointError):  # who starts that container hears of it
+                    yield entry, entry.allocation()
 
     async def tidy(self) -> None:
         """Take in whom the ledger does not know; remove what belongs to nobody."""

@@ -6,9 +6,10 @@ import logging
 from pathlib import Path
 from typing import cast
 
-from hami.agent import device_ids
+from hami.agent import cdi_spec, checkpoint, device_ids, library
 from hami.agent.adopting import Adopting
 from hami.agent.binding_mode import BindingMode
+from hami.agent.checkpoint import CheckpointError
 from hami.agent.device_ids import ListedDevice
 from hami.agent.grants import Grants, Keys
 from hami.agent.identity import Identity
@@ -191,6 +192,7 @@ class Agent:
                 shares=self.shares,
                 served=self.report.prepared,
                 failed=self._failed,
+                why_unhealthy=self.cards.why_unhealthy,
             ),
             preferring=Preferring(self.pods, self.ledger),
             preferred_allocation=settings.enable_get_preferred_allocation
@@ -247,6 +249,18 @@ class Agent:
 
     async def _sweep(self) -> bool:
         return await self.sweeper.sweep()
+
+    def prune_libraries(self) -> None:
+        """Remove libraries of earlier versions that no container was given."""
+        specs = cdi_spec.libraries_in_use(self.layout)
+        try:
+            entries = checkpoint.read(self.layout.checkpoint).entries
+            mounts = [mount for entry in entries for mount in entry.allocation().mounts]
+        except CheckpointError:
+            return  # nobody can tell what is in use
+        if specs is not None:
+            answers = {library.digest_of(self.layout, mount.host_path) for mount in mounts}
+            self.library.prune(specs | answers)
 
     def why_not_ready(self) -> str:
         return self.cards.missing or self.link.problem

@@ -37,7 +37,10 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that holds a set of device ids, with every container of it that does."""
+    """A pod that holds a set of device ids, with every container of it that does.
+
+    No container: another agent, as HAMi's, gave them to it.
+    """
 
     uid: str
     held: tuple[Held, ...]
@@ -53,12 +56,14 @@ class Identity:
     def claim(self, device_ids: frozenset[str]) -> Claim:
         """Return who holds just these ids; CheckpointError if kubelet's file cannot be read."""
         found: dict[str, list[Held]] = {}
+        foreign: set[str] = set()
         for entry in checkpoint.read(self._layout.checkpoint).entries:
             if entry.resource != self._resource or entry.device_ids != device_ids:
                 continue
             allocation = entry.allocation()
             token = checkpoint.token_of(allocation)
             if token is None:
+                foreign.add(entry.pod_uid)
                 continue
             held = Held(
                 token=token,
@@ -67,6 +72,8 @@ class Identity:
                 cdi=bool(allocation.cdi_devices),
             )
             found.setdefault(entry.pod_uid, []).append(held)
+        if not found and len(foreign) == 1:
+            return Claim(uid=foreign.pop(), held=())
         if len(found) != 1:
             ids = ", ".join(sorted(device_ids))
             owners = " and ".join(sorted(found)) or "no pod"

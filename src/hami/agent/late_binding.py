@@ -125,6 +125,8 @@ class Binder:
                 self._turns[uid] = turn, waiting - 1
 
     async def _bind(self, claim: Claim, device_ids: frozenset[str]) -> Record:
+        if not claim.held:
+            return await self._bind_foreign(claim)
         record = self._shares.ledger.get(claim.uid)
         known = record is not None and all(record.token(held.token) for held in claim.held)
         if record is None:
@@ -155,11 +157,20 @@ class Binder:
         with self._tracer.span("prepare", parent=pod.annotation(tracing.ANNOTATION)) as span:
             span.set("pod", f"{pod.namespace}/{pod.name}")
             record = self._grants.record_of(pod, now=self._now())
-        for slot in record.slots:
-            for grant in slot:
-                if why := self._why_unhealthy(grant.uuid):
-                    raise RefusalError(f"card {grant.uuid}", f"is not healthy: {why}")
+        check_health(record, self._why_unhealthy)
         return record
+
+    async def _bind_foreign(self, claim: Claim) -> Record:
+        """Let a container start as HAMi's agent left it; from now on its pod counts here."""
+        record = self._shares.ledger.get(claim.uid) or await self._first_sight(claim)
+        if not self._grants.allow_unsigned:
+            raise RefusalError(
+                f"pod {record.namespace}/{record.name}",
+                "its containers were given their cards by another agent than hami's",
+                "delete the pod to have it placed anew; while HAMi's pods still run here, run the "
+                "agents with --allow-unsigned-grants",
+            )
+        return await self._shares.admit(claim.uid, lambda now: now or record)
 
     def _verify(self, record: Record, held: Held) -> None:
         """Refuse a token that was made for another container, or that fits no grant."""
@@ -190,6 +201,18 @@ class Binder:
             if granted != len(held.device_ids):
                 raise RefusalError(
                     what, f"kubelet gave it {len(held.device_ids)} devices, its grant has {granted}"
+                )
+
+
+def check_health(record: Record, why_unhealthy: Callable[[str], str]) -> None:
+    """Refuse a pod that would begin on a card that is left out."""
+    for slot in record.slots:
+        for grant in slot:
+            if why := why_unhealthy(grant.uuid):
+                raise RefusalError(
+                    f"card {grant.uuid}",
+                    f"is not healthy: {why}",
+                    "kubelet tries again; delete the pod to have it placed elsewhere",
                 )
 
 

@@ -18,7 +18,7 @@ import msgspec
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.kubelet_api import Allocation, Mount
-from hami.agent.late_binding import new_token
+from hami.agent.late_binding import check_health, new_token
 from hami.agent.prepare import Edits
 from hami.agent.shares import Shares
 from hami.kube import errors, paths
@@ -46,6 +46,7 @@ class LockBinding:
         shares: Shares,
         served: Callable[[Record], None],
         failed: Failed,
+        why_unhealthy: Callable[[str], str],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
@@ -55,6 +56,7 @@ class LockBinding:
         #: Called when the last container of a pod has its answer.
         self._served = served
         self._failed = failed
+        self._why_unhealthy = why_unhealthy
         self._now = now
         self._turn = asyncio.Lock()
 
@@ -100,7 +102,7 @@ class LockBinding:
             raise RefusalError(what, f"the pod of its lock is not known: {error}") from error
 
     async def _serve(self, pod: Pod, device_ids: tuple[str, ...]) -> Allocation:
-        first = self._shares.ledger.get(pod.uid) or self._grants.record_of(pod, now=self._now())
+        first = self._shares.ledger.get(pod.uid) or self._first_sight(pod)
         name = new_token()
         record = await self._shares.admit(
             pod.uid, lambda now: _with_next(now or first, name, device_ids)
@@ -111,6 +113,11 @@ class LockBinding:
         if not _unserved(record):
             self._served(record)
         return allocation(name, edits)
+
+    def _first_sight(self, pod: Pod) -> Record:
+        record = self._grants.record_of(pod, now=self._now())
+        check_health(record, self._why_unhealthy)
+        return record
 
 
 def allocation(token: str, edits: Edits) -> Allocation:

@@ -53,7 +53,7 @@ class PodReport:
 
     def prepared(self, record: Record) -> None:
         """Tell the pod that it has its cards; once per pod."""
-        if record.told or record.uid in self._pending:
+        if record.told or not record.tokens or record.uid in self._pending:
             return
         self._pending.add(record.uid)
         self._queue.put_nowait(self._telling(record))

@@ -211,6 +211,13 @@ class Preparer:
         return device
 
     def _edits(self, token: str, cards: Sequence[Grant], *, limited: bool, cdi: bool) -> Edits:
+        if not cdi and self._config.injection == "cdi":
+            raise PrepareError(
+                "--driver-injection=cdi",
+                "cannot be followed on a node that binds by its lock: its answers carry no CDI",
+                "set auto or runtime, with NVIDIA's runtime on the node, or update kubelet and "
+                "runtime so that it binds late",
+            )
         driver = self._driver(cards) if cdi else None
         uuids = ",".join(card.uuid for card in cards)
         env = dict(driver.env) if driver else {}

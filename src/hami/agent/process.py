@@ -59,8 +59,7 @@ async def _serve(agent: Agent, file: NodeConfigFile, stop: asyncio.Event) -> Non
         agent.library.install()
     except AgentError as error:
         raise ServingError(str(error)) from error
-    if not agent.ledger.records() and not agent.ledger.damaged:
-        agent.library.prune(())
+    agent.prune_libraries()
     checks = health.Health({"cards": agent.why_not_ready, "caches": agent.caches_missing})
     server = Server(
         [metrics.route(agent.instruments.registry), *health.routes(checks.ready)], drain_timeout=1

@@ -6,6 +6,7 @@ Paths and formats are the auditor's, not the product's: what is wrong there must
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -78,10 +79,14 @@ def card_health(client: Client, node: str) -> dict[str, bool]:
     return {card["id"]: card.get("health", False) for card in written}
 
 
-def told(client: Client, node: str, reason: str) -> list[str]:
-    """List what events of a kind say about a node."""
+def told(client: Client, node: str, reason: str, since: float = 0) -> list[str]:
+    """List what events of a kind have said about a node since a time."""
     query = {"fieldSelector": f"involvedObject.name={node},reason={reason}"}
-    return [event["message"] for event in client.get(core("events"), **query)["items"]]
+    return [
+        event["message"]
+        for event in client.get(core("events"), **query)["items"]
+        if dt.datetime.fromisoformat(event["lastTimestamp"]).timestamp() >= int(since)
+    ]
 
 
 # The agent itself.
@@ -112,6 +117,17 @@ def renew(agents: Agents, node: str) -> None:
         )
 
     wait_for(f"the new agent of {node}", runs, RENEWED_S)
+
+
+# Its containers.
+
+
+def within(agents: Agents, pod: Object, script: str, container: str = "main") -> str:
+    """Run a script in a container; give what it prints."""
+    meta = pod["metadata"]
+    return agents.cluster.kubectl(
+        *("-n", meta["namespace"], "exec", meta["name"], "-c", container, "--", "sh", "-c", script)
+    )
 
 
 # The driver.

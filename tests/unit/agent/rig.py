@@ -219,12 +219,12 @@ class Node:
         init: Sequence[Part] | None = None,
         main: Sequence[Part] | None = None,
         side: Sequence[Part] | None = None,
-        node: str = NODE,
+        bound_to: str = NODE,
         signed_for: str = NODE,
         **changes: Any,
     ) -> Object:
         """Have a pod bound by our scheduler; each container is given by its cards."""
-        spec: Object = {"nodeName": node, "containers": [], "initContainers": []}
+        spec: Object = {"nodeName": bound_to, "containers": [], "initContainers": []}
         slots: list[Sequence[Part]] = []
         for kind, parts in (("init", init), ("side", side), ("main", main)):
             if parts is None:

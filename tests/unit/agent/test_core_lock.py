@@ -144,14 +144,13 @@ async def test_who_comes_past_the_scheduler_harms_no_pod_that_has_its_cards(node
         node.lock(pod)
         with pytest.raises(RefusalError, match="all its containers have their cards"):
             await agent.plugin.allocate([("id-1",)])
-        await agent.plugin.preferred((), (), 1)
         assert agent.report._queue.empty()
         assert node.says(pod)[PHASE] == "success"
 
 
 async def test_who_comes_past_the_scheduler_harms_no_pod_that_is_not_bound_yet(node: Node) -> None:
     async with node.running(binding="lock") as agent:
-        pod = await locked(node, agent, "p", main=[PART], node="")
+        pod = await locked(node, agent, "p", main=[PART], bound_to="")
         with pytest.raises(RefusalError, match="is on node ''"):
             await agent.plugin.allocate([("id-0",)])
         assert agent.report._queue.empty()

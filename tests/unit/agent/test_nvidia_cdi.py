@@ -224,10 +224,15 @@ def test_where_the_runtime_is_wanted_specs_are_not_asked(tmp_path: Path) -> None
     assert nodes(desk) == []
 
 
-def test_without_cdi_nothing_is_merged(desk: Desk) -> None:
+def test_without_cdi_nothing_is_merged(desk: Desk, tmp_path: Path) -> None:
     """What kubelet's answer can carry is no hook: NVIDIA's runtime brings the card."""
     take(desk, "toolkit-1.17.yaml")
-    edits = desk.preparer.prepare(desk.share(), cdi=False)
+    with pytest.raises(PrepareError, match="driver-injection=cdi"):
+        desk.preparer.prepare(desk.share(), cdi=False)
+    (tmp_path / "either").mkdir()
+    either = Desk(tmp_path / "either", injection="auto")
+    take(either, "toolkit-1.17.yaml")
+    edits = either.preparer.prepare(either.share(), cdi=False)
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == FIRST
     assert (edits.device_nodes, edits.hooks, edits.driver_mounts) == ((), (), ())
 

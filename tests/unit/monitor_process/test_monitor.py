@@ -141,7 +141,7 @@ async def test_without_api_server_and_driver_it_goes_on(tmp_path: Path) -> None:
 
 
 async def test_it_is_small(tmp_path: Path) -> None:
-    """It is 40 MiB; the agent and it may have 120 together."""
+    """It has some 52 MiB, 5 of them the stand-in driver's; agent and monitor may have 120."""
     async with ScriptedApi() as api:
         with Container(tmp_path / "c", (GIB,)) as container:
             machine = Machine(tmp_path / "m", container.node.folder)
@@ -150,4 +150,5 @@ async def test_it_is_small(tmp_path: Path) -> None:
                 await machine.eventually("hami_vgpu_memory_limit_bytes", [GIB], pod="a")
                 assert "numpy" not in machine.process.mapped()
                 assert "grpc" not in machine.process.mapped()
-                assert machine.resident() < 55 * MIB
+                resident = machine.resident() / MIB
+                assert resident < 58, f"{resident:.1f} MiB"

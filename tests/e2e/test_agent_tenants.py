@@ -1,0 +1,249 @@
+"""Tricks of a tenant: his accounts spoiled while they are read, and work past the limiter."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from hami.wire import region_layout
+from tests.e2e import pods
+from tests.e2e.agent import node_side, scraping, workloads
+from tests.e2e.agent.fixtures import _told  # noqa: F401 (for every test)
+from tests.e2e.agent.installation import AGENT, LATE, LOCK, MONITOR, Agents
+from tests.e2e.agent.scraping import Scraper
+from tests.e2e.agent.tolerating import _audited, tolerated  # noqa: F401 (for every test)
+from tests.e2e.agent.workloads import CONTEXT, MIB
+from tests.e2e.auditor.findings import Kind
+from tests.e2e.fakegpu import pods as gpu_pods
+from tests.e2e.fakegpu.nodes import GpuNode
+from tests.kubeapi.client import Client, Object, wait_for
+
+LIMIT = 1024
+TAKEN = 256
+MOST_MEMORY = 120 * MIB
+"""Of agent and monitor together."""
+SOON_S = 60
+PAGES = 5
+STATE = "/usr/local/vgpu/state"
+USED, ALLOWED = "hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes"
+OVER, UNMANAGED = "hami_vgpu_over_limit_bytes", "hami_gpu_unmanaged_memory_bytes"
+UNREADABLE = "hami_monitor_unreadable_regions_total"
+
+#: What a container does with its own accounts.
+TRICKS = {
+    "cut off": f"busybox truncate -s 0 {STATE}",
+    "cut in the middle": f"busybox truncate -s 1000 {STATE}",
+    "a terabyte": f"busybox truncate -s 1T {STATE}",
+    "back and forth": f"for i in $(busybox seq 60); do busybox truncate -s 100 {STATE}; "
+    f"busybox truncate -s 1T {STATE}; done",
+    "noise": f"busybox truncate -s 0 {STATE}; "
+    f"busybox dd if=/dev/urandom of={STATE} bs=1k count=1800",
+}
+
+
+def _tenant(name: str, node: GpuNode) -> Object:
+    commands = ("init", "device 0", f"take alloc a {TAKEN}m")
+    described = workloads.container("main", *commands, node=node, memory=LIMIT)
+    return workloads.pod(name, described, node=node)
+
+
+@pytest.mark.parametrize("where", [LATE, LOCK])
+def test_spoiled_accounts_harm_nobody_else(
+    agents: Agents,
+    client: Client,
+    namespace: str,
+    where: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = agents.nodes[where]
+    pods.create(client, namespace, _tenant("honest", node), _tenant("sly", node))
+    honest, sly = (pods.await_phase(client, namespace, name) for name in ("honest", "sly"))
+    right = {USED: CONTEXT + TAKEN * MIB, ALLOWED: LIMIT * MIB}
+    labels = {"namespace": namespace, "container": "main"}
+    for pod in ("honest", "sly"):
+        wait_for(
+            "the metrics to show both",
+            lambda pod=pod: _shown(agents, where, pod=pod, **labels) == right,
+            SOON_S,
+        )
+    before = agents.restarts(where)
+
+    with Scraper(agents, where) as scraper:
+        for trick in TRICKS.values():
+            node_side.within(agents, sly, trick)
+            scraper.more(PAGES)
+        state = node_side.state_file(node, sly)
+        with _living_garbage(state):
+            scraper.more(PAGES)
+        for replace in _replacements(node, honest).values():
+            _remove(state)
+            replace(state)
+            scraper.more(PAGES)
+
+    assert scraper.errors == []
+    assert list(scraper.differing(right, pod="honest", **labels)) == []
+    assert agents.restarts(where) == before
+    reasons = {one.labels["reason"] for one in scraping.samples(scraper.pages[-1], UNREADABLE)}
+    assert {"truncated", "content", "no_file"} <= reasons
+    # Who played tricks ends like everybody else, and others start as before.
+    gpu_pods.remove(client, sly)
+    pods.create(client, namespace, _tenant("next", node))
+    pods.await_phase(client, namespace, "next")
+    said = workloads.ask(agents, honest, "init", "device 0", f"take alloc b {TAKEN}m")
+    assert said[2].startswith("ok")
+
+    memory = {each: agents.memory(where, each) for each in (AGENT, MONITOR)}
+    with capsys.disabled():
+        print(  # noqa: T201 (for the reader)
+            f"\n{where}: {len(scraper.pages)} pages; in memory: "
+            + ", ".join(f"{name} {size / MIB:.1f} MiB" for name, size in memory.items())
+        )
+    assert sum(memory.values()) <= MOST_MEMORY
+
+
+def _shown(agents: Agents, node: str, **labels: str) -> dict[str, float]:
+    found = scraping.values(agents.metrics(node), **labels)
+    return {name: found[name] for name in (USED, ALLOWED)}
+
+
+def _replacements(node: GpuNode, other: Object) -> Mapping[str, Callable[[Path], None]]:
+    """Give what may stand in the place of a state file, if somebody got that far."""
+    others = "/" + str(node_side.state_file(node, other).relative_to(node.machine.root))
+    return {
+        "nothing": lambda path: None,
+        "a link to another's": lambda path: path.symlink_to(others),
+        "a link to nothing": lambda path: path.symlink_to("/nowhere"),
+        "a pipe": os.mkfifo,
+        "a folder": Path.mkdir,
+    }
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _living_garbage(path: Path) -> Iterator[None]:
+    """Fill a state with numbers beyond all measure, and hold every slot as a living process does.
+
+    The same file as in the container: any process there could do it.
+    """
+    head = region_layout.STATE_HEAD.pack(
+        magic=region_layout.STATE_MAGIC,
+        version=region_layout.STATE_VERSION,
+        size=region_layout.STATE_SIZE,
+        device_count=2**32 - 1,
+        slots_used=2**32 - 1,
+    )
+    with path.open("r+b") as file:
+        file.truncate(region_layout.STATE_SIZE)
+        file.write(head + random.Random(8).randbytes(region_layout.STATE_SIZE - len(head)))
+        file.flush()
+        fcntl.lockf(file, fcntl.LOCK_EX, region_layout.MAX_SLOTS, region_layout.LOCK_BASE)
+        yield
+
+
+# Around the limiter.
+
+#: Hides the preload from itself, which takes no rights: a user namespace of its own gives them.
+UNLIMITED = (
+    "exec busybox unshare -Urm sh -c "
+    '\'busybox mount --bind /dev/null /etc/ld.so.preload && { printf "%s\\n" "$@"; '
+    'exec sleep 100000; } | probe\' sh "$@"'
+)
+
+
+@pytest.mark.parametrize("where", [LATE, LOCK])
+def test_a_process_without_the_preload_is_reported(
+    agents: Agents,
+    namespace: str,
+    where: str,
+    tolerated: set[Kind],  # noqa: F811 (the fixture)
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tolerated.add(Kind.DRIVER_LIMIT)  # that is what it does
+    client, node = agents.client, agents.nodes[where]
+    honest = workloads.container(
+        "honest", "init", "device 0", f"take alloc a {TAKEN}m", node=node, memory=LIMIT
+    )
+    sly = workloads.container(
+        "sly", "init", "device 0", f"take alloc a {2 * LIMIT}m", node=node, memory=LIMIT
+    )
+    sly["command"][2] = UNLIMITED
+    pods.create(client, namespace, workloads.pod("two", honest, sly, node=node))
+    pod = pods.await_phase(client, namespace, "two")
+    said = workloads.answers(client, pod, "sly", 3)
+    begin = time.monotonic()
+    assert said[2].startswith("ok"), said
+    labels = {"namespace": namespace, "pod": "two"}
+    taken = CONTEXT + 2 * LIMIT * MIB
+
+    def shown() -> dict[str, dict[str, float]]:
+        page = agents.metrics(where)
+        found = {name: scraping.samples(page, name, **labels) for name in (UNMANAGED, OVER)}
+        return {
+            name: {one.labels["container"]: one.value for one in each}
+            for name, each in found.items()
+        }
+
+    expected = {
+        UNMANAGED: {"sly": taken},
+        OVER: {"honest": 0.0, "sly": taken - LIMIT * MIB},
+    }
+    wait_for("the metrics to tell", lambda: shown() == expected, SOON_S)
+    metric = time.monotonic() - begin
+    told = wait_for("the events to tell", lambda: _told_of(client, namespace), SOON_S)
+    event = time.monotonic() - begin
+    assert "container sly" in told["UnmanagedGPUProcess"]
+    assert "container sly" in told["VGPUOverLimit"]
+    with capsys.disabled():
+        print(  # noqa: T201 (for the reader; it decides nothing)
+            f"\n{where}: a process without the preload was in the metrics after {metric:.1f} s, "
+            f"in the events after {event:.1f} s"
+        )
+
+
+def _told_of(client: Client, namespace: str) -> dict[str, str] | None:
+    found = {
+        event["reason"]: event["message"] for event in workloads.events(client, namespace, "two")
+    }
+    return found if {"UnmanagedGPUProcess", "VGPUOverLimit"} <= found.keys() else None
+
+
+@pytest.mark.parametrize("where", [LATE, LOCK])
+def test_a_process_of_the_node_itself_is_reported(
+    agents: Agents, client: Client, where: str, tmp_path: Path
+) -> None:
+    node = agents.nodes[where]
+    labels = {"device_uuid": node.card.uuid, "namespace": "", "pod": ""}
+
+    def shown() -> float:
+        (one,) = scraping.samples(agents.metrics(where), UNMANAGED, **labels)
+        return one.value
+
+    assert shown() == 0
+    with node.reader(tmp_path / "noise") as process:
+        process.start()
+        process.do(f"take alloc a {TAKEN}m")
+        pid = process.number("pid")
+        wait_for("the metrics to tell", lambda: shown() == CONTEXT + TAKEN * MIB, SOON_S)
+        wait_for(
+            "an event of the node to tell",
+            lambda: any(
+                f"process {pid} of" in text and node.card.uuid in text
+                for text in node_side.told(client, where, "UnmanagedGPUProcess")
+            ),
+            SOON_S,
+        )
+    wait_for("it to be gone again", lambda: shown() == 0, SOON_S)
