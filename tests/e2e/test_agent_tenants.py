@@ -32,6 +32,7 @@ MOST_MEMORY = 120 * MIB
 """Of agent and monitor together."""
 SOON_S = 60
 PAGES = 5
+TERABYTE = 2**40
 STATE = "/usr/local/vgpu/state"
 USED, ALLOWED = "hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes"
 OVER, UNMANAGED = "hami_vgpu_over_limit_bytes", "hami_gpu_unmanaged_memory_bytes"
@@ -41,9 +42,9 @@ UNREADABLE = "hami_monitor_unreadable_regions_total"
 TRICKS = {
     "cut off": f"busybox truncate -s 0 {STATE}",
     "cut in the middle": f"busybox truncate -s 1000 {STATE}",
-    "a terabyte": f"busybox truncate -s 1T {STATE}",
+    "a terabyte": f"busybox truncate -s {TERABYTE} {STATE}",
     "back and forth": f"for i in $(busybox seq 60); do busybox truncate -s 100 {STATE}; "
-    f"busybox truncate -s 1T {STATE}; done",
+    f"busybox truncate -s {TERABYTE} {STATE}; done",
     "noise": f"busybox truncate -s 0 {STATE}; "
     f"busybox dd if=/dev/urandom of={STATE} bs=1k count=1800",
 }
@@ -68,12 +69,11 @@ def test_spoiled_accounts_harm_nobody_else(
     honest, sly = (pods.await_phase(client, namespace, name) for name in ("honest", "sly"))
     right = {USED: CONTEXT + TAKEN * MIB, ALLOWED: LIMIT * MIB}
     labels = {"namespace": namespace, "container": "main"}
-    for pod in ("honest", "sly"):
-        wait_for(
-            "the metrics to show both",
-            lambda pod=pod: _shown(agents, where, pod=pod, **labels) == right,
-            SOON_S,
-        )
+    wait_for(
+        "the metrics to show both",
+        lambda: all(_shown(agents, where, pod=pod, **labels) == right for pod in ("honest", "sly")),
+        SOON_S,
+    )
     before = agents.restarts(where)
 
     with Scraper(agents, where) as scraper:

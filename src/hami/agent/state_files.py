@@ -9,17 +9,14 @@ a container can fill the node's /run.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import stat
-import struct
 from pathlib import Path
 
 from hami.agent import tmpfs
-from hami.node import files
+from hami.node import files, slot_locks
 from hami.node.layout import NodeLayout
-from hami.wire import region
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +26,6 @@ _SIZE = 2 << 20
 _INODES = 8
 _MODE = 0o666  # containers have processes of any user
 
-#: struct flock: type, whence, start, length, pid.
-_FLOCK = struct.Struct("@hhqqi0q")
 #: As often as a mount can lie on another one by accident, and more.
 _MOST_MOUNTS = 8
 
@@ -69,13 +64,9 @@ class StateFiles:
         """Tell whether a process of the container lives: the kernel knows who holds a slot."""
         try:
             with files.untrusted(self._layout.state(token)) as (handle, _size):
-                asked = _FLOCK.pack(
-                    fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE, region.MAX_SLOTS, 0
-                )
-                answer = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked))
+                return slot_locks.any_held(handle)
         except files.UntrustedFileError:
             return False  # without its file no process of the container holds anything
-        return bool(answer[0] != fcntl.F_UNLCK)
 
     def tokens(self) -> list[str]:
         """Return the names of all that is there."""

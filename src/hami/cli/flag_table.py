@@ -62,7 +62,6 @@ _KIND_OF = {"str": Kind.TEXT, "bool": Kind.SWITCH, "int": Kind.WHOLE, "float": K
 _MORE_ENVIRONMENT = {
     "disable_health_checks": "DP_DISABLE_HEALTHCHECKS",
     "enable_health_checks": "DP_ENABLE_HEALTHCHECKS",
-    "hami_resync_interval": "HAMI_RESYNC_INTERVAL",
     "kubeconfig": "KUBECONFIG",
     "mig_strategy": "MIG_STRATEGY",
     "node_name": "NODE_NAME",

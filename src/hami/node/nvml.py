@@ -244,7 +244,10 @@ class Nvml:
 
 
 def _parts(what: str, handle: Any) -> Iterator[tuple[Any, int, int]]:
-    mode = told(what, pynvml.nvmlDeviceGetMigMode, handle)
+    try:
+        mode = told(what, pynvml.nvmlDeviceGetMigMode, handle)
+    except NvmlError:
+        return  # a MIG device has no parts, and a card that is lost tells of none
     if not (mode and mode[0]):
         return
     for part in nvml_cards.part_handles(handle, what)[0]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from prometheus_client import parser
@@ -66,7 +66,7 @@ class Scraper:
             PAUSE_S,
         )
 
-    def differing(self, expected: dict[str, float], **labels: str) -> Iterator[dict[str, float]]:
+    def differing(self, expected: Mapping[str, float], **labels: str) -> Iterator[dict[str, float]]:
         """Yield what pages said of these labels where it was not this."""
         for page in self.pages:
             shown = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -105,18 +106,11 @@ async def test_a_disk_that_is_full_after_the_start_ends_nothing(
         await node.run_pod(agent, pod, "main", "id-0")
         await until(lambda: told(node, pod))
         other = node.pod("q", main=[PART])
-        await node.allocate(agent, other, "main", "id-1")
-        put = agent.ledger.put
-
-        def write(*args: object, **options: object) -> None:
-            with monkeypatch.context() as patch:
-                patch.setattr("hami.node.files.write_atomic", _disk_full)
-                put(*args, **options)  # type: ignore[arg-type]
-
-        gate = node.api.fault(method="PATCH", path="/pods/q", status=500)
-        await node.start(agent, "id-1")
-        await until(lambda: gate.hits)
-        monkeypatch.setattr(agent.ledger, "put", write)
+        gate = asyncio.Event()
+        node.api.fault(method="PATCH", path="/pods/q", gate=gate)
+        await node.run_pod(agent, other, "main", "id-1")
+        monkeypatch.setattr("hami.node.files.write_atomic", _disk_full)
+        gate.set()
         await until(lambda: not agent.report._pending)
         assert not told(node, other)
         assert node.says(other)[PHASE] == "success"

@@ -1,0 +1,149 @@
+"""A share is changed while its container runs: only by our scheduler, and only as far as it fits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from hami.agent.prepare import PrepareError
+from hami.node.record import Record
+from hami.wire import annotation_keys, grant
+from tests.unit.agent.records import devices
+from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, uid
+from tests.unit.kube.following import until
+
+PART = (CARD, 4000, 30)
+RESIZED, REFUSED = "GPUShareResized", "GPUResizeRefused"
+
+
+async def test_a_signed_resize_raises_the_generation_and_is_frozen(node: Node) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[PART])
+        token = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.policy(token).generation == 1
+        node.resize(pod, [(CARD, 9000, 50)])
+        await until(lambda: node.events(RESIZED))
+        assert node.limits(token) == [(CARD, 9000, 50)]
+        assert node.policy(token).generation == 2
+    async with node.running() as agent:
+        await node.start(agent, "id-0")
+        assert node.limits(token) == [(CARD, 9000, 50)]
+        assert node.policy(token).generation == 2
+        node.resize(pod, [(CARD, 2000, 50)])
+        await until(lambda: node.limits(token) == [(CARD, 2000, 50)])
+        assert node.policy(token).generation == 3
+
+
+@pytest.mark.parametrize(
+    ("slot", "signed", "why"),
+    [
+        ([(CARD, 9000, 0)], False, "not signed"),
+        ([(OTHER, 4000, 30)], True, "names other cards"),
+        ([PART, (OTHER, 1000, 0)], True, "names other cards"),
+        ([(CARD, 10**6, 0)], True, "do not fit"),
+        ([(CARD, WHOLE, 100)], True, "between a share and a whole card"),
+    ],
+)
+async def test_what_may_not_be_is_refused_once_and_said(
+    node: Node, slot: list[tuple[str, int, int]], *, signed: bool, why: str
+) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[PART])
+        token = await node.run_pod(agent, pod, "main", "id-0")
+        node.resize(pod, slot, signed=signed)
+        await until(lambda: node.events(REFUSED))
+        await agent.resizing.look(uid(pod))
+        assert len(node.events(REFUSED)) == 1
+        assert why in node.events(REFUSED)[0]
+        assert node.limits(token) == [PART]
+        assert node.ledger()[uid(pod)]["resize"] == ""
+
+
+async def test_a_grant_is_no_resize(node: Node) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[PART])
+        await node.run_pod(agent, pod, "main", "id-0")
+        more = devices([[(CARD, 9000, 0)]])
+        replayed = grant.sign(KEYS, uid=uid(pod), node=NODE, devices=more)
+        asked = {annotation_keys.RESIZE: more, annotation_keys.RESIZE_MAC: replayed}
+        node.change(pod, asked)
+        await until(lambda: "was not made" in "".join(node.events(REFUSED)))
+
+
+async def test_a_code_that_comes_after_the_share_is_looked_at(node: Node) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[PART])
+        token = await node.run_pod(agent, pod, "main", "id-0")
+        node.resize(pod, [(CARD, 9000, 50)], signed=False)
+        await until(lambda: node.events(REFUSED))
+        node.resize(pod, [(CARD, 9000, 50)])
+        await until(lambda: node.limits(token) == [(CARD, 9000, 50)])
+
+
+async def test_what_was_asked_while_no_agent_ran_is_done_when_the_cards_are_known(
+    node: Node,
+) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[PART])
+        token = await node.run_pod(agent, pod, "main", "id-0")
+    node.resize(pod, [(CARD, 9000, 50)])
+    node.driver.missing = "is not loaded"
+    async with node.running(wait=False) as agent:
+        await until(lambda: agent.pods.synced and agent.cards.asked)
+        node.driver.missing = ""
+        await until(lambda: node.limits(token) == [(CARD, 9000, 50)])
+        assert not node.events(REFUSED)
+
+
+async def test_a_container_that_starts_meanwhile_is_not_lost(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", init=[PART], main=[PART])
+        init = await node.run_pod(agent, pod, "init", "id-0")
+        await node.allocate(agent, pod, "main", "id-1")
+        entered, go_on = threading.Event(), threading.Event()
+        put = agent.ledger.put
+
+        def slow(record: Record, *, durable: bool = True) -> None:
+            if record.resize and not entered.is_set():
+                entered.set()
+                assert go_on.wait(30)
+            put(record, durable=durable)
+
+        monkeypatch.setattr(agent.ledger, "put", slow)
+        node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
+        await until(entered.is_set)
+        starting = asyncio.create_task(node.start(agent, "id-1"))
+        await asyncio.wait([starting], timeout=0.05)
+        go_on.set()
+        await starting
+        await until(lambda: node.events(RESIZED))
+        kept = node.ledger()[uid(pod)]
+        assert kept["resize"]
+        main = next(t["token"] for t in kept["tokens"] if t["container"] == "main")
+        assert node.limits(init) == [(CARD, 5000, 50)]
+        assert node.limits(main) == [(CARD, 6000, 60)]
+
+
+async def test_limits_that_cannot_be_written_leave_the_ledger_as_it_was(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[(CARD, 30_000, 0)])
+        token = await node.run_pod(agent, pod, "main", "id-0")
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.preparer, "prepare", _fails)
+            node.resize(pod, [(CARD, 1000, 0)])
+            await until(lambda: node.events(REFUSED))
+        assert node.limits(token) == [(CARD, 30_000, 0)]
+        new = node.pod("new", main=[(CARD, 30_000, 0)])
+        await node.allocate(agent, new, "main", "id-1")
+        with pytest.raises(Exception, match="do not fit"):
+            await node.start(agent, "id-1")
+
+
+def _fails(*_args: object, **_options: object) -> None:
+    raise PrepareError("policy", "cannot be written")
