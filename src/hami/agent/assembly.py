@@ -154,7 +154,7 @@ class Agent:
             shares=self.shares,
             preparer=self.preparer,
             busy=self.states.busy,
-            adopted=self.report.prepared,
+            adopted=self._adopted,
         )
         self.sweeper = Sweeper(
             client,
@@ -283,6 +283,10 @@ class Agent:
 
     def _failed(self, pod: Pod) -> None:
         self.report.failed(uid=pod.uid, namespace=pod.namespace, name=pod.name)
+
+    def _adopted(self, record: Record) -> None:
+        self.report.prepared(record)
+        self.resizing.remind(record.uid)
 
     def _cdi_name(self, uuid: str) -> str:
         if self.settings.driver_injection == "runtime" or not self.mode.late:

@@ -57,7 +57,11 @@ class Resizing:
             if old is not None:
                 self._refused.pop(old.uid, None)
         elif new.annotation(annotation_keys.RESIZE):
-            self._waiting.put_nowait(new.uid)
+            self.remind(new.uid)
+
+    def remind(self, uid: str) -> None:
+        """Look at a pod although it has not changed."""
+        self._waiting.put_nowait(uid)
 
     async def run(self) -> NoReturn:
         while True:

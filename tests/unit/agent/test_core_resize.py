@@ -1,4 +1,4 @@
-"""A share is changed while its container runs: only by our scheduler, and only as far as it fits."""
+"""A running share is changed: only by our scheduler, and only as far as it fits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_signed_resize_raises_the_generation_and_is_frozen(node: Node) -
         ([(CARD, 9000, 0)], False, "not signed"),
         ([(OTHER, 4000, 30)], True, "names other cards"),
         ([PART, (OTHER, 1000, 0)], True, "names other cards"),
-        ([(CARD, 10**6, 0)], True, "do not fit"),
+        ([(CARD, 10**6, 50)], True, "do not fit"),
         ([(CARD, WHOLE, 100)], True, "between a share and a whole card"),
     ],
 )
