@@ -56,19 +56,24 @@ def run(
     return Burst(time.monotonic() - started, tuple(client.get(pods_path(namespace))["items"]))
 
 
-def clear(client: Client, namespace: str, node: Machine) -> None:
+def clear(
+    client: Client, namespace: str, node: Machine, staying: frozenset[str] = frozenset()
+) -> None:
     """Delete the pods and wait until the node has finished with them, not only the API.
 
     Taking a hundred pods down costs as much as starting them; the next burst must not pay for it.
     """
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
+    wait_for(
+        f"{node.name} to have no container left", lambda: containers(node) <= staying, CLEARED_S
+    )
+
+
+def containers(node: Machine) -> frozenset[str]:
+    """Name those that the node's runtime has now."""
     tasks = node.root / TASKS
-
-    def idle() -> bool:
-        return not tasks.exists() or not any(tasks.iterdir())
-
-    wait_for(f"{node.name} to have no container left", idle, CLEARED_S)
+    return frozenset(path.name for path in tasks.iterdir()) if tasks.exists() else frozenset()
 
 
 def _one_not_running(client: Client, namespace: str) -> str | None:

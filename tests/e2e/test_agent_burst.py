@@ -59,6 +59,8 @@ def test_a_hundred_pods_on_a_node_with_a_lock(
 
 def _burst(agents: Agents, client: Client, namespace: str, node: str) -> Burst:
     mark = audit.mark(agents.cluster)
+    machine = agents.nodes[node].machine
+    staying = burst.containers(machine)
     done = burst.run(client, namespace, COUNT, node=node, limits=limits, wait=WAIT_S)
     bindings = mark.bindings(namespace)
     assert [entry for entry in bindings if not entry.good] == []
@@ -68,7 +70,7 @@ def _burst(agents: Agents, client: Client, namespace: str, node: str) -> Burst:
     assert [message for message in said if REFUSED in message] == []
     for pod in done.pods:
         _has_its_own(client, pod)
-    burst.clear(client, namespace, agents.nodes[node].machine)
+    burst.clear(client, namespace, machine, staying)
     return done
 
 
@@ -90,9 +92,11 @@ def _has_its_own(client: Client, pod: Object) -> None:
 
 def _bare(agents: Agents, client: Client, namespace: str) -> float:
     """Measure the floor, where the bare plugin's own test did not run before."""
+    machine = agents.nodes[LATE].machine
+    staying = burst.containers(machine)
     with on_node.running(agents.cluster, LATE) as resource:
         done = burst.run(client, namespace, COUNT, node=LATE, limits={resource: "1"}, wait=WAIT_S)
-        burst.clear(client, namespace, agents.nodes[LATE].machine)
+        burst.clear(client, namespace, machine, staying)
     return done.seconds
 
 

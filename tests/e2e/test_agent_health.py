@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,6 +22,7 @@ ON_CARD = "nvidia.com/use-gpuuuid"
 COMMANDS = ("init", "device 0")
 SOON_S = 60
 NEW = 3
+LIBRARY = "libnvidia-ml.so.1"
 
 
 def _pod(name: str, node: GpuNode, card: str = "") -> Object:
@@ -104,9 +106,7 @@ def test_a_card_that_fell_off_the_bus_is_left_out_until_it_answers(
     assert [grant.card for slot in workloads.slots(waits) for grant in slot] == [bad]
     assert node_side.card_health(client, where) == dict.fromkeys(expected, True)
     assert agents.restarts(where) == before
-    for pod in (here, there, *started):
-        now = client.get(pods_path(namespace, pod["metadata"]["name"]))
-        assert now["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert {node_side.restarts(client, pod) for pod in (here, there, *started)} == {0}
     with capsys.disabled():
         print(  # noqa: T201 (for the reader; it decides nothing)
             f"\n{where}: ids of a lost card left after {left:.1f} s, came back after {back:.1f} s"
@@ -118,47 +118,57 @@ def _fewer(node: GpuNode) -> frozenset[str] | None:
     return ids if len(ids) < IDS else None
 
 
-@pytest.mark.parametrize("where", [LATE, LOCK])
 def test_without_a_driver_nothing_is_offered_and_it_is_said_why(
-    agents: Agents, client: Client, namespace: str, where: str
+    agents: Agents, client: Client, namespace: str
 ) -> None:
-    node = agents.nodes[where]
-    other = LOCK if where == LATE else LATE
-    pods.create(client, namespace, _pod("stays", node))
-    stays = pods.await_phase(client, namespace, "stays")
-    library = node.path(f"{PLACE}/libnvidia-ml.so.1")
-    away = library.with_name("away")
-    library.rename(away)
-    since = time.time()
-    try:
-        node_side.renew(agents, where)
-        wait_for("nothing to be offered", lambda: not node_side.registered(node), SOON_S)
-        wait_for(
-            "nothing to be registered",
-            lambda: not node_side.card_health(client, where),
-            SOON_S,
-        )
-        words = node_side.why_not_ready(agents, where)
-        (line,) = node_side.said(agents, where, "no card is offered")
-        for told in (words, json.loads(line)["why"]):
-            assert "libnvidia-ml.so.1" in told
-        wait_for(
-            "an event to say so",
-            lambda: any(
-                "libnvidia-ml.so.1" in text
-                for text in node_side.told(client, where, "GPUDriverMissing", since)
-            ),
-            SOON_S,
-        )
-        assert all(node_side.card_health(client, other).values())
+    names = {where: f"stays-{where}" for where in agents.nodes}
+    pods.create(
+        client, namespace, *(_pod(name, agents.nodes[where]) for where, name in names.items())
+    )
+    stays = [pods.await_phase(client, namespace, name) for name in names.values()]
+    with contextlib.ExitStack() as stack:
+        for node in agents.nodes.values():
+            stack.enter_context(_no_library(node))
+        since = time.time()
+        node_side.renew(agents, *agents.nodes)
+        for where, node in agents.nodes.items():
+            _await_nothing(client, node)
+            words = node_side.why_not_ready(agents, where)
+            (line,) = node_side.said(agents, where, "no card is offered")
+            told = wait_for("an event to say so", _event(client, where, since), SOON_S)
+            assert all(LIBRARY in each for each in (words, line, *told)), (words, line, told)
         # Who has a card does not notice.
-        said = workloads.ask(agents, stays, *COMMANDS, "take alloc a 256m")
-        assert said[2].startswith("ok")
+        for pod in stays:
+            said = workloads.ask(agents, pod, *COMMANDS, "take alloc a 256m")
+            assert said[2].startswith("ok")
+    agents.await_offers()
+    for where, node in agents.nodes.items():
+        agents.await_ready(where)
+        pods.create(client, namespace, _pod(f"comes-{where}", node))
+    for where in agents.nodes:
+        pods.await_phase(client, namespace, f"comes-{where}")
+    assert [node_side.restarts(client, pod) for pod in stays] == [0, 0]
+
+
+@contextlib.contextmanager
+def _no_library(node: GpuNode) -> Iterator[None]:
+    library = node.path(f"{PLACE}/{LIBRARY}")
+    away = library.rename(library.with_name("away"))
+    try:
+        yield
     finally:
         away.rename(library)
-    agents.await_offers(where)
-    wait_for("it to be ready", lambda: not node_side.why_not_ready(agents, where), SOON_S)
-    now = client.get(pods_path(namespace, "stays"))
-    assert now["status"]["containerStatuses"][0]["restartCount"] == 0
-    pods.create(client, namespace, _pod("comes", node))
-    pods.await_phase(client, namespace, "comes")
+
+
+def _await_nothing(client: Client, node: GpuNode) -> None:
+    """Wait until neither kubelet nor the API has a card of the node."""
+    wait_for("nothing to be offered", lambda: not node_side.registered(node), SOON_S)
+    wait_for("nothing to be registered", lambda: not _known(client, node), SOON_S)
+
+
+def _known(client: Client, node: GpuNode) -> dict[str, bool]:
+    return node_side.card_health(client, node.name)
+
+
+def _event(client: Client, node: str, since: float) -> Callable[[], list[str] | None]:
+    return lambda: node_side.told(client, node, "GPUDriverMissing", since) or None

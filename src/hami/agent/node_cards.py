@@ -134,9 +134,9 @@ class NodeCards:
             _log.info("the driver answers", extra={"cards": len(cards)})
         self.missing = ""
         self.asked = True
-        self._build(returned=returned)
+        self._build(changed=returned)
 
-    def _build(self, *, returned: bool = False) -> None:
+    def _build(self, *, changed: bool = False) -> None:
         before = self._inventory
         self._inventory = inventory.build(
             self._known.values(), self._problems, self.config, self._is_healthy
@@ -144,7 +144,7 @@ class NodeCards:
         for note in self._inventory.notes:
             self._say("GPUNotOffered", note)
         self.known.set()
-        if self._inventory != before or returned:
+        if self._inventory != before or changed:
             self._on_change()
 
     def _is_healthy(self, uuid: str) -> bool:
@@ -157,7 +157,7 @@ class NodeCards:
             _log.error("a card is left out", extra={"uuid": uuid, "why": why})
             self._warn("GPUUnhealthy", f"card {uuid} is left out: {why}")
         if self._inventory is not None:
-            self._build()
+            self._build(changed=True)  # MIG devices have no health of their own in the inventory
 
     def lack(self, reason: str, why: str) -> None:
         """Offer nothing, and say why."""

@@ -113,9 +113,10 @@ async def _cards(agent: Agent, file: NodeConfigFile) -> None:
 
 
 async def _restore(agent: Agent) -> NoReturn:
-    """Lay out again what a reboot took, as soon as the cards are known."""
+    """Lay out again what a reboot took, and adopt, as soon as the cards are known."""
     await agent.cards.known.wait()
     agent.shares.restore()
+    agent.sweeper.look()
     await asyncio.Event().wait()
     raise AssertionError
 

@@ -54,7 +54,11 @@ class Sweeper:
 
     def _notice(self, _old: Pod | None, new: Pod | None) -> None:
         if new is None or new.finished:
-            self._wake.set()
+            self.look()
+
+    def look(self) -> None:
+        """Sweep and tidy soon."""
+        self._wake.set()
 
     async def run(self) -> NoReturn:
         while True:
@@ -77,13 +81,13 @@ class Sweeper:
             for record in self._records():
                 if not await self._gone(record):
                     continue
-                if any(self._busy(token.token) for token in record.tokens):
-                    leaving = True
-                    continue
                 told = {"pod": f"{record.namespace}/{record.name}", "uid": record.uid}
                 try:
+                    if any(self._busy(token.token) for token in record.tokens):
+                        leaving = True
+                        continue
                     await self._remove(record.uid)
-                except AgentError as error:
+                except (AgentError, OSError) as error:
                     # It is still there, and counts; the others go on.
                     _log.warning("a pod is not forgotten yet", extra={**told, "error": str(error)})
                 else:

@@ -74,9 +74,7 @@ class Agents:
 
     def pod(self, node: str) -> Object:
         """Give the pod on a node, as the API has it now."""
-        (one,) = (
-            pod for pod in self.release.pods(COMPONENT) if pod["spec"].get("nodeName") == node
-        )
+        (one,) = (pod for pod in self.release.pods(COMPONENT) if _is_on(pod, node))
         return one
 
     def restarts(self, node: str) -> dict[str, int]:
@@ -107,16 +105,16 @@ class Agents:
     def kill(self, node: str, container: str = AGENT) -> None:
         os.kill(self.pid(node, container), signal.SIGKILL)
 
-    @contextlib.contextmanager
-    def paused(self, node: str) -> Iterator[int]:
-        """Stop the agent of a node for as long as the block runs, unless it is killed meanwhile."""
-        pid = self.pid(node)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield pid
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+    def renew(self, node: str) -> None:
+        """Have a new pod on the node: kubelet restarts what died in an old one later and later."""
+        old = self.pod(node)["metadata"]
+        self.client.delete(self._path(node))
+
+        def another() -> bool:
+            found = [pod for pod in self.release.ready(COMPONENT) if _is_on(pod, node)]
+            return any(pod["metadata"]["uid"] != old["uid"] for pod in found)
+
+        wait_for(f"a new agent on {node}", another, OFFERED_S)
 
     # What it says.
 
@@ -138,9 +136,17 @@ class Agents:
 
     def await_ready(self, node: str) -> None:
         def ready() -> bool:
-            return any(pod["spec"]["nodeName"] == node for pod in self.release.ready(COMPONENT))
+            return any(_is_on(pod, node) for pod in self.release.ready(COMPONENT))
 
         wait_for(f"the agent of {node} to be ready", ready, OFFERED_S)
+
+    def await_registered(self, node: str) -> None:
+        """Wait until the agent itself says that kubelet knows it; the API would be late."""
+
+        def registered() -> bool:
+            return bool(self.metric(node, "hami_agent_registered", AGENT, resource=registering.GPU))
+
+        wait_for(f"the agent of {node} to be registered", registered, OFFERED_S)
 
     def await_offers(self, *names: str, ids: int = IDS) -> None:
         """Wait until nodes have their cards in the API, and as many ids to give as they have."""
@@ -158,6 +164,10 @@ class Agents:
     def _path(self, node: str) -> str:
         meta = self.pod(node)["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+
+def _is_on(pod: Object, node: str) -> bool:
+    return bool(pod["spec"].get("nodeName") == node)
 
 
 def is_offered(node: Object, ids: int) -> bool:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
+import signal
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
 from hami.sandbox import gpus
+from tests.e2e.agent import workloads
 from tests.e2e.agent.installation import AGENT, COMPONENT, PORTS, Agents
 from tests.e2e.auditor import layouts, node_annotations
 from tests.e2e.fakegpu.nodes import FOLDER, GpuNode
@@ -105,18 +108,19 @@ def said(agents: Agents, node: str, message: str) -> list[str]:
     return [json.dumps(line) for line in agents.log(node) if line["message"] == message]
 
 
-def renew(agents: Agents, node: str) -> None:
-    """Have another pod of the agent, as an update of the chart would; wait until it answers."""
-    meta = agents.pod(node)["metadata"]
-    agents.client.delete(pods(meta["namespace"], meta["name"]))
+def renew(agents: Agents, *nodes: str) -> None:
+    """Have other pods of the agent, as an update of the chart would; wait until they answer."""
+    old = {node: agents.pod(node)["metadata"] for node in nodes}
+    for meta in old.values():
+        agents.client.delete(pods(meta["namespace"], meta["name"]))
 
-    def runs() -> bool:
+    def runs(node: str) -> bool:
         new = [pod for pod in agents.release.pods(COMPONENT) if pod["spec"].get("nodeName") == node]
-        return [pod["metadata"]["uid"] for pod in new] not in ([], [meta["uid"]]) and all(
+        return [pod["metadata"]["uid"] for pod in new] not in ([], [old[node]["uid"]]) and all(
             status.get("started") for status in new[0]["status"].get("containerStatuses", [{}])
         )
 
-    wait_for(f"the new agent of {node}", runs, RENEWED_S)
+    wait_for(f"the new agents of {nodes}", lambda: all(map(runs, nodes)), RENEWED_S)
 
 
 # Its containers.
@@ -128,6 +132,31 @@ def within(agents: Agents, pod: Object, script: str, container: str = "main") ->
     return agents.cluster.kubectl(
         *("-n", meta["namespace"], "exec", meta["name"], "-c", container, "--", "sh", "-c", script)
     )
+
+
+def crash(agents: Agents, pod: Object, container: str = "main") -> None:
+    """Kill a container's processes."""
+    (status,) = (
+        each
+        for each in agents.client.get(_path(pod))["status"]["containerStatuses"]
+        if each["name"] == container
+    )
+    _, _, number = status["containerID"].rpartition("/")
+    for running in workloads.containers(agents, pod):
+        if running.id == number:
+            for pid in running.pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def restarts(client: Client, pod: Object) -> int:
+    """Tell how often a pod's first container was started again, if it runs now; else -1."""
+    status = client.get(_path(pod))["status"]["containerStatuses"][0]
+    return int(status["restartCount"]) if "running" in status["state"] else -1
+
+
+def _path(pod: Object) -> str:
+    return pods(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
 # The driver.

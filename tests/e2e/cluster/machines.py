@@ -138,6 +138,10 @@ class Machine:
     def restart(self, program: str) -> Daemon:
         """Stop a program and start it as it was started before."""
         self.daemon(program).stop()
+        return self.start_again(program)
+
+    def start_again(self, program: str) -> Daemon:
+        """Start a program that was stopped as it was started before."""
         note = json.loads(self._note(program).read_text())
         return self.start(program, note["command"], note["env"])
 

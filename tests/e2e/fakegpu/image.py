@@ -3,6 +3,9 @@
 Everything but the probe and the driver is copied from the part that the nodes' own /usr is made of,
 so nothing is fetched. The driver lies in a folder where no program looks by itself: on a node with
 CDI it must come through that, and only where there is none a pod names the folder (LIBRARIES).
+
+A second image wants all cards, as NVIDIA's own images do. In both lies a linker that looks for
+/etc/ld.so.preload elsewhere: so a tenant would get rid of what we preload (UNWATCHED).
 """
 
 from __future__ import annotations
@@ -19,26 +22,31 @@ from tests.e2e.parts import cache, catalogue
 from tests.native import building
 
 NAME = "hami.test/probe:dev"
+WANTS_ALL = "hami.test/probe-of-all:dev"
+UNWATCHED = "/opt/unwatched/ld.so"
 PROBE = "/usr/local/bin/probe"
 LIBRARIES = "/opt/fakegpu"
 
 _MULTIARCH = f"usr/lib/{platform.machine()}-linux-gnu"
 _LIBC = ("ld-linux*", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
 _APPLETS = ("cat", "env", "ls", "sh", "sleep")
+_PRELOAD, _ELSEWHERE = b"/etc/ld.so.preload", b"/etc/no.so.preload"
 
 
 def load(cluster: Cluster) -> None:
-    """Build it from what is in this checkout now, and give it to all nodes."""
-    with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder, "probe.tar")
-        oci.write(
-            archive,
-            names=[NAME],
-            layers=[_layer()],
-            settings=oci.Settings(command=("sh",), env={"PATH": oci.PATH}),
-        )
-        verify.archive(archive)
-        cluster.load_image(archive)
+    """Build them from what is in this checkout now, and give them to all nodes."""
+    layer = _layer()
+    for name, env in ((NAME, {}), (WANTS_ALL, {"NVIDIA_VISIBLE_DEVICES": "all"})):
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder, "probe.tar")
+            oci.write(
+                archive,
+                names=[name],
+                layers=[layer],
+                settings=oci.Settings(command=("sh",), env={"PATH": oci.PATH, **env}),
+            )
+            verify.archive(archive)
+            cluster.load_image(archive)
 
 
 def _layer() -> layers.Layer:
@@ -52,8 +60,10 @@ def _layer() -> layers.Layer:
         _copy_system(catalogue.folder(system), root)
         for place, source in ours.items():
             tree.copy(source, root / place.lstrip("/"), 0o755)
+        _write_unwatched(root)
 
     digests = {place: _digest(source) for place, source in ours.items()}
+    digests[UNWATCHED] = _ELSEWHERE.decode()
     return layers.Store(cache.packages_folder() / "layers").layer(
         "the probe of the tests", [system.folder_name, digests], write
     )
@@ -68,6 +78,16 @@ def _copy_system(system: Path, root: Path) -> None:
     tree.copy(system / "usr/bin/busybox", root / "usr/bin/busybox", 0o755)
     for applet in _APPLETS:
         (root / "usr/bin" / applet).symlink_to("busybox")
+
+
+def _write_unwatched(root: Path) -> None:
+    (linker,) = (root / _MULTIARCH).glob("ld-linux*.so.*")
+    content = linker.read_bytes()
+    assert _PRELOAD in content
+    path = root / UNWATCHED.lstrip("/")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content.replace(_PRELOAD, _ELSEWHERE))
+    path.chmod(0o755)
 
 
 def _digest(path: Path) -> str:

@@ -15,7 +15,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import fcntl
 import json
+import os
+import struct
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -374,3 +377,15 @@ def token_of(answer: device_plugin.Allocation) -> str:
 
 def _knows_all(agent: Agent) -> bool:
     return agent.pods.synced and agent.mode.settled and agent.cards.known.is_set()
+
+
+@contextlib.contextmanager
+def living(path: Path) -> Iterator[None]:
+    """Hold a slot of a state file, as a process under the limiter does."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        flock = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + 3, 1, 0)
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, flock)
+        yield
+    finally:
+        os.close(handle)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hami.agent.errors import RefusalError
+from hami.agent.kubelet_api import Allocation
 from hami.wire import annotation_keys
-from tests.unit.agent.rig import CARD, Node, Object, uid
-from tests.unit.agent.test_core_sweeping import living
+from tests.unit.agent.rig import CARD, Node, Object, living, uid
 from tests.unit.kube.following import until
 
 ALL = (CARD, 30_000, 0)
@@ -157,3 +157,32 @@ async def test_what_was_never_started_is_not_taken_in(node: Node) -> None:
         await node.seen(agent)
         await agent.adopting.tidy()
         assert node.ledger() == {}
+
+
+async def test_what_another_agent_started_counts_and_starts_again_where_that_is_allowed(
+    node: Node,
+) -> None:
+    pod = node.pod("old", main=[ALL], annotations={annotation_keys.GRANT_MAC: None})
+    node.book.add(uid(pod), "main", ["id-old"], Allocation(envs={"NVIDIA_VISIBLE_DEVICES": CARD}))
+    async with node.running() as agent:
+        with pytest.raises(RefusalError, match="not signed"):
+            await node.start(agent, "id-old")
+        assert node.ledger() == {}
+    async with node.running(allow_unsigned_grants=True) as agent:
+        await until(lambda: uid(pod) in node.ledger())
+        await node.start(agent, "id-old")
+        new = node.pod("new", main=[ALL])
+        await node.allocate(agent, new, "main", "id-new")
+        with pytest.raises(RefusalError, match="do not fit"):
+            await node.start(agent, "id-new")
+        node.remove(pod)
+        await until(lambda: uid(pod) not in node.ledger())
+        await node.start(agent, "id-new")
+
+
+async def test_a_signed_pod_that_another_agent_started_does_not_start_here(node: Node) -> None:
+    pod = node.pod("old", main=[ALL])
+    node.book.add(uid(pod), "main", ["id-old"], Allocation())
+    async with node.running() as agent:
+        with pytest.raises(RefusalError, match="another agent than hami's"):
+            await node.start(agent, "id-old")

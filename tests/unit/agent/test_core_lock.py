@@ -186,3 +186,18 @@ async def test_a_forged_grant_is_not_served(node: Node) -> None:
             await agent.plugin.allocate([("id-0",)])
         await until(lambda: node.says(pod)[PHASE] == "failed")
         assert node.ledger() == {}
+
+
+async def test_an_ill_card_is_not_given_by_the_lock_either(node: Node) -> None:
+    async with node.running(binding="lock") as agent:
+        pod = await locked(node, agent, "p", init=[PART], main=[PART])
+        agent.cards.health.probed(OTHER, "it has left the bus")
+        await node.allocate(agent, pod, "init", "id-0")
+        # Who has begun goes on; who begins does not.
+        agent.cards.health.probed(CARD, "it has left the bus")
+        await node.allocate(agent, pod, "main", "id-0")
+        await until(lambda: not node.locked)
+        new = await locked(node, agent, "q")
+        with pytest.raises(RefusalError, match="it has left the bus"):
+            await agent.plugin.allocate([("id-1",)])
+        await until(lambda: node.says(new)[PHASE] == "failed")

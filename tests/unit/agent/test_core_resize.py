@@ -97,8 +97,9 @@ async def test_what_was_asked_while_no_agent_ran_is_done_when_the_cards_are_know
         assert not node.events(REFUSED)
 
 
+@pytest.mark.parametrize("first", ["resize", "start"])
 async def test_a_container_that_starts_meanwhile_is_not_lost(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     async with node.running() as agent:
         pod = node.pod("p", init=[PART], main=[PART])
@@ -108,16 +109,24 @@ async def test_a_container_that_starts_meanwhile_is_not_lost(
         put = agent.ledger.put
 
         def slow(record: Record, *, durable: bool = True) -> None:
-            if record.resize and not entered.is_set():
+            if (record.resize or len(record.tokens) > 1) and not entered.is_set():
                 entered.set()
                 assert go_on.wait(30)
             put(record, durable=durable)
 
         monkeypatch.setattr(agent.ledger, "put", slow)
-        node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
-        await until(entered.is_set)
-        starting = asyncio.create_task(node.start(agent, "id-1"))
-        await asyncio.wait([starting], timeout=0.05)
+        if first == "resize":
+            node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
+            await until(entered.is_set)
+            starting = asyncio.create_task(node.start(agent, "id-1"))
+            # Both know what the ledger has before the other's write.
+            await asyncio.wait([starting], timeout=0.05)
+        else:
+            starting = asyncio.create_task(node.start(agent, "id-1"))
+            await until(entered.is_set)
+            node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
+            await node.seen(agent)
+            await asyncio.sleep(0.05)
         go_on.set()
         await starting
         await until(lambda: node.events(RESIZED))

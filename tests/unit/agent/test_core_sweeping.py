@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from hami.agent.assembly import Agent
 from hami.agent.errors import RefusalError
 from hami.agent.prepare import PrepareError
-from hami.wire import region
 from tests.unit.agent.node_cards import GIB, card
-from tests.unit.agent.rig import CARD, Node, uid
+from tests.unit.agent.rig import CARD, Node, living, uid
 from tests.unit.kube.following import until
 
 ALL = (CARD, 30_000, 0)
-
-
-@contextmanager
-def living(path: Path) -> Iterator[None]:
-    """Hold a slot of a state file, as a process under the limiter does."""
-    handle = os.open(path, os.O_RDWR)
-    try:
-        flock = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + 3, 1, 0)
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, flock)
-        yield
-    finally:
-        os.close(handle)
 
 
 async def full(node: Node, agent: Agent) -> tuple[dict[str, object], str]:
@@ -147,6 +128,25 @@ async def test_who_cannot_be_forgotten_counts_on_and_holds_up_nobody(
                 await node.start(agent, "id-new")
         await node.start(agent, "id-new")
         assert set(node.ledger()) == {uid(new)}
+
+
+async def test_who_cannot_be_looked_at_counts_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node.running() as agent:
+        old, token = await full(node, agent)
+
+        def fails(_token: str) -> bool:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(agent.sweeper, "_busy", fails)
+            node.remove(old)
+            await node.seen(agent)
+            assert not await agent.sweeper.sweep()
+            assert node.prepared() == {token}
+        await agent.sweeper.sweep()
+        assert node.prepared() == set()
 
 
 async def test_what_an_init_container_held_is_free_after_it(node: Node) -> None:

@@ -1,0 +1,207 @@
+"""Whose limits a container has, whatever the order in which kubelet asks, and whatever it wants."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hami.wire import annotation_keys
+from tests.e2e import pods
+from tests.e2e.agent import workloads
+from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
+from tests.e2e.agent.installation import LATE, LOCK, Agents
+from tests.e2e.agent.workloads import MIB
+from tests.e2e.fakegpu import image
+from tests.e2e.install import nodes as registering
+from tests.e2e.install import placing, scheduler_config
+from tests.e2e.kubelet_api import checkpoint
+from tests.kubeapi.client import Client, Object, wait_for
+from tests.kubeapi.paths import nodes as nodes_path
+from tests.kubeapi.paths import pods as pods_path
+
+BOTH = pytest.mark.parametrize("where", [LATE, LOCK])
+GATE: Object = {"schedulingGates": [{"name": "hami.test/turn"}]}
+ASKED = ("init", "count", "total 0")
+TIMES = (annotation_keys.ASSIGNED_TIME, annotation_keys.BIND_TIME)
+SOON_S = 60
+A_SECOND = 1.1
+"""Times of creation have whole seconds."""
+
+
+@contextlib.contextmanager
+def kubelet_paused(agents: Agents, node: str) -> Iterator[None]:
+    kubelet = agents.cluster.machine(node).daemon("kubelet").process
+    kubelet.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        kubelet.signal(signal.SIGCONT)
+
+
+def gated(agents: Agents, client: Client, namespace: str, where: str, **memory: int) -> None:
+    """Create pods in this order, a second apart, that wait until they are let go."""
+    node = agents.nodes[where]
+    for name, asked in memory.items():
+        main = workloads.container("main", *ASKED, node=node, memory=asked)
+        pods.create(client, namespace, workloads.pod(name, main, node=node, **GATE))
+        time.sleep(A_SECOND)
+
+
+def let_go(client: Client, namespace: str, name: str) -> None:
+    client.patch(pods_path(namespace, name), {"spec": {"schedulingGates": None}})
+
+
+def bind(client: Client, namespace: str, name: str) -> Object:
+    let_go(client, namespace, name)
+    return placing.await_one_bound(client, namespace, name, SOON_S)
+
+
+def sees(memory: int) -> list[str]:
+    return ["ok", "ok 1", f"ok {memory * MIB}"]
+
+
+def allocated(agents: Agents, where: str, known: int) -> list[str]:
+    """Name the pods whose Allocate was answered since, in that order."""
+    lines = agents.log(where)[known:]
+    ids = [line["device_ids"][0] for line in lines if line["message"] == "Allocate"]
+    entries = checkpoint.read(agents.nodes[where].path(str(checkpoint.PATH))).entries
+    owner = {entry.device_ids: entry.pod_uid for entry in entries}
+    return [owner[frozenset(each)] for each in ids]
+
+
+def test_late_two_pods_allocated_in_another_order_than_they_were_bound(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    """Kubelet takes them as they were bound; all that stands on the pods says the opposite."""
+    gated(agents, client, namespace, LATE, older=300, newer=700)
+    known = len(agents.log(LATE))
+    later = {name: f"{time.time() + 3600:.0f}" for name in TIMES}
+    with kubelet_paused(agents, LATE):
+        bound = [bind(client, namespace, name) for name in ("newer", "older")]
+        client.patch(pods_path(namespace, "newer"), {"metadata": {"annotations": later}})
+    for name, memory in (("older", 300), ("newer", 700)):
+        pod = pods.await_phase(client, namespace, name)
+        assert workloads.answers(client, pod, "main", len(ASKED)) == sees(memory)
+    assert allocated(agents, LATE, known) == [pod["metadata"]["uid"] for pod in bound]
+
+
+def test_by_lock_two_pods_allocated_in_another_order_than_they_were_bound(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    """Somebody takes the lock away, so the second is bound before the first was served."""
+    gated(agents, client, namespace, LOCK, older=300, newer=700)
+    with kubelet_paused(agents, LOCK):
+        bind(client, namespace, "older")
+        let_go(client, namespace, "newer")
+        registering.annotate(client, LOCK, {annotation_keys.NODE_LOCK: None})
+        placing.await_one_bound(client, namespace, "newer", SOON_S)
+        kept = client.get(nodes_path(LOCK))["metadata"]["annotations"]
+        assert kept[annotation_keys.NODE_LOCK].endswith(",newer")
+
+    def refused() -> bool:
+        said = workloads.events(client, namespace, "older")
+        return any("in another order" in event["message"] for event in said)
+
+    wait_for("the older to be refused", refused, SOON_S)
+    wait_for(
+        "the newer to fail",
+        lambda: client.get(pods_path(namespace, "newer"))["status"]["phase"] == "Failed",
+        SOON_S,
+    )
+    for name in ("older", "newer"):
+        found = client.get(pods_path(namespace, name))
+        statuses = found["status"].get("containerStatuses", [])
+        assert not any(each.get("containerID") or each["restartCount"] for each in statuses)
+    client.delete(pods_path(namespace))
+    pods.await_gone(client, namespace)
+    # Nothing is stuck: the next pod is served.
+    node = agents.nodes[LOCK]
+    main = workloads.container("main", *ASKED, node=node, memory=500)
+    pods.create(client, namespace, workloads.pod("next", main, node=node))
+    pod = pods.await_phase(client, namespace, "next")
+    assert workloads.answers(client, pod, "main", len(ASKED)) == sees(500)
+
+
+@BOTH
+def test_init_sidecar_and_main_containers_each_have_their_own(
+    agents: Agents, client: Client, namespace: str, where: str
+) -> None:
+    node = agents.nodes[where]
+    memory = {"first": 900, "second": 800, "side": 400, "main": 600, "other": 500}
+    described = {
+        name: workloads.container(name, *ASKED, node=node, memory=asked)
+        for name, asked in memory.items()
+    }
+    body = workloads.pod(
+        "many",
+        described["main"],
+        described["other"],
+        node=node,
+        initContainers=[
+            workloads.ending(described["first"]),
+            workloads.ending(described["second"]),
+            described["side"] | {"restartPolicy": "Always"},
+        ],
+    )
+    (made,) = pods.create(client, namespace, body)
+    pod = pods.await_phase(client, namespace, "many")
+    for name, asked in memory.items():
+        assert workloads.answers(client, pod, name, len(ASKED)) == sees(asked), name
+    granted = [[grant.memory for grant in slot] for slot in workloads.slots(pod)]
+    assert granted == [[asked] for asked in memory.values()]
+
+    # kubelet gave ids of those that ended to those that came after.
+    path = agents.nodes[where].path(str(checkpoint.PATH))
+    uid = made["metadata"]["uid"]
+    held = [entry for entry in checkpoint.read(path).entries if entry.pod_uid == uid]
+    assert len({entry.container for entry in held}) == len(memory)
+    assert len(frozenset().union(*(entry.device_ids for entry in held))) < len(memory)
+
+
+@BOTH
+def test_an_image_that_wants_all_cards_sees_its_share_only(
+    agents: Agents, client: Client, namespace: str, where: str
+) -> None:
+    node = agents.nodes[where]
+    main = workloads.container("main", *ASKED, node=node, memory=300, image=image.WANTS_ALL)
+    pods.create(client, namespace, workloads.pod("greedy", main, node=node))
+    pod = pods.await_phase(client, namespace, "greedy")
+    assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
+
+
+def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    node = agents.nodes[LATE]
+    wanted = {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "20000m",
+        "CUDA_DISABLE_CONTROL": "true",
+        "LD_PRELOAD": "",
+    }
+    empty = {"name": "empty", "mountPath": "/usr/local/vgpu/policy"}
+    # Admission would refuse it, and is not asked.
+    past = {"metadata": {"labels": {"hami.io/webhook": "ignore"}}}
+    main = workloads.container(
+        "main",
+        *ASKED,
+        node=node,
+        memory=300,
+        env=[{"name": name, "value": value} for name, value in wanted.items()],
+        volumeMounts=[empty],
+    )
+    body = workloads.pod(
+        "greedy",
+        main,
+        node=node,
+        volumes=[{"name": "empty", "emptyDir": {}}],
+        schedulerName=scheduler_config.NAME,
+        **past,
+    )
+    pods.create(client, namespace, body)
+    pod = pods.await_phase(client, namespace, "greedy")
+    assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)

@@ -1,0 +1,212 @@
+"""The node's cards: when the driver is missing, comes, loses one, and what kubelet hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hami.agent.errors import RefusalError
+from hami.node.cards import Problem
+from hami.node.nvml import NvmlError
+from hami.wire import node_register
+from tests.builders import NVIDIA
+from tests.unit.agent.node_cards import card, cut
+from tests.unit.agent.rig import CARD, NODE, OTHER, Node
+from tests.unit.kube.following import until
+
+REGISTER = NVIDIA.annotations.register
+MARK = NVIDIA.annotations.binding
+PART = (CARD, 4000, 30)
+
+
+def _healthy(node: Node) -> list[bool]:
+    register = node.node_says().get(REGISTER, "[]")
+    return [device.health for device in node_register.decode_json(register)]
+
+
+def ids(node_list: object) -> dict[str, bool]:
+    return {one.id: one.healthy for one in node_list}  # type: ignore[attr-defined]
+
+
+async def test_without_a_driver_nothing_is_offered_and_it_is_said_why(node: Node) -> None:
+    node.driver.missing = "is not loaded"
+    async with node.running(wait=False) as agent:
+        await until(lambda: agent.cards.asked and agent.mode.settled)
+        assert agent.plugin.list.devices == ()
+        assert "is not loaded" in agent.why_not_ready()
+        await until(lambda: node.events("GPUDriverMissing"))
+        assert "is not loaded" in node.events("GPUDriverMissing")[0]
+        await until(lambda: node.driver.opened > 3)
+        assert len(node.events("GPUDriverMissing")) == 1
+        assert REGISTER not in node.node_says()
+        node.driver.missing = ""
+        await until(lambda: MARK in node.node_says())
+        assert len(agent.plugin.list.devices) == 20
+        token = await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+        assert node.limits(token) == [PART]
+
+
+async def test_a_restart_takes_nothing_back_before_the_driver_was_asked(node: Node) -> None:
+    async with node.running() as agent:
+        await until(lambda: MARK in node.node_says())
+        await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+    before = len(node.api.sent("PATCH", f"/nodes/{NODE}"))
+    async with node.running() as agent:
+        heard = agent.plugin.list.watch()
+        first = await anext(heard)
+        assert sum(one.healthy for one in first) == 20
+        await node.start(agent, "id-0")
+        await until(lambda: agent.node.fulfilled)
+    assert len(node.api.sent("PATCH", f"/nodes/{NODE}")) == before
+
+
+async def test_a_driver_that_goes_away_is_looked_for_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = asyncio.Event()
+
+    async def watch(*_args: object) -> None:
+        await broken.wait()
+        raise NvmlError("the driver", "went away", "load it")
+
+    monkeypatch.setattr("hami.agent.health_watch.watch", watch)
+    async with node.running() as agent:
+        await until(lambda: MARK in node.node_says())
+        node.driver.missing = "is not loaded"
+        broken.set()
+        await until(lambda: REGISTER not in node.node_says())
+        await until(lambda: "is not loaded" in agent.why_not_ready())
+        broken.clear()
+        node.driver.missing = ""
+        await until(lambda: MARK in node.node_says())
+
+
+async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[PART])
+        await node.run_pod(agent, pod, "main", f"{OTHER}-9")
+        before = ids(agent.plugin.list.devices)
+        assert sum(before.values()) == 20
+        agent.cards.health.probed(CARD, "it has left the bus")
+        lost = ids(agent.plugin.list.devices)
+        assert list(lost) == list(before)
+        # The one that is held has its share of the lost card; ten places are left, on the other.
+        assert not lost[f"{OTHER}-9"]
+        assert sum(lost.values()) == 10
+        await until(lambda: _healthy(node) == [False, True])
+        # The driver does not list it any more: it stays, unhealthy.
+        node.driver.listed.pop(0)
+        await agent.cards._list(node.driver)  # type: ignore[arg-type]
+        assert ids(agent.plugin.list.devices) == lost
+        node.driver.listed.insert(0, card(0))
+        agent.cards.health._quarantine = 0
+        agent.cards.health._states[CARD].until = 0
+        agent.cards.health.probed(CARD, "")
+        assert ids(agent.plugin.list.devices) == before
+
+
+async def test_ids_that_are_held_stay_listed_when_their_card_is_gone(node: Node) -> None:
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("p", main=[PART]), "main", f"{CARD}-3")
+        await node.run_pod(agent, node.pod("q", main=[(OTHER, 1000, 0)]), "main", f"{CARD}-4")
+    node.driver.listed.pop(0)
+    async with node.running() as agent:
+        listed = ids(agent.plugin.list.devices)
+        assert listed[f"{CARD}-3"] is False
+        assert listed[f"{CARD}-4"] is True
+        assert sum(listed.values()) == 10
+        assert len(listed) == 12
+        await node.start(agent, f"{CARD}-4")
+
+
+async def test_a_mistake_in_the_nodes_configuration_offers_nothing_and_stops_nobody(
+    node: Node,
+) -> None:
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+    file = node.root / "config.json"
+    entry = {"name": NODE, "devicesplitcuont": 3}
+    file.write_text(json.dumps({"nodeconfig": [entry]}))
+    async with node.running(wait=False, node_config_file=str(file)) as agent:
+        await until(lambda: agent.mode.settled and agent.cards.asked)
+        assert agent.plugin.list.devices == ()
+        assert "devicesplitcuont" in agent.why_not_ready()
+        await until(lambda: "devicesplitcuont" in "".join(node.events("NodeConfigWrong")))
+        await until(lambda: REGISTER not in node.node_says())
+        await node.start(agent, "id-0")
+
+
+async def test_a_changed_configuration_ends_the_process_in_order(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("hami.agent.node_config_watch._LOOK_EVERY", 0.01)
+    file = node.root / "config.json"
+    file.write_text(json.dumps({"nodeconfig": [{"name": NODE, "devicesplitcount": 3}]}))
+    async with node.running(node_config_file=str(file)) as agent:
+        await until(lambda: MARK in node.node_says())
+        assert len(agent.plugin.list.devices) == 6
+        stop, task = node._stops[id(agent)]
+        # What is written for another node ends nobody here.
+        ours, other = {"name": NODE, "devicesplitcount": 3}, {"name": "gpu-2", "wrong": 1}
+        file.write_text(json.dumps({"nodeconfig": [ours, other]}))
+        await until(lambda: "not for this node" in caplog.text)
+        assert not stop.is_set()
+        file.write_text(json.dumps({"nodeconfig": [{"name": NODE, "devicesplitcount": 4}]}))
+        await until(task.done)
+        assert stop.is_set()
+        task.result()
+    assert MARK not in node.node_says()
+
+
+async def test_mig_devices_are_resources_of_their_own(node: Node) -> None:
+    node.driver.listed[1] = cut(1, 1, 2)
+    async with node.running(mig_strategy="mixed") as agent:
+        (plugin,) = agent.mig._plugins.values()
+        assert plugin.resource == "nvidia.com/mig-1g.5gb"
+        (first, second) = (one.id for one in plugin.list.devices)
+        (answer,) = await plugin.allocate([(first,)])
+        assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": first}
+        with pytest.raises(RefusalError, match="no MIG device of this node any more"):
+            await plugin.allocate([("MIG-gone",)])
+        agent.cards.health.probed(OTHER, "it has left the bus")
+        assert [one.healthy for one in plugin.list.devices] == [False, False]
+        # A profile that is gone is offered as nothing.
+        node.driver.listed[1] = cut(1, 1, profile="2g.10gb")
+        await agent.cards._list(node.driver)  # type: ignore[arg-type]
+        assert plugin.list.devices == ()
+        assert len(agent.mig._plugins) == 2
+        assert second.startswith("MIG-")
+
+
+async def test_a_part_of_an_ill_card_takes_nobody(node: Node) -> None:
+    node.driver.listed[:] = [cut(0, 1)]
+    async with node.running(mig_strategy="single") as agent:
+        (part,) = agent.cards.inventory.devices
+        pod = node.pod("p", main=[(part.id, 1000, 0)])
+        await node.allocate(agent, pod, "main", "id-0")
+        agent.cards.health.probed(CARD, "it has left the bus")
+        with pytest.raises(RefusalError, match="is not healthy"):
+            await node.start(agent, "id-0")
+
+
+async def test_shares_stand_in_the_nodes_status_where_that_is_wished(node: Node) -> None:
+    async with node.running(advertise_shares=True):
+        await until(lambda: "capacity" in (node.api.find("nodes", NODE) or {})["status"])
+        status = (node.api.find("nodes", NODE) or {})["status"]
+        assert status["capacity"]["nvidia.com/gpumem"] == str(2 * 40 * 1024)
+
+
+async def test_what_is_left_out_is_said_once_and_takes_nothing_with_it(node: Node) -> None:
+    node.driver.listed[1] = cut(1, 1)
+    node.driver.problems = (Problem(subject="GPU 2", rule="does not answer", remedy="reset it"),)
+    async with node.running() as agent:
+        await until(lambda: len(node.events("GPUNotOffered")) == 2)
+        await agent.cards._list(node.driver)  # type: ignore[arg-type]
+        said = node.events("GPUNotOffered")
+        assert any("does not answer" in one for one in said)
+        assert any("MIG is on" in one for one in said)
+        await until(lambda: _healthy(node) == [True])
+        assert len(agent.events._series) == 2
