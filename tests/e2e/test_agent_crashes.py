@@ -22,6 +22,7 @@ from tests.e2e.agent.fixtures import _audited, _told, sources  # noqa: F401 (for
 from tests.e2e.agent.installation import LATE, LOCK, Agents
 from tests.e2e.agent.workloads import MIB
 from tests.e2e.auditor import layouts
+from tests.e2e.chart import asking
 from tests.e2e.cluster.layout import CONTROL_PLANE
 from tests.e2e.install import placing
 from tests.e2e.kubelet_api import checkpoint
@@ -220,9 +221,11 @@ def test_a_node_that_was_switched_off_and_on(
     for name in names:
         pods.await_phase(client, namespace, name)
     rebooting.reboot(agents, where)
-    wait_for("the node to notice", lambda: _is_another_start(agents, client, namespace), SOON_S)
+    wait_for("the node to notice", lambda: _is_another_start(client, namespace), SOON_S)
     agents.cluster.await_nodes()
-    agents.await_ready(where)
+    agents.await_registered(where)
+    # The scheduler may have been on that node.
+    asking.await_admission(client, webhook_only=False)
     _settled(agents, client, namespace, capsys, f"{where} was switched off and on")
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
@@ -230,9 +233,8 @@ def test_a_node_that_was_switched_off_and_on(
     works(agents, client, namespace, where)
 
 
-def _is_another_start(agents: Agents, client: Client, namespace: str) -> bool:
+def _is_another_start(client: Client, namespace: str) -> bool:
     """Tell whether kubelet has seen that its containers are gone."""
-    del agents
     for pod in client.get(pods_path(namespace))["items"]:
         statuses = pod["status"].get("containerStatuses", [])
         if pod["status"]["phase"] != "Failed" and not any(s["restartCount"] for s in statuses):
@@ -250,7 +252,7 @@ def test_without_the_api_server_a_crashed_container_is_back_soon(
     }
     control_plane = agents.cluster.machine(CONTROL_PLANE)
     took: dict[str, float] = {}
-    control_plane.daemon("kube-apiserver").stop()
+    control_plane.daemon("kube-apiserver").stop(signal.SIGKILL)
     try:
         for where, pod in running.items():
             took[where] = _back_after_crash(agents, pod)
@@ -273,7 +275,8 @@ def _back_after_crash(agents: Agents, pod: Object) -> float:
     known = {each.id: each.pids for each in workloads.containers(agents, pod)}
     begin = time.monotonic()
     for pid in known[old]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it went with its parent
+            os.kill(pid, signal.SIGKILL)
 
     def another() -> bool:
         return any(each.id not in known for each in workloads.containers(agents, pod))

@@ -44,8 +44,8 @@ FAMILIES: Mapping[str, frozenset[str]] = {
     "hami_vgpu_core_used_percent": SHARE,
     CORES: SHARE,
 }
-#: Announced without series: there is no MIG here; libvgpu leaves launches to the driver, and does not
-#: tell modules from the rest that the driver takes by itself.
+#: Announced without series: there is no MIG here; libvgpu leaves launches to the driver, and does
+#: not tell modules from the rest that the driver takes by itself.
 NONE_HERE = frozenset(
     {
         "hami_mig_device_info",

@@ -61,6 +61,8 @@ class BindingMode:
 
         A pod that was bound while the last agent ran has no lock, and would be lost without that.
         """
+        if self._binding == capability.LATE:
+            return True  # as told, whatever is found
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LOOK):
                 await self._decided.wait()

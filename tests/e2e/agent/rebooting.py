@@ -33,6 +33,7 @@ def reboot(agents: Agents, name: str) -> None:
     for program in STOPPED:
         machine.daemon(program).stop(signal.SIGKILL)
     _kill_all(machine)
+    _forget_groups(machine)
     _forget_memory(machine)
     gpus.write_node(agents.nodes[name].path(gpu_nodes.FOLDER), CARDS, name=name)
     (found,) = (each for each in agents.cluster.layout.nodes if each.name == name)
@@ -74,6 +75,15 @@ def _lives(pid: int) -> bool:
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _forget_groups(machine: Machine) -> None:
+    """Remove the control groups of pods: kubelet would look into each of them for seconds."""
+    for hierarchy in cgroups.hierarchies():
+        top = hierarchy / machine.cluster.group / machine.name / "kubepods"
+        for group in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 def _forget_memory(machine: Machine) -> None:

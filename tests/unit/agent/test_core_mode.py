@@ -228,3 +228,10 @@ async def test_a_changed_node_is_looked_at_again(node: Node, runtime: Runtime) -
         found["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.0"
         node.api.put(found)
         await until(lambda: "1.6" in node.node_says().get(REASON, ""))
+
+
+async def test_as_told_it_is_late_before_anything_is_known(node: Node) -> None:
+    node.api.fault(times=None, status=503)
+    async with node.running(wait=False, binding="late") as agent:
+        (answer,) = await agent.plugin.allocate([("id-0",)])
+        assert answer.cdi_devices
