@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.agent import runtime_status
+from hami.agent.kubelet import runtime_status
 from hami.agent.settings import Settings as AgentSettings
 from hami.cli import agent_flags, flags, monitor_flags
 from hami.monitor.settings import Settings as MonitorSettings

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from hami.agent import checkpoint, policy
-from hami.agent.checkpoint import CheckpointError, Entry
+from hami.agent.containers import policy
+from hami.agent.containers.prepare import Preparer
 from hami.agent.errors import AgentError, RefusalError
 from hami.agent.grants import Grants
-from hami.agent.kubelet_api import Allocation
+from hami.agent.kubelet import checkpoint
+from hami.agent.kubelet.checkpoint import CheckpointError, Entry
+from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.late_binding import VISIBLE, slot_of
 from hami.agent.pods import NodePods
-from hami.agent.prepare import Preparer
 from hami.agent.shares import Shares
 from hami.node.layout import NodeLayout
 from hami.node.record import Record, TokenRecord

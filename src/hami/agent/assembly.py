@@ -6,32 +6,34 @@ import logging
 from pathlib import Path
 from typing import cast
 
-from hami.agent import cdi_spec, checkpoint, device_ids, library
 from hami.agent.adopting import Adopting
 from hami.agent.binding_mode import BindingMode
-from hami.agent.checkpoint import CheckpointError
-from hami.agent.device_ids import ListedDevice
+from hami.agent.cards import device_ids
+from hami.agent.cards.device_ids import ListedDevice
+from hami.agent.cards.node_cards import NodeCards
+from hami.agent.cards.node_config import NodeConfig
+from hami.agent.containers import cdi_spec, library
+from hami.agent.containers.library import Library
+from hami.agent.containers.nvidia_cdi import NvidiaSpecs
+from hami.agent.containers.prepare import Injection, PrepareConfig, Preparer
+from hami.agent.containers.state_files import StateFiles
 from hami.agent.grants import Grants, Keys
 from hami.agent.identity import Identity
 from hami.agent.instruments import Instruments
-from hami.agent.kubelet_link import KubeletLink
+from hami.agent.kubelet import checkpoint
+from hami.agent.kubelet.checkpoint import CheckpointError
+from hami.agent.kubelet.kubelet_link import KubeletLink
 from hami.agent.late_binding import Binder
 from hami.agent.ledger import Ledger
-from hami.agent.library import Library
 from hami.agent.lock_binding import LockBinding
-from hami.agent.node_cards import NodeCards
-from hami.agent.node_config import NodeConfig
 from hami.agent.node_report import NodeReport
-from hami.agent.nvidia_cdi import NvidiaSpecs
 from hami.agent.pod_report import PodReport
 from hami.agent.pods import NodePods
 from hami.agent.preferring import Preferring
-from hami.agent.prepare import Injection, PrepareConfig, Preparer
 from hami.agent.refusals import Refusals
 from hami.agent.resizing import Resizing
 from hami.agent.settings import Settings
 from hami.agent.shares import Shares
-from hami.agent.state_files import StateFiles
 from hami.agent.static_mig import MigPlugins
 from hami.agent.sweeping import Sweeper
 from hami.agent.vgpu_plugin import VgpuPlugin

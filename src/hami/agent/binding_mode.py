@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from hami.agent import capability, checkpoint, runtime_status
+from hami.agent import capability
 from hami.agent.capability import Mode
-from hami.agent.checkpoint import CheckpointError
-from hami.agent.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet import checkpoint, runtime_status
+from hami.agent.kubelet.checkpoint import CheckpointError
+from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
 from hami.node.layout import NodeLayout
 
 _log = logging.getLogger(__name__)

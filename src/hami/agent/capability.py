@@ -12,8 +12,8 @@ import dataclasses
 import posixpath
 import re
 
-from hami.agent.checkpoint import CheckpointError, Kind
-from hami.agent.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet.checkpoint import CheckpointError, Kind
+from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
 
 AUTO, LATE, LOCK = "auto", "late", "lock"
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from hami.agent import checkpoint, pod_resources
-from hami.agent.checkpoint import CheckpointError
 from hami.agent.errors import RefusalError
-from hami.agent.pod_resources import PodResourcesError
+from hami.agent.kubelet import checkpoint, pod_resources
+from hami.agent.kubelet.checkpoint import CheckpointError
+from hami.agent.kubelet.pod_resources import PodResourcesError
 from hami.node.layout import NodeLayout
 from hami.node.record import Record
 

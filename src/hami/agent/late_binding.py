@@ -23,7 +23,7 @@ import msgspec
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.identity import CheckpointError, Claim, Held, Identity
-from hami.agent.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.pods import NodePods
 from hami.agent.shares import Shares
 from hami.node import layout

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from hami.agent.containers.prepare import Edits
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
-from hami.agent.kubelet_api import Allocation, Mount
+from hami.agent.kubelet.kubelet_api import Allocation, Mount
 from hami.agent.late_binding import check_health, new_token
-from hami.agent.prepare import Edits
 from hami.agent.shares import Shares
 from hami.kube import errors, paths
 from hami.kube.client import Client

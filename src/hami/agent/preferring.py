@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami.agent import device_ids
+from hami.agent.cards import device_ids
 from hami.agent.ledger import Ledger
 from hami.agent.pods import NodePods
 from hami.wire import annotation_keys, errors, pod_devices

@@ -14,8 +14,8 @@ from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 from hami.agent.assembly import Agent
+from hami.agent.cards.node_config_watch import NodeConfigFile
 from hami.agent.errors import AgentError
-from hami.agent.node_config_watch import NodeConfigFile
 from hami.agent.settings import Settings
 from hami.kube import connecting
 from hami.serving import bind_address, health, lifetime, memory, metrics, tracing

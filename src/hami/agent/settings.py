@@ -2,7 +2,7 @@
 
 One struct, grouped by what it is about; each field says its unit and why its default is what it is.
 The names are HAMi's where HAMi's device plugin has the setting. What may differ from node to node
-stands in the node configuration (`hami.agent.node_config`), and goes before what is here.
+stands in the node configuration (`hami.agent.cards.node_config`), and goes before what is here.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from hami.agent import capacity
+from hami.agent.containers.prepare import ContainerShare, Edits, PrepareError, Preparer
 from hami.agent.errors import RefusalError
 from hami.agent.ledger import Ledger, LedgerError
-from hami.agent.prepare import ContainerShare, Edits, PrepareError, Preparer
 from hami.node.record import Record, TokenRecord
 from hami.wire.node_register import Device
 

@@ -11,11 +11,11 @@ import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NoReturn
 
-from hami.agent.device_ids import ListedDevice
-from hami.agent.device_list import DeviceList
+from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet_api import Allocation
-from hami.agent.kubelet_link import KubeletLink
+from hami.agent.kubelet.device_list import DeviceList
+from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_link import KubeletLink
 from hami.agent.late_binding import VISIBLE
 from hami.node.cards import MigDevice
 from hami.node.layout import NodeLayout

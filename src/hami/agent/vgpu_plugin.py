@@ -11,11 +11,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from hami.agent import late_binding
-from hami.agent.device_ids import ListedDevice
-from hami.agent.device_list import DeviceList
+from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.errors import RefusalError
 from hami.agent.instruments import Instruments
-from hami.agent.kubelet_api import Allocation
+from hami.agent.kubelet.device_list import DeviceList
+from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.late_binding import Binder
 from hami.agent.lock_binding import LockBinding
 from hami.agent.preferring import Preferring

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from hami.agent.nvidia_cdi import NvidiaSpecs
-from hami.agent.prepare import ContainerShare, PrepareConfig, Preparer
-from hami.agent.state_files import StateFiles
+from hami.agent.containers.nvidia_cdi import NvidiaSpecs
+from hami.agent.containers.prepare import ContainerShare, PrepareConfig, Preparer
+from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
 from hami.wire.node_register import Device
 from hami.wire.pod_devices import Grant

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hami.agent import assembly, node_cards, pods, process, shares
+from hami.agent import assembly, pods, process, shares
 from hami.agent.assembly import Agent
-from hami.agent.kubelet_api import Allocation
-from hami.agent.node_config_watch import NodeConfigFile
+from hami.agent.cards import node_cards
+from hami.agent.cards.node_config_watch import NodeConfigFile
+from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.settings import Settings
 from hami.kube.client import Client
 from hami.node import files, layout

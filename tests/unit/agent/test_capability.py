@@ -6,8 +6,8 @@ import pytest
 
 from hami.agent import capability
 from hami.agent.capability import Mode
-from hami.agent.checkpoint import CheckpointError, Kind
-from hami.agent.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet.checkpoint import CheckpointError, Kind
+from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
 
 CDI = "/var/run/cdi"
 GOOD = RuntimeStatus(

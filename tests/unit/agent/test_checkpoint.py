@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent import checkpoint
-from hami.agent.checkpoint import CheckpointError, Kind
-from hami.agent.kubelet_api import Allocation
+from hami.agent.kubelet import checkpoint
+from hami.agent.kubelet.checkpoint import CheckpointError, Kind
+from hami.agent.kubelet.kubelet_api import Allocation
 from tests.e2e.kubelet_api import checkpoint as theirs
 from tests.e2e.kubelet_api import checksum
 from tests.unit.e2e_tools.test_bare_plugin_checkpoint import EMPTY, FULL

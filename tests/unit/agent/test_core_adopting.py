@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import Allocation
 from hami.wire import annotation_keys
 from tests.unit.agent.rig import CARD, Node, Object, living, uid
 from tests.unit.kube.following import until

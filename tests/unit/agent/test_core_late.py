@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from hami.agent import pod_resources
+from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
-from hami.agent.prepare import PrepareError
+from hami.agent.kubelet import pod_resources
 from hami.node.record import Record
 from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, token_of, uid
 from tests.unit.kube.following import until

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent import runtime_status
 from hami.agent.errors import RefusalError
-from hami.agent.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet import runtime_status
+from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
 from hami.wire import annotation_keys
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent import tmpfs
-from hami.agent.kubelet_api import Allocation
+from hami.agent.containers import tmpfs
+from hami.agent.kubelet.kubelet_api import Allocation
 from hami.sandbox import gpus
 from tests import processes
 from tests.builders import NVIDIA

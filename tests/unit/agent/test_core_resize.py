@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hami.agent.prepare import PrepareError
+from hami.agent.containers.prepare import PrepareError
 from hami.node.record import Record
 from hami.wire import annotation_keys, grant
 from tests.unit.agent.records import devices

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from hami.agent.assembly import Agent
+from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
-from hami.agent.prepare import PrepareError
 from tests.unit.agent.node_cards import GIB, card
 from tests.unit.agent.rig import CARD, Node, living, uid
 from tests.unit.kube.following import until

@@ -8,8 +8,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from hami.agent import device_ids
-from hami.agent.device_ids import ListedDevice
+from hami.agent.cards import device_ids
+from hami.agent.cards.device_ids import ListedDevice
 from hami.wire.node_register import Device
 from tests.unit.agent.node_cards import uuid
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hami.agent import xids
-from hami.agent.health import Health
+from hami.agent.cards import xids
+from hami.agent.cards.health import Health
 
 CARD, OTHER = "GPU-a", "GPU-b"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent import xids
-from hami.agent.health import Health
-from hami.agent.health_watch import watch
+from hami.agent.cards import xids
+from hami.agent.cards.health import Health
+from hami.agent.cards.health_watch import watch
 from hami.node.nvml import NvmlError, Xid
 from hami.sandbox import gpus
 from tests.unit.node import stand_in
@@ -254,8 +254,8 @@ def test_on_the_stand_in_driver_a_card_falls_off_and_comes_back(tmp_path: Path) 
     assert stand_in.run(
         """
 import asyncio
-from hami.agent.health import Health
-from hami.agent.health_watch import watch
+from hami.agent.cards.health import Health
+from hami.agent.cards.health_watch import watch
 uuids = [card(i) for i in range(3)]
 changes = []
 async def until(fact):

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from hami.agent import inventory
-from hami.agent.inventory import Inventory
-from hami.agent.node_config import NodeConfig
+from hami.agent.cards import inventory
+from hami.agent.cards.inventory import Inventory
+from hami.agent.cards.node_config import NodeConfig
 from hami.node.cards import Card, Problem
 from hami.vendors import table
 from hami.vendors.device_config import NvidiaSettings

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import uvloop
 
-from hami.agent import kubelet_link
-from hami.agent.kubelet_link import DEAF_AFTER, KubeletLink
+from hami.agent.kubelet import kubelet_link
+from hami.agent.kubelet.kubelet_link import DEAF_AFTER, KubeletLink
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Device, Registration

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hami.agent import cdi_spec, library
-from hami.agent.library import Library, LibraryInstallError
-from hami.agent.prepare import Preparer
+from hami.agent.containers import cdi_spec, library
+from hami.agent.containers.library import Library, LibraryInstallError
+from hami.agent.containers.prepare import Preparer
 from hami.node import files
 from tests.unit.agent.preparing import TOKEN, Desk, layout
 

@@ -10,8 +10,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from hami.agent import node_config
-from hami.agent.node_config import NodeConfig
+from hami.agent.cards import node_config
+from hami.agent.cards.node_config import NodeConfig
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.errors import ConfigError
 

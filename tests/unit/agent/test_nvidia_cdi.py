@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hami.agent.nvidia_cdi import NvidiaCdiError, NvidiaSpecs
-from hami.agent.prepare import PrepareError
+from hami.agent.containers.nvidia_cdi import NvidiaCdiError, NvidiaSpecs
+from hami.agent.containers.prepare import PrepareError
 from hami.native import libraries
 from hami.sandbox import gpus
 from tests.unit.agent.preparing import FIRST, MIG, SECOND, TOKEN, Desk, grant

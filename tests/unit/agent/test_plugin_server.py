@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
-from hami.agent import plugin_server
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet_api import Allocation, Mount
-from hami.agent.plugin_server import Streams
+from hami.agent.kubelet import plugin_server
+from hami.agent.kubelet.kubelet_api import Allocation, Mount
+from hami.agent.kubelet.plugin_server import Streams
 from tests.e2e.kubelet_api.device_plugin import MESSAGES, Device, PluginClient
 from tests.unit.agent.kubelet_rig import PATIENCE, Listed, Plugin, served, short_folder
 

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from hami.agent import pod_resources
-from hami.agent.pod_resources import PodResourcesError
+from hami.agent.kubelet import pod_resources
+from hami.agent.kubelet.pod_resources import PodResourcesError
 from tests.e2e.kubelet_api.pod_resources import LISTER, MESSAGES
 from tests.unit.agent.kubelet_rig import served, short_folder
 

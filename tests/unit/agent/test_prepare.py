@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.agent.prepare import EditMount, PrepareError
+from hami.agent.containers.prepare import EditMount, PrepareError
 from hami.node import files
 from hami.wire import region
 from tests.unit.agent.preparing import CARD_MEMORY, FIRST, SECOND, TOKEN, Desk, grant

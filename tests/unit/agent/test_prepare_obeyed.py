@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent import tmpfs
-from hami.agent.library import Library
-from hami.agent.nvidia_cdi import NvidiaSpecs
-from hami.agent.prepare import PrepareConfig, Preparer
-from hami.agent.state_files import StateFiles
+from hami.agent.containers import tmpfs
+from hami.agent.containers.library import Library
+from hami.agent.containers.nvidia_cdi import NvidiaSpecs
+from hami.agent.containers.prepare import PrepareConfig, Preparer
+from hami.agent.containers.state_files import StateFiles
 from hami.native import libraries
 from hami.sandbox import gpus
 from hami.wire.node_register import Device

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hami.agent import runtime_status
-from hami.agent.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet import runtime_status
+from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
 from tests.e2e.kubelet_api import messages
 from tests.unit.agent.kubelet_rig import served, short_folder
 

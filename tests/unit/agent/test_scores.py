@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent.scores import pair_scores
+from hami.agent.cards.scores import pair_scores
 from hami.node.cards import NVSWITCH, CardLinks
 from hami.wire import pair_scores as wire
 

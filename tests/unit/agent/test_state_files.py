@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent import tmpfs
-from hami.agent.state_files import StateFiles
+from hami.agent.containers import tmpfs
+from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
 from hami.wire import region
 from tests.unit.agent.preparing import TOKEN, PlainStates, layout

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent import xids
-from hami.agent.xids import Kind, ignored
+from hami.agent.cards import xids
+from hami.agent.cards.xids import Kind, ignored
 from hami.wire.errors import WireError
 
 APPLICATION = [13, 31, 43, 45, 68, 109]

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import msgspec
 
-from hami.agent import node_config
-from hami.agent.node_config import NodeConfig
+from hami.agent.cards import node_config
+from hami.agent.cards.node_config import NodeConfig
 from hami.agent.settings import Settings
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.errors import ConfigError

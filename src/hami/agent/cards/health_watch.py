@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from hami.agent import xids
-from hami.agent.health import Health
+from hami.agent.cards import xids
+from hami.agent.cards.health import Health
 from hami.node.nvml import NvmlError, Xid
 
 _log = logging.getLogger(__name__)

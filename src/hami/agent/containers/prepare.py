@@ -20,13 +20,13 @@ from typing import Literal
 
 import msgspec
 
-from hami.agent import cdi_spec, library, policy
-from hami.agent.cdi_spec import EditMount, Edits
+from hami.agent.containers import cdi_spec, library, policy
+from hami.agent.containers.cdi_spec import EditMount, Edits
+from hami.agent.containers.library import Library
+from hami.agent.containers.nvidia_cdi import DriverEdits, NvidiaCdiError, NvidiaSpecs
+from hami.agent.containers.policy import LimitSettings
+from hami.agent.containers.state_files import StateFiles
 from hami.agent.errors import AgentError
-from hami.agent.library import Library
-from hami.agent.nvidia_cdi import DriverEdits, NvidiaCdiError, NvidiaSpecs
-from hami.agent.policy import LimitSettings
-from hami.agent.state_files import StateFiles
 from hami.node import files, layout
 from hami.node.layout import NodeLayout
 from hami.wire import errors

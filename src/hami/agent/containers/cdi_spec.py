@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hami.agent import library, nvidia_cdi
+from hami.agent.containers import library, nvidia_cdi
 from hami.node import files, layout
 from hami.node.layout import NodeLayout
 from hami.wire import codec, errors

@@ -14,7 +14,7 @@ import os
 import stat
 from pathlib import Path
 
-from hami.agent import tmpfs
+from hami.agent.containers import tmpfs
 from hami.node import files, slot_locks
 from hami.node.layout import NodeLayout
 

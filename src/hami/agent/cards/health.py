@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from hami.agent import xids
-from hami.agent.xids import Ignored
+from hami.agent.cards import xids
+from hami.agent.cards.xids import Ignored
 
 #: Told when a card's health changes: UUID, whether it is healthy now, and why not.
 Changed = Callable[[str, bool, str], None]

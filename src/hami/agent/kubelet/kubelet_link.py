@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hami.agent import calls, kubelet_api
-from hami.agent.plugin_server import Plugin, Streams, plugin_handler
+from hami.agent.kubelet import calls, kubelet_api
+from hami.agent.kubelet.plugin_server import Plugin, Streams, plugin_handler
 from hami.node.layout import NodeLayout
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Self
 
-from hami.agent.calls import Call
-from hami.agent.messages import Message, Shape, many, one, shapes, texts
+from hami.agent.kubelet.calls import Call
+from hami.agent.kubelet.messages import Message, Shape, many, one, shapes, texts
 
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from hami.agent import health_watch, inventory, scores, xids
-from hami.agent.health import Health
-from hami.agent.inventory import Inventory
-from hami.agent.node_config import NodeConfig
+from hami.agent.cards import health_watch, inventory, scores, xids
+from hami.agent.cards.health import Health
+from hami.agent.cards.inventory import Inventory
+from hami.agent.cards.node_config import NodeConfig
 from hami.agent.settings import Settings
 from hami.node.cards import Card, Problem
 from hami.node.nvml import Nvml, NvmlError

@@ -14,10 +14,10 @@ import enum
 from collections.abc import Mapping
 from pathlib import Path
 
-from hami.agent import checkpoint_sum
 from hami.agent.errors import AgentError
-from hami.agent.kubelet_api import Allocation
-from hami.agent.messages import MessageError
+from hami.agent.kubelet import checkpoint_sum
+from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.messages import MessageError
 from hami.node import layout
 from hami.wire import codec, errors
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hami.agent.messages import Shape
+from hami.agent.kubelet.messages import Shape
 
 # Before grpc is loaded. Else it writes lines of its own into our log whenever a peer goes away.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hami.agent import calls, kubelet_api
 from hami.agent.errors import AgentError
-from hami.agent.messages import Message
+from hami.agent.kubelet import calls, kubelet_api
+from hami.agent.kubelet.messages import Message
 from hami.wire import codec, errors
 
 #: Where runtimes have their sockets: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s.

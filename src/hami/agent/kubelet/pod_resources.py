@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hami.agent import calls, kubelet_api
 from hami.agent.errors import AgentError
-from hami.agent.messages import Message
+from hami.agent.kubelet import calls, kubelet_api
+from hami.agent.kubelet.messages import Message
 
 #: Seconds. A container's start waits for it, and it is a second opinion only.
 TIMEOUT = 1.0

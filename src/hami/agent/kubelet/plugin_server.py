@@ -13,11 +13,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
-from hami.agent import calls, kubelet_api
-from hami.agent.calls import StatusCode
 from hami.agent.errors import AgentError
-from hami.agent.kubelet_api import Allocation
-from hami.agent.messages import Message
+from hami.agent.kubelet import calls, kubelet_api
+from hami.agent.kubelet.calls import StatusCode
+from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.messages import Message
 
 _log = logging.getLogger(__name__)
 

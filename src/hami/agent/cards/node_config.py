@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
-from hami.agent import node_config_file
+from hami.agent.cards import node_config_file
 from hami.vendors import section, text_file
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.errors import ConfigError

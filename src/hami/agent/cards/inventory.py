@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from hami.agent.node_config import NodeConfig
+from hami.agent.cards.node_config import NodeConfig
 from hami.node.cards import Card, MigDevice, Problem
 from hami.vendors.row import Vendor
 from hami.wire import errors, mig_profile, node_register
