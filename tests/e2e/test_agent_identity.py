@@ -7,8 +7,6 @@ import signal
 import time
 from collections.abc import Iterator
 
-import pytest
-
 from hami.wire import annotation_keys
 from tests.e2e import pods
 from tests.e2e.agent import workloads
@@ -16,6 +14,7 @@ from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every te
 from tests.e2e.agent.installation import LATE, LOCK, Agents
 from tests.e2e.agent.workloads import MIB
 from tests.e2e.fakegpu import image
+from tests.e2e.fakegpu.nodes import GpuNode
 from tests.e2e.install import nodes as registering
 from tests.e2e.install import placing, scheduler_config
 from tests.e2e.kubelet_api import checkpoint
@@ -23,7 +22,6 @@ from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import nodes as nodes_path
 from tests.kubeapi.paths import pods as pods_path
 
-BOTH = pytest.mark.parametrize("where", [LATE, LOCK])
 GATE: Object = {"schedulingGates": [{"name": "hami.test/turn"}]}
 ASKED = ("init", "count", "total 0")
 TIMES = (annotation_keys.ASSIGNED_TIME, annotation_keys.BIND_TIME)
@@ -126,18 +124,17 @@ def test_by_lock_two_pods_allocated_in_another_order_than_they_were_bound(
     assert workloads.answers(client, pod, "main", len(ASKED)) == sees(500)
 
 
-@BOTH
-def test_init_sidecar_and_main_containers_each_have_their_own(
-    agents: Agents, client: Client, namespace: str, where: str
-) -> None:
-    node = agents.nodes[where]
-    memory = {"first": 900, "second": 800, "side": 400, "main": 600, "other": 500}
+MANY = {"first": 900, "second": 800, "side": 400, "main": 600, "other": 500}
+
+
+def many(node: GpuNode) -> Object:
+    """Describe a pod of two init containers, a sidecar and two others, each with its own share."""
     described = {
         name: workloads.container(name, *ASKED, node=node, memory=asked)
-        for name, asked in memory.items()
+        for name, asked in MANY.items()
     }
-    body = workloads.pod(
-        "many",
+    return workloads.pod(
+        f"many-{node.name}",
         described["main"],
         described["other"],
         node=node,
@@ -147,30 +144,35 @@ def test_init_sidecar_and_main_containers_each_have_their_own(
             described["side"] | {"restartPolicy": "Always"},
         ],
     )
-    (made,) = pods.create(client, namespace, body)
-    pod = pods.await_phase(client, namespace, "many")
-    for name, asked in memory.items():
-        assert workloads.answers(client, pod, name, len(ASKED)) == sees(asked), name
-    granted = [[grant.memory for grant in slot] for slot in workloads.slots(pod)]
-    assert granted == [[asked] for asked in memory.values()]
-
-    # kubelet gave ids of those that ended to those that came after.
-    path = agents.nodes[where].path(str(checkpoint.PATH))
-    uid = made["metadata"]["uid"]
-    held = [entry for entry in checkpoint.read(path).entries if entry.pod_uid == uid]
-    assert len({entry.container for entry in held}) == len(memory)
-    assert len(frozenset().union(*(entry.device_ids for entry in held))) < len(memory)
 
 
-@BOTH
-def test_an_image_that_wants_all_cards_sees_its_share_only(
-    agents: Agents, client: Client, namespace: str, where: str
+def test_init_sidecar_and_main_containers_each_have_their_own(
+    agents: Agents, client: Client, namespace: str
 ) -> None:
-    node = agents.nodes[where]
-    main = workloads.container("main", *ASKED, node=node, memory=300, image=image.WANTS_ALL)
-    pods.create(client, namespace, workloads.pod("greedy", main, node=node))
-    pod = pods.await_phase(client, namespace, "greedy")
-    assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
+    pods.create(client, namespace, *map(many, agents.nodes.values()))
+    for where, node in agents.nodes.items():
+        pod = pods.await_phase(client, namespace, f"many-{where}")
+        for name, asked in MANY.items():
+            assert workloads.answers(client, pod, name, len(ASKED)) == sees(asked), name
+        granted = [[grant.memory for grant in slot] for slot in workloads.slots(pod)]
+        assert granted == [[asked] for asked in MANY.values()]
+
+        # kubelet gave ids of those that ended to those that came after.
+        entries = checkpoint.read(node.path(str(checkpoint.PATH))).entries
+        held = [entry for entry in entries if entry.pod_uid == pod["metadata"]["uid"]]
+        assert {entry.container for entry in held} == set(MANY)
+        assert len(frozenset().union(*(entry.device_ids for entry in held))) < len(MANY)
+
+
+def test_an_image_that_wants_all_cards_sees_its_share_only(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    for where, node in agents.nodes.items():
+        main = workloads.container("main", *ASKED, node=node, memory=300, image=image.WANTS_ALL)
+        pods.create(client, namespace, workloads.pod(f"greedy-{where}", main, node=node))
+    for where in agents.nodes:
+        pod = pods.await_phase(client, namespace, f"greedy-{where}")
+        assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
 
 
 def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(

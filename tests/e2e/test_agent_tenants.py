@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -38,7 +39,7 @@ MOST = 120 * MIB
 
 INSIDE = {
     "cut off": f": > {STATE}",
-    "grown to 1 TiB": f"busybox truncate -s 1T {STATE}",
+    "grown to 1 TiB": f"busybox dd if=/dev/null of={STATE} bs=1048576 seek=1048576",
     "garbage": f"busybox dd if=/dev/urandom of={STATE} bs=4096 count=64 conv=notrunc",
     "garbage behind the head": (
         f"busybox dd if=/dev/urandom of={STATE} bs=256 seek=1 count=1000 conv=notrunc"
@@ -52,7 +53,7 @@ class Scraper:
     """Asks agent and monitor all the time, and looks for what must always be there."""
 
     def __init__(self, agents: Agents, node: str, check: Callable[[str], None]) -> None:
-        self._ask = lambda name: agents.metrics(node, name)
+        self._agents, self._node = agents, node
         self._check = check
         self._ended = threading.Event()
         self._failure: BaseException | None = None
@@ -65,7 +66,7 @@ class Scraper:
             "more scrapes", lambda: len(self.took) >= wanted or self._failure is not None, SOON_S
         )
 
-    def __enter__(self) -> Scraper:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -79,9 +80,9 @@ class Scraper:
         try:
             while not self._ended.wait(0.05):
                 begin = time.monotonic()
-                self._check(self._ask(MONITOR))
+                self._check(self._agents.metrics(self._node, MONITOR))
                 self.took.append(time.monotonic() - begin)
-                self._ask(AGENT)
+                self._agents.metrics(self._node, AGENT)
         except BaseException as error:  # noqa: BLE001 (the root of a thread: raised at the end)
             self._failure = error
 
@@ -161,8 +162,8 @@ def test_tricks_with_shared_files_harm_nobody_else(
         # HAMi gives whole folders to containers; where it was before us, they are read as well.
         hamis.mkdir(parents=True)
         try:
-            for make in (symlink, endless, os.mkfifo, Path.touch, garbage, huge):
-                make(hamis / "region.cache")
+            for plant in (symlink, endless, os.mkfifo, garbage, huge):
+                plant(hamis / "region.cache")
                 scraper.await_more()
                 (hamis / "region.cache").unlink()
         finally:

@@ -10,4 +10,4 @@ from hami.cli import agent_flags, flags, processes
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
     resolved = flags.resolve(agent_flags.TABLE, arguments, os.environ, prog=prog)
-    return processes.run("hami.agent.process", resolved)
+    return processes.run("hami.agent.process", resolved, fast=False)

@@ -10,4 +10,4 @@ from hami.cli import flags, monitor_flags, processes
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
     resolved = flags.resolve(monitor_flags.TABLE, arguments, os.environ, prog=prog)
-    return processes.run("hami.monitor.process", resolved)
+    return processes.run("hami.monitor.process", resolved, fast=False)

@@ -36,26 +36,29 @@ _MISCONFIGURED = (
 _PREVENTED = (kube_errors.KubeError, OSError)
 
 
-def run(module: str, resolved: Resolved[Any]) -> int:
-    """Run `module.run(settings)` until SIGTERM or SIGINT; 0 after a clean stop."""
+def run(module: str, resolved: Resolved[Any], *, fast: bool = True) -> int:
+    """Run `module.run(settings)` until SIGTERM or SIGINT; 0 after a clean stop.
+
+    `fast`: on uvloop, for many requests. Otherwise on asyncio's own loop, which is 2 MiB smaller.
+    """
     settings, warnings = resolved.settings, resolved.warnings
     logs.set_up(level="debug" if settings.debug else "info", stream=sys.stderr, format="json")
     for warning in warnings:
         _log.warning("a setting has no effect", extra={"detail": warning})
     _log.info("settings", extra={"settings": msgspec.structs.asdict(settings)})
     try:
-        _serve(module, settings)
+        _serve(module, settings, fast=fast)
     except (*_MISCONFIGURED, *_PREVENTED, ExceptionGroup) as error:
         _log.debug("stopped by an error", exc_info=error)
         raise _for_the_user(error) from error
     return 0
 
 
-def _serve(module: str, settings: msgspec.Struct) -> None:
+def _serve(module: str, settings: msgspec.Struct, *, fast: bool) -> None:
     process: Any = importlib.import_module(module)
-    uvloop: Any = importlib.import_module("uvloop")
+    loops: Any = importlib.import_module("uvloop" if fast else "asyncio")
     running: Coroutine[Any, Any, None] = process.run(settings)
-    uvloop.run(running)
+    loops.run(running)
 
 
 def _for_the_user(error: BaseException) -> BaseException:

@@ -73,9 +73,11 @@ class Agents:
         return self.release.client
 
     def pod(self, node: str) -> Object:
-        """Give the pod on a node, as the API has it now."""
-        (one,) = (pod for pod in self.release.pods(COMPONENT) if _is_on(pod, node))
-        return one
+        """Give the pod on a node, as the API has it now; LookupError while there is none."""
+        found = [pod for pod in self.release.pods(COMPONENT) if _is_on(pod, node)]
+        if len(found) != 1:
+            raise LookupError(f"{node} has {len(found)} agents")
+        return found[0]
 
     def restarts(self, node: str) -> dict[str, int]:
         return {
@@ -97,10 +99,13 @@ class Agents:
         return min(int(pid) for pid in (group / "cgroup.procs").read_text().split())
 
     def memory(self, node: str, container: str) -> int:
-        """Give the bytes that a container's process has in memory."""
+        """Give the bytes that a container's process has in memory.
+
+        Without what it shares: that is the stand-in driver's own file, which no real one has.
+        """
         status = Path(f"/proc/{self.pid(node, container)}/status").read_text()
-        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) * 1024
+        kinds = dict(line.split(":", 1) for line in status.splitlines())
+        return sum(int(kinds[kind].split()[0]) for kind in ("RssAnon", "RssFile")) * 1024
 
     def kill(self, node: str, container: str = AGENT) -> None:
         os.kill(self.pid(node, container), signal.SIGKILL)

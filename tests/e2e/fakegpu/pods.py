@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tests.e2e import pods
@@ -57,23 +58,29 @@ def volumes(node: GpuNode) -> dict[str, Any]:
 
 def bind(client: Client, pod: Object, node: GpuNode) -> None:
     """Bind a created pod, with the grants that its containers ask for, as hami does."""
-    meta = pod["metadata"]
     slots = [
         f"{node.card.uuid},NVIDIA,{memory},0:" if memory else ""
         for memory in map(_memory, pod["spec"]["containers"])
     ]
+    bind_with(
+        client,
+        pod,
+        node.name,
+        {
+            pod_annotations.NODE: node.name,
+            pod_annotations.ALLOCATED: "".join(f"{slot};" for slot in slots),
+        },
+    )
+
+
+def bind_with(client: Client, pod: Object, node: str, annotations: Mapping[str, str]) -> None:
+    """Bind a created pod, whatever the annotations say."""
+    meta = pod["metadata"]
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
-        "metadata": {
-            "name": meta["name"],
-            "uid": meta["uid"],
-            "annotations": {
-                pod_annotations.NODE: node.name,
-                pod_annotations.ALLOCATED: "".join(f"{slot};" for slot in slots),
-            },
-        },
-        "target": {"kind": "Node", "name": node.name},
+        "metadata": {"name": meta["name"], "uid": meta["uid"], "annotations": dict(annotations)},
+        "target": {"kind": "Node", "name": node},
     }
     client.create(pods_path(meta["namespace"], meta["name"], "binding"), binding)
 
