@@ -1,233 +1,305 @@
-"""What a tenant can do to the files that he shares with us, and processes that go around us."""
+"""Tricks of a tenant: his accounts spoiled while they are read, and work past the limiter."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import random
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
 
 import pytest
 
+from hami.wire import region_layout
 from tests.e2e import pods
-from tests.e2e.agent import workloads
-from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
+from tests.e2e.agent import node_side, scraping, workloads
+from tests.e2e.agent.fixtures import _told  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import AGENT, LATE, LOCK, MONITOR, Agents
+from tests.e2e.agent.scraping import Scraper
+from tests.e2e.agent.tolerating import _audited, tolerated  # noqa: F401 (for every test)
 from tests.e2e.agent.workloads import CONTEXT, MIB
-from tests.e2e.auditor import layouts, tokens
-from tests.e2e.auditor.evidence import Held
-from tests.e2e.auditor.layouts import HAMI
-from tests.e2e.auditor.reading import NodeReader
+from tests.e2e.auditor.findings import Kind
 from tests.e2e.fakegpu import image
-from tests.e2e.install import installing
+from tests.e2e.fakegpu import pods as gpu_pods
+from tests.e2e.fakegpu.nodes import GpuNode
 from tests.kubeapi.client import Client, Object, wait_for
 
-STATE = "/usr/local/vgpu/state"
-USED = "hami_vgpu_memory_used_bytes"
-UNMANAGED = "hami_gpu_unmanaged_memory_bytes"
-TAKEN = 300
+LIMIT = 1024
+TAKEN = 256
+MOST_MEMORY = 120 * MIB
+"""Of agent and monitor together."""
 SOON_S = 60
-AIM_S = 10
-SCRAPES = 5
-"""At least so many with each trick."""
-MOST = 120 * MIB
-"""What agent and monitor may have in memory together."""
+PAGES = 5
+TERABYTE = 2**40
+STATE = "/usr/local/vgpu/state"
+USED, ALLOWED = "hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes"
+OVER, UNMANAGED = "hami_vgpu_over_limit_bytes", "hami_gpu_unmanaged_memory_bytes"
+REASONS = ("UnmanagedGPUProcess", "VGPUOverLimit")
+UNREADABLE = "hami_monitor_unreadable_regions_total"
 
-INSIDE = {
-    "cut off": f": > {STATE}",
-    "grown to 1 TiB": f"busybox dd if=/dev/null of={STATE} bs=1048576 seek=1048576",
-    "garbage": f"busybox dd if=/dev/urandom of={STATE} bs=4096 count=64 conv=notrunc",
-    "garbage behind the head": (
-        f"busybox dd if=/dev/urandom of={STATE} bs=256 seek=1 count=1000 conv=notrunc"
-    ),
-    "filled up": f"busybox dd if=/dev/urandom of={STATE} bs=65536 count=64; true",
-    "read-only": f"busybox chmod 000 {STATE}",
+#: What a container does with its own accounts.
+TRICKS = {
+    "cut off": f"busybox truncate -s 0 {STATE}",
+    "cut in the middle": f"busybox truncate -s 1000 {STATE}",
+    "a terabyte": f"busybox truncate -s {TERABYTE} {STATE}",
+    "back and forth": f"for i in $(busybox seq 60); do busybox truncate -s 100 {STATE}; "
+    f"busybox truncate -s {TERABYTE} {STATE}; done",
+    "noise": f"busybox truncate -s 0 {STATE}; "
+    f"busybox dd if=/dev/urandom of={STATE} bs=1k count=1800",
+    "filled up": f"busybox dd if=/dev/urandom of={STATE} bs=64k count=64; true",
+    "forbidden": f"busybox chmod 000 {STATE}",
 }
 
 
-class Scraper:
-    """Asks agent and monitor all the time, and looks for what must always be there."""
-
-    def __init__(self, agents: Agents, node: str, check: Callable[[str], None]) -> None:
-        self._agents, self._node = agents, node
-        self._check = check
-        self._ended = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self.took: list[float] = []
-
-    def await_more(self) -> None:
-        wanted = len(self.took) + SCRAPES
-        wait_for(
-            "more scrapes", lambda: len(self.took) >= wanted or self._failure is not None, SOON_S
-        )
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(0.05):
-                begin = time.monotonic()
-                self._check(self._agents.metrics(self._node, MONITOR))
-                self.took.append(time.monotonic() - begin)
-                self._agents.metrics(self._node, AGENT)
-        except BaseException as error:  # noqa: BLE001 (the root of a thread: raised at the end)
-            self._failure = error
-
-
-def held(agents: Agents, node: str, pod: Object) -> Held:
-    root = agents.nodes[node].machine.root
-    found = NodeReader(root, layouts.ALL, ask_kubelet=False).read().checkpoint
-    (entry,) = (entry for entry in found if entry.pod_uid == pod["metadata"]["uid"])
-    return entry
-
-
-def taking(agents: Agents, where: str, name: str, **more: object) -> Object:
-    node = agents.nodes[where]
+def _tenant(name: str, node: GpuNode) -> Object:
     commands = ("init", "device 0", f"take alloc a {TAKEN}m")
-    main = workloads.container("main", *commands, node=node, memory=1024)
-    return workloads.pod(name, main | more, node=node)
+    described = workloads.container("main", *commands, node=node, memory=LIMIT)
+    return workloads.pod(name, described, node=node)
 
 
-def shell(agents: Agents, pod: Object, script: str) -> None:
-    meta = pod["metadata"]
-    agents.cluster.kubectl(
-        "-n", meta["namespace"], "exec", meta["name"], "--", "sh", "-c", f"({script}) 2>&1"
+@pytest.mark.parametrize("where", [LATE, LOCK])
+def test_spoiled_accounts_harm_nobody_else(
+    agents: Agents,
+    client: Client,
+    namespace: str,
+    where: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = agents.nodes[where]
+    pods.create(client, namespace, _tenant("honest", node), _tenant("sly", node))
+    honest, sly = (pods.await_phase(client, namespace, name) for name in ("honest", "sly"))
+    right = {USED: CONTEXT + TAKEN * MIB, ALLOWED: LIMIT * MIB}
+    labels = {"namespace": namespace, "container": "main"}
+    wait_for(
+        "the metrics to show both",
+        lambda: all(_shown(agents, where, pod=pod, **labels) == right for pod in ("honest", "sly")),
+        SOON_S,
     )
+    before = agents.restarts(where)
+
+    with Scraper(agents, where) as scraper:
+        for trick in TRICKS.values():
+            node_side.within(agents, sly, trick)
+            scraper.more(PAGES)
+        state = node_side.state_file(node, sly)
+        with _living_garbage(state):
+            scraper.more(PAGES)
+        for replace in _replacements(node, honest).values():
+            _remove(state)
+            replace(state)
+            scraper.more(PAGES)
+            # What is not known is left out: nobody else's numbers stand there.
+            assert scraping.samples(scraper.pages[-1], USED, pod="sly", **labels) == []
+        with _hamis_folder(node, sly) as region:
+            for plant in _replacements(node, honest).values():
+                plant(region)
+                scraper.more(PAGES)
+                _remove(region)
+
+    assert scraper.errors == []
+    assert list(scraper.differing(right, pod="honest", **labels)) == []
+    assert agents.restarts(where) == before
+    reasons = {one.labels["reason"] for one in scraping.samples(scraper.pages[-1], UNREADABLE)}
+    assert {"truncated", "content", "no_file"} <= reasons
+    # Who played tricks ends like everybody else, and others start as before.
+    gpu_pods.remove(client, sly)
+    pods.create(client, namespace, _tenant("next", node))
+    pods.await_phase(client, namespace, "next")
+    said = workloads.ask(agents, honest, "init", "device 0", "take alloc b 64m")
+    assert said[2].startswith("ok")
+
+    memory = {each: agents.memory(where, each) for each in (AGENT, MONITOR)}
+    with capsys.disabled():
+        print(  # noqa: T201 (for the reader)
+            f"\n{where}: {len(scraper.pages)} pages; in memory: "
+            + ", ".join(f"{name} {size / MIB:.1f} MiB" for name, size in memory.items())
+        )
+    assert sum(memory.values()) <= MOST_MEMORY
+
+
+def _shown(agents: Agents, node: str, **labels: str) -> dict[str, float]:
+    found = scraping.values(agents.metrics(node), **labels)
+    return {name: found[name] for name in (USED, ALLOWED)}
+
+
+def _replacements(node: GpuNode, other: Object) -> Mapping[str, Callable[[Path], None]]:
+    """Give what may stand in the place of a state file, if somebody got that far."""
+    others = "/" + str(node_side.state_file(node, other).relative_to(node.machine.root))
+    return {
+        "nothing": lambda path: None,
+        "a link to another's": lambda path: path.symlink_to(others),
+        "a link to nothing": lambda path: path.symlink_to("/nowhere"),
+        "a link to what never ends": lambda path: path.symlink_to("/dev/zero"),
+        "a pipe": os.mkfifo,
+        "a folder": Path.mkdir,
+        "noise": _fill,
+        "a terabyte": _grow,
+    }
+
+
+def _fill(path: Path) -> None:
+    path.write_bytes(os.urandom(MIB // 16))
+
+
+def _grow(path: Path) -> None:
+    path.touch()
+    os.truncate(path, TERABYTE)
 
 
 @contextlib.contextmanager
-def replaced(path: Path, make: Callable[[Path], None]) -> Iterator[None]:
-    """Put something else in a file's place, as whoever owns the folder can."""
-    aside = path.with_name("aside")
-    path.rename(aside)
+def _hamis_folder(node: GpuNode, pod: Object) -> Iterator[Path]:
+    """Give the place of a region as HAMi's plugin made it, where it was on the node before us.
+
+    Its containers have the whole folder, and may put there what they like.
+    """
+    folder = node.path(f"/usr/local/vgpu/containers/{pod['metadata']['uid']}_main")
+    folder.mkdir()
     try:
-        make(path)
-        yield
+        yield folder / "region.cache"
     finally:
-        path.unlink()
-        aside.rename(path)
+        shutil.rmtree(folder)
 
 
-def symlink(path: Path) -> None:
-    path.symlink_to("/etc/passwd")
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+@contextlib.contextmanager
+def _living_garbage(path: Path) -> Iterator[None]:
+    """Fill a state with numbers beyond all measure, and hold every slot as a living process does.
 
-
-@pytest.mark.parametrize("where", [LATE, LOCK])
-def test_tricks_with_shared_files_harm_nobody_else(
-    agents: Agents,
-    client: Client,
-    namespace: str,
-    where: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pods.create(client, namespace, *(taking(agents, where, each) for each in ("sly", "honest")))
-    pod = {each: pods.await_phase(client, namespace, each) for each in ("sly", "honest")}
-    for each in pod.values():
-        assert workloads.answers(client, each, "main", 3)[2].startswith("ok ")
-    before = agents.restarts(where)
-    honest = {"namespace": namespace, "pod": "honest"}
-
-    def check(text: str) -> None:
-        assert installing._sum(text, USED, honest) == CONTEXT + TAKEN * MIB
-
-    wait_for("its use to be known", lambda: agents.metric(where, USED, **honest), SOON_S)
-    (token,) = tokens.of_entry(held(agents, where, pod["sly"]), HAMI)
-    node = agents.nodes[where]
-    state = node.path(f"{HAMI.states}/{token}/state")
-    hamis = node.path(f"/usr/local/vgpu/containers/{pod['sly']['metadata']['uid']}_main")
-    with Scraper(agents, where, check) as scraper:
-        for script in INSIDE.values():
-            shell(agents, pod["sly"], script)
-            scraper.await_more()
-        for make in (symlink, endless, os.mkfifo):
-            with replaced(state, make):
-                scraper.await_more()
-        # HAMi gives whole folders to containers; where it was before us, they are read as well.
-        hamis.mkdir(parents=True)
-        try:
-            for plant in (symlink, endless, os.mkfifo, garbage, huge):
-                plant(hamis / "region.cache")
-                scraper.await_more()
-                (hamis / "region.cache").unlink()
-        finally:
-            shutil.rmtree(hamis)
-    assert agents.restarts(where) == before
-    assert sum(_resident(agents, where, capsys, scraper).values()) <= MOST
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(os.urandom(1 << 20))
-
-
-def huge(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 1 << 40)
-
-
-def _resident(
-    agents: Agents, where: str, capsys: pytest.CaptureFixture[str], scraper: Scraper
-) -> dict[str, int]:
-    sizes = {name: agents.memory(where, name) for name in (AGENT, MONITOR)}
-    shown = ", ".join(f"{name} {size / MIB:.1f} MiB" for name, size in sizes.items())
-    with capsys.disabled():
-        print(  # noqa: T201 (for the reader)
-            f"\n{where}: {len(scraper.took)} scrapes, the longest {max(scraper.took) * 1000:.0f} "
-            f"ms; resident: {shown}, together {sum(sizes.values()) / MIB:.1f} MiB (<= 120)"
-        )
-    return sizes
-
-
-@pytest.mark.parametrize("where", [LATE, LOCK])
-def test_a_process_that_goes_around_the_preload_is_reported(
-    agents: Agents,
-    client: Client,
-    namespace: str,
-    where: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """It has a linker that does not look into /etc/ld.so.preload."""
-    script = (
-        f"{{ printf '%s\\n' init 'device 0' 'take alloc a {TAKEN}m'; exec sleep 100000; }} | "
-        f"{image.UNWATCHED} {image.PROBE}"
+    The same file as in the container: any process there could do it.
+    """
+    head = region_layout.STATE_HEAD.pack(
+        magic=region_layout.STATE_MAGIC,
+        version=region_layout.STATE_VERSION,
+        size=region_layout.STATE_SIZE,
+        device_count=2**32 - 1,
+        slots_used=2**32 - 1,
     )
-    described = taking(agents, where, "around", command=["sh", "-c", script])
-    pods.create(client, namespace, described)
-    pod = pods.await_phase(client, namespace, "around")
-    said = workloads.answers(client, pod, "main", 3)
+    with path.open("r+b") as file:
+        file.truncate(region_layout.STATE_SIZE)
+        file.write(head + random.Random(8).randbytes(region_layout.STATE_SIZE - len(head)))
+        file.flush()
+        for slot in range(region_layout.MAX_SLOTS):
+            with contextlib.suppress(BlockingIOError):  # the tenant's own process has it
+                place = region_layout.LOCK_BASE + slot
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        yield
+
+
+# Around the limiter.
+
+#: Ways to start a program without what is preloaded; none takes any rights.
+AROUND = {
+    # A user namespace of its own lets it mount something over the preload.
+    "hides": (
+        "exec busybox unshare -Urm sh -c '"
+        "busybox mount --bind /dev/null /etc/ld.so.preload && "
+        '{ printf "%s\\n" "$@"; exec sleep 100000; } | probe\' sh "$@"'
+    ),
+    # A linker of its own looks for it elsewhere.
+    "relinks": (
+        '{ printf "%s\\n" "$@"; exec sleep 100000; } | ' + f"{image.UNWATCHED} {image.PROBE}"
+    ),
+}
+
+
+@pytest.mark.parametrize("where", [LATE, LOCK])
+def test_a_process_without_the_preload_is_reported(
+    agents: Agents,
+    namespace: str,
+    where: str,
+    tolerated: set[Kind],  # noqa: F811 (the fixture)
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tolerated.add(Kind.DRIVER_LIMIT)  # that is what it does
+    client, node = agents.client, agents.nodes[where]
+
+    def taking(name: str, size: int) -> Object:
+        asked = ("init", "device 0", f"take alloc a {size}m")
+        return workloads.container(name, *asked, node=node, memory=LIMIT)
+
+    described = [taking(name, 2 * LIMIT) for name in AROUND]
+    for each in described:
+        each["command"][2] = AROUND[each["name"]]
+    body = workloads.pod("three", taking("honest", TAKEN), *described, node=node)
+    pods.create(client, namespace, body)
+    pod = pods.await_phase(client, namespace, "three")
+    for name in AROUND:
+        said = workloads.answers(client, pod, name, 3)
+        assert said[2].startswith("ok"), said
     begin = time.monotonic()
-    assert said[2].startswith("ok ")
-    labels = {"namespace": namespace, "pod": "around", "container": "main"}
-    wait_for(
-        "the metric to show it",
-        lambda: agents.metric(where, UNMANAGED, **labels) == CONTEXT + TAKEN * MIB,
-        SOON_S,
-    )
-    shown = time.monotonic() - begin
+    taken = CONTEXT + 2 * LIMIT * MIB
+    over = dict.fromkeys(AROUND, taken - LIMIT * MIB) | {"honest": 0}
+    expected = {UNMANAGED: dict.fromkeys(AROUND, taken), OVER: over}
 
-    def told() -> bool:
-        found = workloads.events(client, namespace, "around")
-        return any(event["reason"] == "UnmanagedGPUProcess" for event in found)
+    def shown() -> dict[str, dict[str, float]]:
+        page, labels = agents.metrics(where), {"namespace": namespace, "pod": "three"}
+        found = {name: scraping.samples(page, name, **labels) for name in expected}
+        return {
+            name: {one.labels["container"]: one.value for one in each}
+            for name, each in found.items()
+        }
 
-    wait_for("an event", told, SOON_S)
+    wait_for("the metrics to tell", lambda: shown() == expected, SOON_S)
+    metric = time.monotonic() - begin
+    wanted = {(reason, name) for reason in REASONS for name in AROUND}
+    wait_for("the events to tell", lambda: _events(client, namespace) == wanted, SOON_S)
+    event = time.monotonic() - begin
     with capsys.disabled():
         print(  # noqa: T201 (for the reader; it decides nothing)
-            f"\n{where}: a process without the preload is in the metrics after {shown:.1f} s, "
-            f"in an event after {time.monotonic() - begin:.1f} s (aim {AIM_S})"
+            f"\n{where}: processes without the preload were in the metrics after {metric:.1f} s, "
+            f"in the events after {event:.1f} s"
         )
+
+
+def _events(client: Client, namespace: str) -> set[tuple[str, str]]:
+    """Give which events named which container."""
+    return {
+        (event["reason"], name)
+        for event in workloads.events(client, namespace, "three")
+        for name in (*AROUND, "honest")
+        if event["reason"] in REASONS and f"container {name} " in event["message"]
+    }
+
+
+def test_a_process_of_the_node_itself_is_reported(agents: Agents, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        pids = {}
+        for where, node in agents.nodes.items():
+            assert _unmanaged(agents, node) == 0
+            process = stack.enter_context(node.reader(tmp_path / where))
+            process.start()
+            process.do(f"take alloc a {TAKEN}m")
+            pids[where] = process.number("pid")
+        for where, node in agents.nodes.items():
+            _await_unmanaged(agents, node, CONTEXT + TAKEN * MIB)
+            _await_told(agents.client, node, f"process {pids[where]} of")
+    for node in agents.nodes.values():
+        _await_unmanaged(agents, node, 0)
+
+
+def _unmanaged(agents: Agents, node: GpuNode) -> float:
+    """Give what processes of no pod have of the first card."""
+    labels = {"device_uuid": node.card.uuid, "namespace": "", "pod": "", "container": ""}
+    (one,) = scraping.samples(agents.metrics(node.name), UNMANAGED, **labels)
+    return one.value
+
+
+def _await_unmanaged(agents: Agents, node: GpuNode, size: int) -> None:
+    wait_for(f"{size} bytes to be shown", lambda: _unmanaged(agents, node) == size, SOON_S)
+
+
+def _await_told(client: Client, node: GpuNode, words: str) -> None:
+    def told() -> bool:
+        messages = node_side.told(client, node.name, "UnmanagedGPUProcess")
+        return any(words in text and node.card.uuid in text for text in messages)
+
+    wait_for("an event of the node to tell", told, SOON_S)

@@ -151,6 +151,7 @@ class Adopting:
 
     async def tidy(self) -> None:
         """Take in whom the ledger does not know; remove what belongs to nobody."""
+        self._shares.ledger.look_again()
         await self.adopt()
         self._clear_strays()
 

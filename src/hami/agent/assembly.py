@@ -202,6 +202,7 @@ class Agent:
             instruments=self.instruments,
         )
         self.link = KubeletLink(self.layout, self.plugin, _socket(resource))
+        self.instruments.damaged.set_function(lambda: len(self.ledger.damaged))
         self.instruments.registered.labels(resource).set_function(
             lambda: float(self.link.registered)
         )
@@ -247,7 +248,6 @@ class Agent:
         told.cards.labels("healthy").set(sum(healthy))
         told.cards.labels("unhealthy").set(len(healthy) - sum(healthy))
         told.pods.set(len(self.ledger.records()))
-        told.damaged.set(len(self.ledger.damaged))
 
     async def _sweep(self) -> bool:
         return await self.sweeper.sweep()

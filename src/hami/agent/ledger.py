@@ -121,6 +121,12 @@ class Ledger:
         self.damaged.pop(new.uid, None)
         self._know(new)
 
+    def look_again(self) -> None:
+        """Take note of unreadable files that somebody has taken away."""
+        for uid in list(self.damaged):
+            if not os.path.lexists(self._layout.ledger / f"{uid}{_SUFFIX}"):
+                self.damaged.pop(uid, None)
+
     def remove(self, uid: str) -> None:
         """Forget a pod; what cannot be read is not removed."""
         if uid not in self._records:

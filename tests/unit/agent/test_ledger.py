@@ -310,3 +310,14 @@ def test_used_slots_are_the_most_at_one_time(node: NodeLayout) -> None:
     ledger = loaded(node, FIRST, pod)
     assert ledger.used_slots() == {"A": 2, "B": 1}
     assert ledger.used_slots(init_done={"uid-3"}) == {"A": 2, "B": 0}
+
+
+def test_a_damaged_record_that_somebody_took_away_is_none(node: NodeLayout) -> None:
+    node.ledger.mkdir(parents=True)
+    for uid in ("uid-1", "uid-2"):
+        node.record(uid).write_bytes(b"{")
+    ledger = Ledger(node)
+    ledger.load()
+    node.record("uid-1").unlink()
+    ledger.look_again()
+    assert list(ledger.damaged) == ["uid-2"]
