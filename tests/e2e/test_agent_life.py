@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import time
 
+import msgspec
 import pytest
 
+from hami.wire import region
 from tests.e2e import pods
 from tests.e2e.agent import workloads
 from tests.e2e.agent.fixtures import _audited, _told, sources  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import LATE, LOCK, Agents
 from tests.e2e.agent.workloads import CONTEXT, MIB, OUT_OF_MEMORY
+from tests.e2e.auditor.findings import Kind
+from tests.e2e.auditor.layouts import HAMI
 from tests.e2e.chart import asking
 from tests.e2e.fakegpu import pods as gpu_pods
 from tests.e2e.install import audit
@@ -78,6 +82,32 @@ def test_a_pods_life(
         )
     gpu_pods.remove(client, pod)
     wait_for("its series to end", lambda: shown() == {USED: 0, ALLOWED: 0}, SOON_S)
+
+
+def test_the_auditor_compares_the_policy_with_the_grant(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    node = agents.nodes[LATE]
+    described = workloads.container("main", *COMMANDS, node=node, memory=LIMIT)
+    pods.create(client, namespace, workloads.pod("judged", described, node=node))
+    pod = pods.await_phase(client, namespace, "judged")
+    workloads.answers(client, pod, "main", len(COMMANDS))
+    (token,) = workloads.tokens(agents, pod)
+    ((grant,),) = workloads.slots(pod)
+    state = region.decode_state(node.path(f"{HAMI.states}/{token}/state").read_bytes())
+    (device,) = state.devices
+    assert (device.uuid, device.limit) == (grant.card, LIMIT * MIB)
+    assert device.refused > 0
+
+    path = node.path(f"{HAMI.tokens}/{token}/{HAMI.policy_file}")
+    right = region.decode_policy(path.read_bytes())
+    (card,) = right.devices
+    twice = msgspec.structs.replace(card, memory_limit=2 * card.memory_limit)
+    judge = sources(agents, quiet=False)
+    assert judge.settle() == []
+    path.write_bytes(region.encode_policy(msgspec.structs.replace(right, devices=(twice,))))
+    assert {finding.kind for finding in judge.settle()} == {Kind.POLICY_LIMITS}
+    path.write_bytes(region.encode_policy(right))
 
 
 def _said(agents: Agents, node: str, message: str, since: float) -> float:

@@ -13,8 +13,10 @@ from typing import Any
 
 from tests.e2e import pods
 from tests.e2e.agent.installation import Agents
-from tests.e2e.auditor import pod_annotations
+from tests.e2e.auditor import layouts, pod_annotations
 from tests.e2e.auditor.pod_annotations import Slots
+from tests.e2e.auditor.reading import NodeReader
+from tests.e2e.auditor.tokens import of_entry
 from tests.e2e.cluster import cgroups
 from tests.e2e.fakegpu import pods as gpu_pods
 from tests.e2e.fakegpu.nodes import GpuNode
@@ -62,6 +64,14 @@ def slots(pod: Object) -> Slots:
     """Read what each container was granted."""
     written = pod["metadata"]["annotations"][pod_annotations.ALLOCATED]
     return pod_annotations.device_list(pod_annotations.ALLOCATED, written)
+
+
+def tokens(agents: Agents, pod: Object) -> set[str]:
+    """Name the tokens of a pod's containers, as kubelet's checkpoint has them."""
+    root = agents.nodes[pod["spec"]["nodeName"]].machine.root
+    held = NodeReader(root, layouts.ALL, ask_kubelet=False).read().checkpoint
+    mine = (entry for entry in held if entry.pod_uid == pod["metadata"]["uid"])
+    return {token for entry in mine for token in of_entry(entry, layouts.HAMI)}
 
 
 def ask(agents: Agents, pod: Object, *commands: str, container: str = "main") -> list[str]:

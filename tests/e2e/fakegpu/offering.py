@@ -1,4 +1,4 @@
-"""What stands in for the node agent until there is one: cards are offered and registered.
+"""Cards that are offered and registered without anything of hami's, for tests of the driver alone.
 
 kubelet hears of the first card of each node from a plugin, the API of all of them by annotations:
 that is how the auditor knows them, and how a scheduler would.
@@ -23,15 +23,15 @@ OFFERED_S = 60
 
 
 @contextlib.contextmanager
-def offered(cluster: Cluster, nodes: Mapping[str, GpuNode]) -> Iterator[Mapping[str, CardPlugin]]:
-    """Offer the nodes' cards for as long as the block runs; give the plugins by node."""
-    plugins = {name: CardPlugin(node.card.uuid, cdi=node.cdi) for name, node in nodes.items()}
+def offered(cluster: Cluster, nodes: Mapping[str, GpuNode]) -> Iterator[None]:
+    """Offer the nodes' cards for as long as the block runs."""
     with contextlib.ExitStack() as stack:
-        for name, node in nodes.items():
+        for node in nodes.values():
             stack.enter_context(_registered(cluster, node))
-            stack.enter_context(plugin.serving(plugins[name], node.machine, registering.GPU))
+            card = CardPlugin(node.card.uuid, cdi=node.cdi)
+            stack.enter_context(plugin.serving(card, node.machine, registering.GPU))
         _await_offers(cluster, nodes)
-        yield plugins
+        yield
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
 """NVIDIA's device plugin, as far as containers notice it: kubelet asks, a card is the answer.
 
 It offers one card of the node, several times over. With CDI the answer names the card in the node's
-NVIDIA spec; without, it sets NVIDIA_VISIBLE_DEVICES as the plugin does for NVIDIA's own runtime. A
-test that plays hami's agent may put another answer in place of the next one.
+NVIDIA spec; without, it sets NVIDIA_VISIBLE_DEVICES as the plugin does for NVIDIA's own runtime.
 
 It runs in a thread of the tests and registers once: a kubelet that restarts forgets it.
 """
@@ -34,8 +33,6 @@ class CardPlugin:
     def __init__(self, card: str, *, cdi: bool) -> None:
         self._card = card
         self._cdi = cdi
-        self.instead: list[Allocation] = []
-        """Answers to the next containers, first in, first out."""
         self.listed = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -45,7 +42,7 @@ class CardPlugin:
         await self.ended.wait()  # the list never changes
 
     async def allocate(self, requests: Sequence[frozenset[str]]) -> Sequence[Allocation]:
-        return [self.instead.pop(0) if self.instead else self._answer() for _ in requests]
+        return [self._answer() for _ in requests]
 
     async def pre_start(self, device_ids: frozenset[str]) -> None:
         raise NotImplementedError("kubelet was told not to call this")

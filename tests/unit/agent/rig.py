@@ -210,7 +210,7 @@ class Node:
 
     async def seen(self, agent: Agent) -> None:
         """Wait until the agent has seen all that the API server has."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await agent.pods.reflector.wait_version(self.api.store.version)
             await agent.node._reflector.wait_version(self.api.store.version)
 

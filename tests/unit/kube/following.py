@@ -84,7 +84,7 @@ async def quick(seconds: float) -> None:
     await asyncio.sleep(min(seconds, 0.01))
 
 
-async def until(check: Callable[[], object], seconds: float = 10) -> None:
+async def until(check: Callable[[], object], seconds: float = 60) -> None:
     """Wait for something to become true; the bound only catches hangs."""
     async with asyncio.timeout(seconds):
         while not check():
