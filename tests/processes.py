@@ -15,7 +15,7 @@ import pathlib
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 #: Seconds after which somebody hangs.
@@ -79,11 +79,16 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def running(*arguments: str, python: Sequence[str] = ()) -> AsyncIterator[Process]:
-    """Start `hami ARGUMENTS` with nothing of our environment; `python` are Python's own flags."""
+async def running(
+    *arguments: str, python: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> AsyncIterator[Process]:
+    """Start `hami ARGUMENTS` with nothing of our environment but `env`.
+
+    `python` are Python's own flags.
+    """
     made = await asyncio.create_subprocess_exec(
         *(sys.executable, *python, "-m", "hami", *arguments),
-        env={"PATH": os.environ["PATH"], "HOME": "/nowhere"},
+        env={"PATH": os.environ["PATH"], "HOME": "/nowhere", **(env or {})},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

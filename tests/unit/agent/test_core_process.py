@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -47,26 +45,11 @@ class Machine(Node):
         }
         return [f"--{name}={value}" for name, value in values.items()]
 
-    @contextlib.asynccontextmanager
-    async def process(self, **changes: str) -> AsyncIterator[Process]:
-        made = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "hami", "agent", *self.flags(**changes)),
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-                "HOME": "/nowhere",
-                "FAKEGPU_DIR": str(self.root / "cards"),
-            },
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        started = Process(made)
-        try:
-            yield started
-        finally:
-            started.kill()
-            await started.ended()
+    def process(self, **changes: str) -> contextlib.AbstractAsyncContextManager[Process]:
+        # With PYTHONPATH a deliberate error is there, too (tests/mutants).
+        path = os.environ.get("PYTHONPATH", "")
+        env = {"FAKEGPU_DIR": str(self.root / "cards"), "PYTHONPATH": path}
+        return processes.running("agent", *self.flags(**changes), env=env)
 
 
 @pytest.fixture
