@@ -54,7 +54,7 @@ def run_tests(
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *tests],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env={**os.environ, "HAMI_PATIENCE_S": "10", **environment},
         capture_output=True,
         text=True,
         check=False,

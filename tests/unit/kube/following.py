@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -13,6 +14,9 @@ from hami.kube.client import Client
 from hami.kube.reflector import Ignored, Reflector
 from hami.wire import codec, objects
 from tests.scripted_api.server import ScriptedApi
+
+#: Seconds; with a deliberate error in the product most waits are for ever (tests/mutants).
+PATIENCE_S = float(os.environ.get("HAMI_PATIENCE_S", "60"))
 
 
 def pod(name: str, **more: Any) -> dict[str, Any]:
@@ -84,7 +88,7 @@ async def quick(seconds: float) -> None:
     await asyncio.sleep(min(seconds, 0.01))
 
 
-async def until(check: Callable[[], object], seconds: float = 60) -> None:
+async def until(check: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     """Wait for something to become true; the bound only catches hangs."""
     async with asyncio.timeout(seconds):
         while not check():
