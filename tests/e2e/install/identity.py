@@ -18,6 +18,8 @@ from tests.kubeapi.paths import core, group
 
 NAMESPACE = "kube-system"
 ACCOUNT = "hami-scheduler"
+#: Cluster-wide, so not the chart's: Helm takes over nothing that is there already.
+CLUSTER_ROLE = f"test-{ACCOUNT}"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 LEASE = "hami-scheduler"
 TOKEN_S = 24 * 3600
@@ -46,12 +48,17 @@ def grant(client: Client) -> None:
     """Make account, roles and bindings; what is there already stays."""
     meta = {"name": ACCOUNT}
     _create(client, core("serviceaccounts", NAMESPACE), {"metadata": meta})
-    _create(client, group(f"{RBAC}/v1", "clusterroles"), {"metadata": meta, "rules": RULES})
+    wide = {"name": CLUSTER_ROLE}
+    _create(client, group(f"{RBAC}/v1", "clusterroles"), {"metadata": wide, "rules": RULES})
     account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
     _create(
         client,
         group(f"{RBAC}/v1", "clusterrolebindings"),
-        {"metadata": meta, "roleRef": _role("ClusterRole"), "subjects": [account]},
+        {
+            "metadata": wide,
+            "roleRef": _role("ClusterRole", CLUSTER_ROLE),
+            "subjects": [account],
+        },
     )
     _create(
         client, group(f"{RBAC}/v1", "roles", NAMESPACE), {"metadata": meta, "rules": LEASE_RULES}
@@ -60,7 +67,7 @@ def grant(client: Client) -> None:
     _create(
         client,
         group(f"{RBAC}/v1", "rolebindings", NAMESPACE),
-        {"metadata": meta, "roleRef": _role("Role"), "subjects": [scheduler]},
+        {"metadata": meta, "roleRef": _role("Role", ACCOUNT), "subjects": [scheduler]},
     )
 
 
@@ -94,8 +101,8 @@ def keys(cluster: Cluster) -> tuple[bytes, ...]:
     return tuple((key_folder(cluster) / name).read_bytes() for name in ("current", "previous"))
 
 
-def _role(kind: str) -> Object:
-    return {"apiGroup": RBAC, "kind": kind, "name": ACCOUNT}
+def _role(kind: str, name: str) -> Object:
+    return {"apiGroup": RBAC, "kind": kind, "name": name}
 
 
 def _create(client: Client, path: str, body: Object) -> None:
