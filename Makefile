@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help root setup demo test oracle mutants parts e2e gpu bench lint native
+.PHONY: help root setup demo test unit oracle mutants parts e2e gpu bench lint native
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,9 +10,13 @@ help:
 setup: ## make .venv from the hashed requirements
 	@scripts/setup
 
+# JOBS=2 runs the three at once, and shows each when it is done: what CI does.
+JOBS := 1
 test: setup native ## all tests that need neither root nor Go
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) unit oracle mutants
+
+unit: setup native
 	$(PY) -m pytest tests/unit tests/chart tests/native
-	@$(MAKE) --no-print-directory oracle mutants
 
 oracle: setup ## only the 8,000 comparisons with the slow reference filter
 	$(PY) -m pytest tests/oracle
