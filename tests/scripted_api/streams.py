@@ -98,6 +98,8 @@ async def _lines(
             async with asyncio.timeout(min(left, api.bookmark_interval)):
                 await changed.wait()
             continue
+        if any(event.version > since for event in store.history[where.resource]):
+            continue  # it came as the time ran out: a bookmark must not pass over it
         if bookmarks and api.bookmarks and max(since, store.version) > told:
             since = told = max(since, store.version)
             yield "BOOKMARK", _bookmark(where, told)

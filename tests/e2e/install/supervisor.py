@@ -44,8 +44,9 @@ class Supervisor:
             delay = min(2 * delay, timing.LONGEST_RESTART_S)
 
     def _run_once(self, command: list[str]) -> int:
-        program = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        # Noted first: whoever sees the program finds its start in the history.
         self._note("started")
+        program = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         failures = 0
         answered = False
         while True:

@@ -168,5 +168,9 @@ async def test_nothing_is_given_twice_and_everybody_gets_his_own(tmp_path: Path,
                     storm.tokens.pop(gone)
                     await storm.node.seen(storm.agent)
                 storm.check()
+            # And nothing is left of whoever is gone.
+            await until(lambda: len(storm.node.ledger()) == len(storm.started))
+            await storm.agent.adopting.tidy()
+            assert storm.node.prepared() == set(storm.started.values())
         finally:
             await storm.end()
