@@ -1,0 +1,1 @@
+"""The device manager of the kubelet stand-in: plugins, ids, checkpoint, pod resources."""
