@@ -1,0 +1,53 @@
+"""`python -m hami.sandbox.fleet`: simulated nodes until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+
+from hami.kube import access
+from hami.kube.client import Client
+from hami.sandbox import plan
+from hami.sandbox.fleet import nodes, pods
+from hami.serving import logs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m hami.sandbox.fleet", description=__doc__)
+    parser.add_argument("--kubeconfig", required=True)
+    parser.add_argument("--nodes", type=int, required=True, help="how many")
+    parser.add_argument("--cards", default="8xH100", help="of each node, as 8xH100")
+    parser.add_argument("--prefix", default="sim", help="of the nodes' names")
+    asked = parser.parse_args()
+    logs.set_up(level="info", stream=sys.stderr)
+    cards = plan.parse_node(f"{asked.prefix}={asked.cards}").cards
+    asyncio.run(_run(asked.kubeconfig, nodes.rows(asked.prefix, asked.nodes, cards)))
+
+
+async def _run(kubeconfig: str, rows: list[nodes.Row]) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with Client(access.find(kubeconfig), user_agent="hami-sandbox-fleet") as client:
+        work = asyncio.create_task(_work(client, rows))
+        end = asyncio.create_task(stopped.wait())
+        await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
+        for task in (work, end):
+            task.cancel()
+        results = await asyncio.gather(work, end, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+
+
+async def _work(client: Client, rows: list[nodes.Row]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pods.FleetPods(client, {row.name for row in rows}).run())
+        await nodes.write(client, rows)
+
+
+if __name__ == "__main__":
+    main()

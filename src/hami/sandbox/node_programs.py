@@ -1,0 +1,149 @@
+"""One node of a sandbox: its folders, its stand-in cards, and how its three programs are started.
+
+Where a real node has /var/lib/kubelet, /var/run/cdi or /usr/local, this one has folders of its own:
+every path of the agent is a flag. So several nodes live on one machine, and none needs root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from hami.native import libraries
+from hami.sandbox import gpus, programs
+from hami.sandbox.plan import NodePlan
+
+#: What the kubelet stand-in says it is: late binding needs 1.29 or newer.
+KUBELET_VERSION = "v1.36.3"
+
+#: A container that crashes is back soon: people watch a demo.
+_BACK_OFF_S = 1
+
+
+class NodeFolders:
+    """Where everything of a node lies; the names are short, as sockets lie in here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.gpus = root / "gpus"
+        self.kubelet = root / "kubelet"
+        self.containers = root / "containers"
+        self.cri_socket = root / "cri.sock"
+        self.cdi = root / "cdi"
+        self.nvidia_cdi = root / "nvidia-cdi"
+        self.hook = root / "hook"
+        self.state = root / "state"
+        self.run = root / "run"
+        self.driver = root / "driver"
+
+    def make(self, plan: NodePlan) -> list[gpus.Card]:
+        """Make the folders, the cards, and what a node with NVIDIA's driver and toolkit has."""
+        for folder in (self.kubelet, self.containers, self.cdi, self.nvidia_cdi, self.hook):
+            folder.mkdir(parents=True, exist_ok=True)
+        cards = gpus.write_node(self.gpus, plan.cards, name=plan.name, mig=plan.mig)
+        built = libraries.library(f"fakegpu/{gpus.LIBRARIES[0]}").parent
+        place = self.driver / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+        place.mkdir(parents=True, exist_ok=True)
+        for name in gpus.LIBRARIES:
+            link = place / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(built / name)
+        spec = json.dumps(gpus.cdi_spec(self.gpus, built))
+        (self.nvidia_cdi / "nvidia.json").write_text(spec)
+        return cards
+
+
+class SandboxNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that runs."""
+
+    name: str
+    plan: NodePlan
+    folders: NodeFolders
+    cards: tuple[gpus.Card, ...]
+    agent_url: str
+    monitor_url: str
+
+    @property
+    def gpus(self) -> Path:
+        """The folder of the stand-in driver: cards, their users, faults, peaks."""
+        return self.folders.gpus
+
+
+def make(root: Path, plan: NodePlan, *, agent_port: int, monitor_port: int) -> SandboxNode:
+    folders = NodeFolders(root)
+    cards = folders.make(plan)
+    return SandboxNode(
+        name=plan.name,
+        plan=plan,
+        folders=folders,
+        cards=tuple(cards),
+        agent_url=f"http://127.0.0.1:{agent_port}",
+        monitor_url=f"http://127.0.0.1:{monitor_port}",
+    )
+
+
+def kubelet(node: SandboxNode, kubeconfig: Path, log_token: Path) -> list[str]:
+    folders = node.folders
+    labels = ",".join(f"{key}={value}" for key, value in node.plan.labels.items())
+    return programs.python(
+        *("-m", "hami.sandbox.kubelet"),
+        f"--node-name={node.name}",
+        f"--kubeconfig={kubeconfig}",
+        f"--folder={folders.kubelet}",
+        f"--cdi-dirs={folders.cdi}",
+        f"--cri-socket={folders.cri_socket}",
+        f"--runtime-dir={folders.containers}",
+        f"--log-token-file={log_token}",
+        f"--version={KUBELET_VERSION}",
+        f"--backoff-initial={_BACK_OFF_S}",
+        *([f"--labels={labels}"] if labels else []),
+    )
+
+
+def agent(node: SandboxNode, kubeconfig: Path, grant_keys: Path) -> list[str]:
+    folders = node.folders
+    return programs.python(
+        *("-m", "hami", "agent"),
+        f"--node-name={node.name}",
+        f"--kubeconfig={kubeconfig}",
+        f"--kubelet-dir={folders.kubelet}",
+        f"--cdi-dir={folders.cdi}",
+        f"--nvidia-cdi-dirs={folders.nvidia_cdi}",
+        f"--hook-path={folders.hook}",
+        f"--state-dir={folders.state}",
+        f"--run-dir={folders.run}",
+        f"--driver-root={folders.driver}",
+        f"--runtime-endpoint=unix://{folders.cri_socket}",
+        f"--grant-key-dir={grant_keys}",
+        f"--mig-strategy={node.plan.mig_strategy}",
+        f"--metrics-bind-address={_address(node.agent_url)}",
+        "--driver-injection=cdi",
+    )
+
+
+def monitor(node: SandboxNode, kubeconfig: Path) -> list[str]:
+    folders = node.folders
+    return programs.python(
+        *("-m", "hami", "monitor"),
+        f"--node-name={node.name}",
+        f"--kubeconfig={kubeconfig}",
+        f"--hook-path={folders.hook}",
+        f"--state-dir={folders.state}",
+        f"--run-dir={folders.run}",
+        f"--driver-root={folders.driver}",
+        f"--metrics-bind-address={_address(node.monitor_url)}",
+    )
+
+
+def driver_environment(node: SandboxNode) -> Mapping[str, str]:
+    """Return the environment of a program that loads the node's driver."""
+    return programs.environment(FAKEGPU_DIR=os.fspath(node.gpus))
+
+
+def _address(url: str) -> str:
+    return url.removeprefix("http://")
