@@ -1,7 +1,7 @@
 """One node of a sandbox: its folders, its stand-in cards, and how its three programs are started.
 
-Where a real node has /var/lib/kubelet, /var/run/cdi or /usr/local, this one has folders of its own:
-every path of the agent is a flag. So several nodes live on one machine, and none needs root.
+Every path of the agent is a flag, so a node's root can be any folder: several nodes live on one
+machine, and none needs root.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _BACK_OFF_S = 1
 
 
 class NodeFolders:
-    """Where everything of a node lies; the names are short, as sockets lie in here."""
+    """Where everything of a node lies: as on a real one, below a root that is a plain folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.gpus = root / "gpus"
-        self.kubelet = root / "kubelet"
-        self.containers = root / "containers"
-        self.cri_socket = root / "cri.sock"
-        self.cdi = root / "cdi"
-        self.nvidia_cdi = root / "nvidia-cdi"
-        self.hook = root / "hook"
-        self.state = root / "state"
-        self.run = root / "run"
+        self.kubelet = root / "var/lib/kubelet"
+        self.state = root / "var/lib/hami"
+        self.containers = root / "var/lib/containers"
+        self.cdi = root / "var/run/cdi"
+        self.nvidia_cdi = root / "etc/cdi"
+        self.hook = root / "usr/local"
+        self.run = root / "run/hami"
+        self.gpus = root / "run/fakegpu"
+        self.cri_socket = root / "run/cri.sock"
         self.driver = root / "driver"
 
     def make(self, plan: NodePlan) -> list[gpus.Card]:
@@ -47,7 +47,7 @@ class NodeFolders:
             folder.mkdir(parents=True, exist_ok=True)
         cards = gpus.write_node(self.gpus, plan.cards, name=plan.name, mig=plan.mig)
         built = libraries.library(f"fakegpu/{gpus.LIBRARIES[0]}").parent
-        place = self.driver / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+        place = self.driver / f"usr/lib/{platform.machine()}-linux-gnu"
         place.mkdir(parents=True, exist_ok=True)
         for name in gpus.LIBRARIES:
             link = place / name
