@@ -6,11 +6,12 @@ from pathlib import Path
 
 from hami.image.errors import ImageError
 from tests.e2e.parts import cache
+from tests.e2e.parts.clean_room import clean_room_root
 from tests.e2e.parts.client_tools import client_tools
 from tests.e2e.parts.debian_root import debian_root
 from tests.e2e.parts.go_module import go_part
 
-__all__ = ["client_tools", "debian_root", "every_part", "folder", "provide"]
+__all__ = ["clean_room_root", "client_tools", "debian_root", "every_part", "folder", "provide"]
 
 COMMANDS = "k8s.io/kubernetes/cmd"
 CONTAINERD = "github.com/containerd/containerd/v2"
@@ -79,6 +80,7 @@ def every_part() -> tuple[cache.Part, ...]:
         oldest_kube_scheduler(),
         kwok(),
         helm3(),
+        clean_room_root(),
     )
 
 

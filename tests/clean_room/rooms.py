@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.e2e.clean_room import room
+from tests.clean_room import room
 from tests.e2e.cluster import layout
-from tests.e2e.parts import catalogue, clean_room
+from tests.e2e.parts import catalogue
 
 CHECKOUT = "hami"
 #: What says where packages come from, whom to trust, and how long to wait.
@@ -39,7 +39,7 @@ class Room:
     """One user's home and /tmp, which live on from command to command."""
 
     def __init__(self, folder: Path) -> None:
-        self._root = catalogue.provide(clean_room.clean_room_root())
+        self._root = catalogue.provide(catalogue.clean_room_root())
         self._folder = folder
         self.home = folder / "home"
         self.tmp = folder / "tmp"
@@ -51,7 +51,7 @@ class Room:
 
     def command(self, command: Sequence[str], *, user_namespaces: bool) -> list[str]:
         return [
-            *(sys.executable, "-m", "tests.e2e.clean_room.room"),
+            *(sys.executable, "-m", "tests.clean_room.room"),
             *(str(self._root), str(self.home), str(self.tmp)),
             "yes" if user_namespaces else "no",
             *("env", "-C", f"{room.HOME}/{CHECKOUT}", *command),

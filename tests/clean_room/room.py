@@ -1,6 +1,6 @@
 """A machine with only make and Python, entered as an ordinary user for one command.
 
-    python -m tests.e2e.clean_room.room ROOT HOME TMP yes|no COMMAND ...
+    python -m tests.clean_room.room ROOT HOME TMP yes|no COMMAND ...
 
 The command gets mounts, processes, host name and IPC of its own, a read-only root that pivot_root
 puts in place of this machine's, and the user's rights and nothing else: whatever it sees or does is
