@@ -84,7 +84,7 @@ LIBCUDA = Product(
 LIBNVML = Product(
     "fakegpu/libnvidia-ml.so.1", "fakegpu", ("nvml*.c", *_STAND_IN), "nvml.map", shipped=True
 )
-PROBE = Product("probe", "probe", ("*.c",))
+PROBE = Product("probe", "probe", ("*.c",), shipped=True)
 PROBE_LINKED = Product(
     "probe-linked", "probe", ("*.c",), defines=("-DPROBE_LINKED",), linked_to=(LIBCUDA.name,)
 )

@@ -42,6 +42,7 @@ COMMANDS = {
     ),
     ("cleanup",): ("hami.cli.cleanup", "after an uninstall, remove what is left behind"),
     ("image", "build"): ("hami.cli.image_build", "build the image of hami as an archive"),
+    ("demo",): ("hami.cli.demo", "run a cluster on this machine, with examples; no GPU needed"),
     ("explain",): ("hami.cli.explain", "tell why a pod waits, or which cards it got"),
     ("version",): ("hami.cli.version", "print the version"),
 }

@@ -29,7 +29,15 @@ from typing import Self
 from hami.installation import certificates
 from hami.kube import access as kube_access
 from hami.kube.client import Client
-from hami.sandbox import access, mounts, node_programs, ports, programs, readiness
+from hami.sandbox import (
+    access,
+    mounts,
+    node_programs,
+    ports,
+    process_view,
+    programs,
+    readiness,
+)
 from hami.sandbox.containers import isolation
 from hami.sandbox.errors import SandboxError
 from hami.sandbox.node_programs import SandboxNode
@@ -177,7 +185,7 @@ class Sandbox:
             f"--leader-elect-resource-namespace={SYSTEM_NAMESPACE}",
             "--leader-elect=true",
             "--device-config-file=",
-            "--high-priority-namespaces=*",
+            "--high-priority-classes=gpu-urgent",
         )
         config = folder / "kube-scheduler.yaml"
         await self._configure(config, folder / "ca.crt")
@@ -224,6 +232,9 @@ class Sandbox:
             self._say(f"starting node {plan.name}: {_cards(plan.cards)}")
             await self._start_node(node)
         self.nodes = made
+        views = {node.folders.containers: node.folders.proc for node in made.values()}
+        keeping = asyncio.create_task(process_view.keep(process_view.ProcessViews(views)))
+        self._stack.callback(keeping.cancel)
 
     async def _start_node(self, node: SandboxNode) -> None:
         assert self._programs is not None

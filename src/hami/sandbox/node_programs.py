@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class NodeFolders:
         self.run = root / "run/hami"
         self.gpus = root / "run/fakegpu"
         self.cri_socket = root / "run/cri.sock"
+        self.proc = root / "proc"
         self.driver = root / "driver"
 
     def make(self, plan: NodePlan) -> list[gpus.Card]:
@@ -50,9 +52,7 @@ class NodeFolders:
         place = self.driver / f"usr/lib/{platform.machine()}-linux-gnu"
         place.mkdir(parents=True, exist_ok=True)
         for name in gpus.LIBRARIES:
-            link = place / name
-            link.unlink(missing_ok=True)
-            link.symlink_to(built / name)
+            shutil.copyfile(built / name, place / name)  # links are followed below the root only
         spec = json.dumps(gpus.cdi_spec(self.gpus, built))
         (self.nvidia_cdi / "nvidia.json").write_text(spec)
         return cards
@@ -135,6 +135,7 @@ def monitor(node: SandboxNode, kubeconfig: Path) -> list[str]:
         f"--hook-path={folders.hook}",
         f"--state-dir={folders.state}",
         f"--run-dir={folders.run}",
+        f"--proc-dir={folders.proc}",
         f"--driver-root={folders.driver}",
         f"--metrics-bind-address={_address(node.monitor_url)}",
     )

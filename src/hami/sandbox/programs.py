@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hami.sandbox import descendants, leash
+from hami.sandbox.containers import isolation
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ _STEADY_S = 10.0
 _STOP_S = 3.0
 _ORPHANS_S = 5.0
 _SHOWN_LINES = 5
+#: What is meant for the sandbox itself.
+_SWITCHES = (isolation.VARIABLE,)
 
 
 class Program:
@@ -183,7 +186,7 @@ def python(*arguments: str) -> list[str]:
 
 def _environment() -> dict[str, str]:
     """Return what programs get of our own environment: nothing that would change what they do."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONDONTWRITEBYTECODE", *_SWITCHES)
     return {name: os.environ[name] for name in kept if name in os.environ}
 
 

@@ -1,0 +1,245 @@
+"""Deployments: a replica set for each version of the pod template, and the way from old to new."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+
+from hami.kube import errors
+from hami.kube.events import EventRecorder
+from hami.sandbox.apiserver.doors import label_selectors
+from hami.sandbox.controllers import deployment_status, pod_states, rolling
+from hami.sandbox.controllers.api import Api, Object, known, path
+from hami.sandbox.controllers.controller import (
+    Controller,
+    Watches,
+    enqueue_itself,
+    enqueue_owner,
+)
+from hami.sandbox.controllers.replica_sets import SETS
+
+DEPLOYMENTS = known("apps", "deployments")
+HASH = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+
+_GATHER = 0.05
+_HASH_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_HASH_LENGTH = 10
+_HISTORY = 10
+#: Annotations of kubectl's own, which say nothing about a replica set.
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+class Deployments(Controller):
+    name = "deployments"
+
+    def __init__(
+        self,
+        api: Api,
+        watches: Watches,
+        events: EventRecorder,
+        *,
+        now: Callable[[], dt.datetime] = _now,
+    ) -> None:
+        super().__init__()
+        self._api = api
+        self._events = events
+        self._now = now
+        watches.follow(DEPLOYMENTS, enqueue_itself(self.queue))
+        watches.follow(SETS, enqueue_owner("Deployment", self.queue, _GATHER))
+
+    async def reconcile(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        found = await self._api.get(path(DEPLOYMENTS, namespace, name))
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            return
+        query = label_selectors.as_query(found["spec"]["selector"])
+        listed = await self._api.items(path(SETS, namespace), labelSelector=query)
+        owned = pod_states.controlled(listed, found["metadata"]["uid"])
+        owned.sort(key=_revision)
+        new = next((each for each in owned if _same_template(each, found)), None)
+        old = [each for each in owned if each is not new]
+        if found["spec"].get("paused"):
+            await self._resize_paused(found, owned)
+        else:
+            new = await self._current(found, new, old)
+            new, old = await self._advance(found, new, old)
+        await self._report(found, new, old)
+
+    async def _current(self, owner: Object, new: Object | None, old: list[Object]) -> Object:
+        """Return the replica set of the present template, made if there is none."""
+        revision = max((_revision(each) for each in old), default=0) + 1
+        if new is None:
+            new = await self._make(owner, revision)
+        elif _revision(new) < revision:
+            metadata = {"annotations": {REVISION: str(revision)}}
+            new = await self._api.patch(_path(new), {"metadata": metadata})
+        told = (owner["metadata"].get("annotations") or {}).get(REVISION)
+        if told != str(_revision(new)):
+            metadata = {"annotations": {REVISION: str(_revision(new))}}
+            await self._api.patch(
+                path(DEPLOYMENTS, owner["metadata"]["namespace"], owner["metadata"]["name"]),
+                {"metadata": metadata},
+            )
+        return new
+
+    async def _make(self, owner: Object, revision: int) -> Object:
+        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
+        digest = template_hash(owner["spec"]["template"])
+        template = msgspec.json.decode(msgspec.json.encode(owner["spec"]["template"]))
+        metadata = template.setdefault("metadata", {})
+        metadata["labels"] = {**(metadata.get("labels") or {}), HASH: digest}
+        selector = dict(owner["spec"]["selector"])
+        selector["matchLabels"] = {**(selector.get("matchLabels") or {}), HASH: digest}
+        annotations = {
+            key: value
+            for key, value in (owner["metadata"].get("annotations") or {}).items()
+            if key not in _NOT_COPIED
+        }
+        wish: Object = {
+            "apiVersion": SETS.api_version,
+            "kind": SETS.kind,
+            "metadata": {
+                "name": f"{name}-{digest}",
+                "labels": metadata["labels"],
+                "annotations": {**annotations, REVISION: str(revision)},
+                "ownerReferences": [pod_states.owner_reference(DEPLOYMENTS, owner)],
+            },
+            "spec": {
+                "replicas": 0,
+                "minReadySeconds": owner["spec"].get("minReadySeconds", 0),
+                "selector": selector,
+                "template": template,
+            },
+        }
+        try:
+            return await self._api.create(path(SETS, namespace), wish)
+        except errors.Conflict as conflict:
+            there = await self._api.get(path(SETS, namespace, wish["metadata"]["name"]))
+            if not conflict.exists or there is None:
+                raise
+            if not pod_states.controlled([there], owner["metadata"]["uid"]):
+                raise  # somebody else's, and in the way until it is gone
+            return there
+
+    async def _advance(
+        self, owner: Object, new: Object, old: list[Object]
+    ) -> tuple[Object, list[Object]]:
+        """Move pods from the old sets to the new one, as far as may be now."""
+        spec = owner["spec"]
+        replicas: int = spec.get("replicas", 1)
+        strategy = spec.get("strategy") or {}
+        if strategy.get("type") == "Recreate":
+            old = [await self._resize(owner, each, 0) for each in old]
+            if not any((each.get("status") or {}).get("replicas") for each in old):
+                new = await self._resize(owner, new, replicas)
+        else:
+            rule = strategy.get("rollingUpdate") or {}
+            limits = rolling.bounds(
+                replicas, rule.get("maxSurge", "25%"), rule.get("maxUnavailable", "25%")
+            )
+            numbers = [_numbers(each) for each in old]
+            size = rolling.new_size(replicas, limits, _numbers(new), numbers)
+            new = await self._resize(owner, new, size)
+            sizes = rolling.old_sizes(replicas, limits, _numbers(new), numbers)
+            old = [
+                await self._resize(owner, each, size) for each, size in zip(old, sizes, strict=True)
+            ]
+        return new, await self._forget_oldest(owner, old)
+
+    async def _resize_paused(self, owner: Object, owned: list[Object]) -> None:
+        """Change only the number of pods: those of the set that most of them are in."""
+        total = sum(each["spec"].get("replicas", 1) for each in owned)
+        change = owner["spec"].get("replicas", 1) - total
+        if owned and change:
+            largest = max(
+                owned, key=lambda each: (each["spec"].get("replicas", 1), _revision(each))
+            )
+            size = max(0, largest["spec"].get("replicas", 1) + change)
+            owned[owned.index(largest)] = await self._resize(owner, largest, size)
+
+    async def _resize(self, owner: Object, replica_set: Object, size: int) -> Object:
+        before = replica_set["spec"].get("replicas", 1)
+        if before == size:
+            return replica_set
+        made = await self._api.patch(_path(replica_set), {"spec": {"replicas": size}})
+        metadata = owner["metadata"]
+        self._events.record(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            kind="Deployment",
+            reason="ScalingReplicaSet",
+            message=f"Scaled {'up' if size > before else 'down'} replica set "
+            f"{made['metadata']['name']} from {before} to {size}",
+        )
+        return made
+
+    async def _forget_oldest(self, owner: Object, old: list[Object]) -> list[Object]:
+        """Delete replica sets beyond the history that is asked for, once they are empty."""
+        most = owner["spec"].get("revisionHistoryLimit", _HISTORY)
+        kept = list(old)
+        for each in old:
+            if len(kept) <= most:
+                break
+            status = each.get("status") or {}
+            if each["spec"].get("replicas", 1) or status.get("replicas"):
+                continue
+            await self._api.delete(_path(each), uid=each["metadata"]["uid"])
+            kept.remove(each)
+        return kept
+
+    async def _report(self, owner: Object, new: Object | None, old: list[Object]) -> None:
+        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
+        status, wait = deployment_status.status(owner, new, old, now=self._now())
+        before = owner.get("status") or {}
+        if any(before.get(key) != value for key, value in status.items()):
+            where = path(DEPLOYMENTS, namespace, name, "status")
+            await self._api.patch(where, {"status": status})
+        if wait is not None:
+            self.queue.add_after(f"{namespace}/{name}", wait)
+
+
+def template_hash(template: Object) -> str:
+    """Return what tells versions of a template apart, in the letters of generated names."""
+    digest = hashlib.sha256(msgspec.json.encode(template, order="deterministic")).digest()
+    number = int.from_bytes(digest)
+    letters = []
+    for _ in range(_HASH_LENGTH):
+        number, at = divmod(number, len(_HASH_LETTERS))
+        letters.append(_HASH_LETTERS[at])
+    return "".join(letters)
+
+
+def _path(replica_set: Object) -> str:
+    return path(SETS, replica_set["metadata"]["namespace"], replica_set["metadata"]["name"])
+
+
+def _revision(replica_set: Object) -> int:
+    told = (replica_set["metadata"].get("annotations") or {}).get(REVISION, "0")
+    return int(told) if told.isdecimal() else 0
+
+
+def _numbers(replica_set: Object) -> rolling.Set:
+    status = replica_set.get("status") or {}
+    return rolling.Set(replica_set["spec"].get("replicas", 1), status.get("availableReplicas", 0))
+
+
+def _same_template(replica_set: Object, owner: Object) -> bool:
+    template = dict(replica_set["spec"]["template"])
+    metadata = dict(template.get("metadata") or {})
+    metadata["labels"] = {k: v for k, v in (metadata.get("labels") or {}).items() if k != HASH}
+    wanted = owner["spec"]["template"]
+    return (
+        template.get("spec") == wanted.get("spec")
+        and metadata["labels"] == ((wanted.get("metadata") or {}).get("labels") or {})
+        and (metadata.get("annotations") or {})
+        == ((wanted.get("metadata") or {}).get("annotations") or {})
+    )

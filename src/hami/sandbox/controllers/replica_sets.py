@@ -1,0 +1,148 @@
+"""Replica sets: as many pods as asked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+
+from hami.kube import errors
+from hami.kube.events import EventRecorder
+from hami.sandbox.apiserver.doors import label_selectors
+from hami.sandbox.apiserver.preparation import timestamp
+from hami.sandbox.controllers import pod_states
+from hami.sandbox.controllers.api import Api, Object, known, path
+from hami.sandbox.controllers.controller import (
+    Controller,
+    Watches,
+    enqueue_itself,
+    enqueue_owner,
+)
+
+SETS = known("apps", "replicasets")
+PODS = known("", "pods")
+#: Seconds to let several changes of pods come together.
+_GATHER = 0.05
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+class ReplicaSets(Controller):
+    name = "replica sets"
+
+    def __init__(
+        self,
+        api: Api,
+        watches: Watches,
+        events: EventRecorder,
+        *,
+        now: Callable[[], dt.datetime] = _now,
+    ) -> None:
+        super().__init__()
+        self._api = api
+        self._events = events
+        self._now = now
+        watches.follow(SETS, enqueue_itself(self.queue))
+        watches.follow(PODS, enqueue_owner("ReplicaSet", self.queue, _GATHER))
+
+    async def reconcile(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        found = await self._api.get(path(SETS, namespace, name))
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            return
+        query = label_selectors.as_query(found["spec"]["selector"])
+        listed = await self._api.items(path(PODS, namespace), labelSelector=query)
+        pods = [
+            pod
+            for pod in pod_states.controlled(listed, found["metadata"]["uid"])
+            if pod_states.is_active(pod)
+        ]
+        refusal: errors.ApiError | None = None
+        try:
+            pods = await self._adjust(found, pods)
+        except (errors.Invalid, errors.Forbidden, errors.ServerFault) as error:
+            refusal = error
+            self._tell(found, "Warning", "FailedCreate", f"Error creating: {error.message}")
+        await self._report(found, pods, refusal)
+        if refusal is not None:
+            raise refusal
+
+    async def _adjust(self, owner: Object, pods: list[Object]) -> list[Object]:
+        """Make pods, or end some; return those that are left."""
+        namespace = owner["metadata"]["namespace"]
+        wanted: int = owner["spec"].get("replicas", 1)
+        pods = sorted(pods, key=pod_states.dispensable_first)
+        while len(pods) < wanted:
+            wish = pod_states.from_template(owner["spec"]["template"], SETS, owner)
+            made = await self._api.create(path(PODS, namespace), wish)
+            self._tell(
+                owner, "Normal", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}"
+            )
+            pods.append(made)
+        while len(pods) > wanted:
+            gone = pods.pop(0)["metadata"]
+            await self._api.delete(path(PODS, namespace, gone["name"]), uid=gone["uid"])
+            self._tell(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {gone['name']}")
+        return pods
+
+    async def _report(
+        self, owner: Object, pods: list[Object], refusal: errors.ApiError | None
+    ) -> None:
+        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
+        seconds = owner["spec"].get("minReadySeconds", 0)
+        labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
+        now = self._now()
+        ready = [pod for pod in pods if pod_states.ready_since(pod) is not None]
+        available = [pod for pod in ready if pod_states.is_available(pod, seconds=seconds, now=now)]
+        counts = {
+            "replicas": len(pods),
+            "fullyLabeledReplicas": sum(
+                labels.items() <= (pod["metadata"].get("labels") or {}).items() for pod in pods
+            ),
+            "readyReplicas": len(ready),
+            "availableReplicas": len(available),
+        }
+        before = owner.get("status") or {}
+        status: Object = {
+            # A count of none is left out, as kube-controller-manager has it.
+            **{key: value or None for key, value in counts.items()},
+            "replicas": len(pods),
+            "observedGeneration": owner["metadata"].get("generation"),
+            "conditions": _conditions(before, refusal, now),
+        }
+        if any(before.get(key) != value for key, value in status.items()):
+            await self._api.patch(path(SETS, namespace, name, "status"), {"status": status})
+        if len(available) < len(ready):
+            self.queue.add_after(f"{namespace}/{name}", seconds)
+
+    def _tell(self, owner: Object, type_: str, reason: str, message: str) -> None:
+        metadata = owner["metadata"]
+        self._events.record(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            kind="ReplicaSet",
+            type=type_,
+            reason=reason,
+            message=message,
+        )
+
+
+def _conditions(
+    before: Object, refusal: errors.ApiError | None, now: dt.datetime
+) -> list[Object] | None:
+    if refusal is None:
+        return None
+    for condition in before.get("conditions") or ():
+        if condition.get("message") == refusal.message:
+            return [condition]
+    return [
+        {
+            "type": "ReplicaFailure",
+            "status": "True",
+            "reason": "FailedCreate",
+            "message": refusal.message,
+            "lastTransitionTime": timestamp(now),
+        }
+    ]

@@ -1,0 +1,115 @@
+"""Which container of which pod holds which device ids, and by what answer of the plugin.
+
+This is what kubelet keeps in its checkpoint. A container that has an entry has its devices for as
+long as its pod lives, however often it starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Container, Iterator, Mapping
+
+from hami.agent.kubelet.checkpoint_sum import PodEntry
+from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
+from hami.agent.kubelet.messages import MessageError
+
+_log = logging.getLogger(__name__)
+
+#: kubelet's key for ids whose plugin names no NUMA node.
+NO_NUMA_NODE = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holding:
+    """The ids of one resource in one container."""
+
+    by_numa: Mapping[int, tuple[str, ...]]
+    answer: Allocation
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(id_ for ids in self.by_numa.values() for id_ in ids)
+
+    def numa_nodes(self, id_: str) -> tuple[int, ...]:
+        return tuple(n for n, ids in self.by_numa.items() if n != NO_NUMA_NODE and id_ in ids)
+
+
+class Book:
+    def __init__(self) -> None:
+        #: By pod UID, container and resource.
+        self._pods: dict[str, dict[str, dict[str, Holding]]] = {}
+
+    def insert(self, uid: str, container: str, resource: str, holding: Holding) -> None:
+        self._pods.setdefault(uid, {}).setdefault(container, {})[resource] = holding
+
+    def keep(self, uids: Container[str]) -> None:
+        """Forget every other pod."""
+        self._pods = {uid: held for uid, held in self._pods.items() if uid in uids}
+
+    def of(self, uid: str, container: str) -> Mapping[str, Holding]:
+        """Return what a container holds, by resource."""
+        return self._pods.get(uid, {}).get(container, {})
+
+    def taken(self) -> dict[str, set[str]]:
+        """Return all ids that somebody holds, by resource."""
+        taken: dict[str, set[str]] = {}
+        for _, _, resource, holding in self._all():
+            taken.setdefault(resource, set()).update(holding.ids)
+        return taken
+
+    def entries(self) -> list[PodEntry]:
+        return [
+            PodEntry(
+                pod_uid=uid,
+                container=container,
+                resource=resource,
+                # Go orders the keys of a map as texts.
+                device_ids={n: list(holding.by_numa[n]) for n in sorted(holding.by_numa, key=str)},
+                answer=holding.answer.encode(),
+            )
+            for uid, container, resource, holding in self._all()
+        ]
+
+    def load(self, entries: list[PodEntry]) -> None:
+        for entry in entries:
+            try:
+                answer = Allocation.decode(entry.answer or b"")
+            except MessageError as error:
+                _log.warning(
+                    "an entry of the checkpoint has no answer that can be read",
+                    extra={"uid": entry.pod_uid, "container": entry.container, "error": str(error)},
+                )
+                continue
+            by_numa = {node: tuple(ids or ()) for node, ids in (entry.device_ids or {}).items()}
+            self.insert(entry.pod_uid, entry.container, entry.resource, Holding(by_numa, answer))
+
+    def run_options(self, uid: str, container: str) -> Allocation:
+        """Join the answers for a container; where two of them differ the first one counts."""
+        envs: dict[str, str] = {}
+        annotations: dict[str, str] = {}
+        mounts: dict[str, Mount] = {}
+        devices: dict[str, DeviceSpec] = {}
+        cdi_devices: dict[str, None] = {}
+        for holding in self.of(uid, container).values():
+            answer = holding.answer
+            envs = {**answer.envs, **envs}
+            annotations = {**answer.annotations, **annotations}
+            for mount in answer.mounts:
+                mounts.setdefault(mount.container_path, mount)
+            for device in answer.devices:
+                devices.setdefault(device.container_path, device)
+            cdi_devices.update(dict.fromkeys(answer.cdi_devices))
+        return Allocation(
+            envs=envs,
+            mounts=tuple(mounts.values()),
+            devices=tuple(devices.values()),
+            annotations=annotations,
+            cdi_devices=tuple(cdi_devices),
+        )
+
+    def _all(self) -> Iterator[tuple[str, str, str, Holding]]:
+        for uid, containers in self._pods.items():
+            for container, resources in containers.items():
+                for resource, holding in resources.items():
+                    yield uid, container, resource, holding

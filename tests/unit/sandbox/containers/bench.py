@@ -1,0 +1,123 @@
+"""A runtime in a folder of its own, and containers to run in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from hami.sandbox.containers.runtime import Runtime
+from hami.sandbox.containers.spec import ContainerSpec, ContainerState, Phase
+from hami.sandbox.containers.states import living
+
+PATIENCE = 30.0
+UID = "9d0e6a52-0c3e-4f4a-9f0e-5f1d1c2b3a40"
+_LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (?P<stream>stdout|stderr) (?P<tag>[PF]) (?P<text>.*)"
+)
+
+
+class Bench:
+    """`lifeline` is the end that the sandbox would hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cdi = folder / "cdi"
+        self.cdi.mkdir(parents=True)
+        self.reading_end, self.lifeline = os.pipe()
+        self._numbers = itertools.count()
+        self.runtime = self.new_runtime()
+
+    def new_runtime(self) -> Runtime:
+        """Be a kubelet that was started again."""
+        self.runtime = Runtime(self.folder / "rt", cdi_dirs=[self.cdi], lifeline=self.reading_end)
+        return self.runtime
+
+    def spec(self, *argv: str, **more: Any) -> ContainerSpec:
+        container = f"c{next(self._numbers)}"
+        fields = {
+            "id": container,
+            "pod_uid": UID,
+            "namespace": "team",
+            "pod_name": "pod",
+            "name": "main",
+            "log": str(self.folder / "logs" / f"{container}.log"),
+        }
+        return ContainerSpec(argv=argv, **(fields | more))
+
+    async def start(self, *argv: str, **more: Any) -> str:
+        spec = self.spec(*argv, **more)
+        await self.runtime.create(spec)
+        await self.runtime.start(spec.id)
+        return spec.id
+
+    async def run(self, *argv: str, **more: Any) -> ContainerState:
+        return await self.ended(await self.start(*argv, **more))
+
+    async def ended(self, container: str) -> ContainerState:
+        async with asyncio.timeout(PATIENCE):
+            seen = 0
+            while (state := self.runtime.state(container)).phase is not Phase.EXITED:
+                seen = await self.runtime.wait_change(seen)
+        return state
+
+    def lines(self, container: str | ContainerState, stream: str = "stdout") -> list[str]:
+        """Return what a container has said; every line of the log must be one."""
+        if isinstance(container, ContainerState):
+            container = container.spec.id
+        text = Path(self.runtime.state(container).spec.log).read_text()
+        found = [_LINE.fullmatch(line) for line in text.splitlines()]
+        assert all(found), text
+        return [each["text"] for each in found if each and each["stream"] == stream]
+
+    async def said(self, container: str, number: int = 1) -> list[str]:
+        """Wait until a container has said so many lines."""
+        async with asyncio.timeout(PATIENCE):
+            while len(lines := self.lines(container)) < number:
+                await asyncio.sleep(0.01)
+        return lines
+
+    def cut_lifeline(self) -> None:
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+
+    async def all_ended(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while living(self.folder / "rt"):
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        self.cut_lifeline()
+        await self.all_ended()
+        await self.runtime.close()
+        os.close(self.reading_end)
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Bench]:
+    bench = Bench(folder)
+    try:
+        yield bench
+    finally:
+        await bench.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that only waits to be buried does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while is_alive(pid):
+            await asyncio.sleep(0.01)
