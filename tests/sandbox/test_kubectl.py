@@ -11,7 +11,7 @@ import yaml
 
 from hami.sandbox import access
 from tests.kubeapi.client import Client, Object
-from tests.kubeapi.paths import core, pods
+from tests.kubeapi.paths import core, nodes, pods
 from tests.sandbox.kubectl import Answer, Kubectl, KubectlError, LogKubelet, make_node, make_pod
 
 LINES = "one\ntwo\nthree\n"
@@ -164,6 +164,15 @@ def test_logs_that_cannot_be_had_say_why(
     with pytest.raises(KubectlError, match="container other is not valid for pod p"):
         kubectl("logs", "p", "-c", "other")
     assert kubectl("logs", "unplaced") == ""
+    silent = f"silent-{secrets.token_hex(3)}"
+    make_node(api, silent)
+    make_pod(api, namespace, "lost", silent)
+    with pytest.raises(KubectlError, match="tells no address and port of its kubelet"):
+        kubectl("logs", "lost")
+    endpoint = {"daemonEndpoints": {"kubeletEndpoint": {"Port": 9}}}
+    api.patch(nodes(silent, "status"), {"status": {**kubelet.status(), **endpoint}})
+    with pytest.raises(KubectlError, match=r"Cannot connect to host 127\.0\.0\.1:9"):
+        kubectl("logs", "lost")
     answer = api.request("GET", pods(namespace, "p", "log"))
     assert answer.status == 400
     assert answer.json()["message"] == (

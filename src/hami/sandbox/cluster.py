@@ -144,12 +144,14 @@ class Sandbox:
         self._say("starting the API server")
         folder = self.folder / "access"
         access.make(folder)
+        (port,) = ports.free(1)  # the same after a restart: everybody has it in his kubeconfig
         program = await self._run(
             APISERVER,
             *("-m", "hami.sandbox.apiserver"),
+            f"--bind=127.0.0.1:{port}",
             f"--folder={folder}",
             f"--kubeconfig={self.kubeconfig}",
-            *([f"--snapshot={self._snapshot}"] if self._snapshot else []),
+            f"--snapshot={self._snapshot or self.folder / 'snapshot.json'}",
         )
         await readiness.await_file(self.kubeconfig, program)
         self._client = Client(

@@ -23,6 +23,7 @@ EVERY = [
     "certs rotate-grant-key",
     "cleanup",
     "image build",
+    "demo",
     "explain",
     "version",
 ]

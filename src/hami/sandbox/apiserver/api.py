@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
@@ -35,8 +34,6 @@ from hami.sandbox.apiserver.selectors import Selection
 from hami.sandbox.apiserver.store import Store
 from hami.sandbox.apiserver.stored import Stored
 from hami.sandbox.apiserver.writes import Writes
-
-_log = logging.getLogger(__name__)
 
 _OK, _CREATED = 200, 201
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]

@@ -16,9 +16,8 @@ from hami.sandbox.apiserver.refusals import (
     invalid,
     not_found,
 )
-from hami.sandbox.apiserver.store import StaleError
 from hami.sandbox.apiserver.stored import Stored
-from hami.sandbox.apiserver.writes import TRIES, Writes, copied, place
+from hami.sandbox.apiserver.writes import Writes, copied, place
 
 _PODS = ("", "pods")
 _REQUIRED = "FieldValueRequired"
@@ -54,18 +53,13 @@ async def bind(writes: Writes, call: Call) -> None:
     binding = request.object = mutated
     _check(binding)
     await writes.admission.validate(request)
-    for _ in range(TRIES):
-        current = writes.store.table(_PODS).get(call.namespace, pod)
-        if current is None:
-            raise not_found("pods", pod)
-        content = _bound(current, binding, pod)
-        if request.dry_run:
-            return
-        try:
-            writes.store.put(_PODS, content, over=current.revision)
-        except StaleError:
-            continue
-        return
+    # From here on nobody else has a turn: what is read is what is written over.
+    current = writes.store.table(_PODS).get(call.namespace, pod)
+    if current is None:
+        raise not_found("pods", pod)
+    content = _bound(current, binding, pod)
+    if not request.dry_run:
+        writes.store.put(_PODS, content, over=current.revision)
 
 
 def _check(binding: Object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,6 +16,10 @@ from hami.sandbox.apiserver.shapes import discovery, openapi
 VERSION = "v1.36.3"
 _AGGREGATED = "apidiscovery.k8s.io"
 _HEALTH = frozenset(["/healthz", "/livez", "/readyz"])
+#: Helm takes the older document in this form only. An empty one, "2.0" of "hami" at "1", is enough:
+#: what it knows no schema of it does not check, and the server does.
+_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_NO_SCHEMAS = b"\x0a\x032.0\x12\x09\x0a\x04hami\x12\x011\x42\x00\x4a\x00"
 _PARTS_OF_GROUP, _PARTS_OF_VERSION = 2, 3
 
 
@@ -34,7 +38,7 @@ def find(catalogue: Catalogue, path: str, query: Mapping[str, str], accept: str)
     if path == "/version":
         return _json(_version())
     if path.startswith("/openapi/"):
-        return _openapi(catalogue, path)
+        return _openapi(catalogue, path, accept)
     if path in {"/api", "/apis"} and _AGGREGATED in accept:
         return _aggregated(catalogue, core=path == "/api", accept=accept)
     found = _discovered(catalogue, path)
@@ -63,9 +67,11 @@ def _aggregated(catalogue: Catalogue, *, core: bool, accept: str) -> Document:
     return Document(msgspec.json.encode(body), form, {"ETag": tag, "Vary": "Accept"})
 
 
-def _openapi(catalogue: Catalogue, path: str) -> Document | None:
+def _openapi(catalogue: Catalogue, path: str, accept: str) -> Document | None:
     if path == "/openapi/v3":
         return _json(openapi.index(catalogue.all))
+    if path == "/openapi/v2" and _PROTOBUF in accept:
+        return Document(_NO_SCHEMAS, _PROTOBUF.replace("@", "."))
     if path == "/openapi/v2":
         return _json(openapi.version_two(catalogue.all))
     found = openapi.document(catalogue.all, path.removeprefix("/openapi/v3/"))
@@ -99,6 +105,3 @@ def _version() -> Object:
 
 def _json(body: object) -> Document:
     return Document(msgspec.json.encode(body))
-
-
-Finder = Callable[[str, Mapping[str, str], str], Document | None]

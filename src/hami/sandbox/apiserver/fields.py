@@ -59,7 +59,7 @@ def value(field: str) -> Value:
         return _source
     if field == "status.successful":
         return lambda found: str(found.get("status", {}).get("succeeded", 0))
-    path = field.replace("regarding.", "involvedObject.", 1).split(".")
+    path = _as_stored(field).split(".")
     missing = "false" if field in _BOOLEAN else "0" if field == "status.replicas" else ""
 
     def read(found: Object) -> str:
@@ -71,6 +71,13 @@ def value(field: str) -> Value:
         return missing if at is None else _text(at)
 
     return read
+
+
+def _as_stored(field: str) -> str:
+    """Return the name of a field where objects are stored; the newer group renames some."""
+    if field == "reportingController":
+        return "reportingComponent"
+    return field.replace("regarding.", "involvedObject.", 1)
 
 
 def _source(found: Object) -> str:

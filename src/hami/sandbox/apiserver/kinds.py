@@ -61,6 +61,10 @@ _EVENT_FIELDS = (
     "source",
     "type",
 )
+_NEW_EVENT_FIELDS = (
+    *(field.replace("involvedObject", "regarding") for field in _EVENT_FIELDS),
+    "reportingController",
+)
 _POD = _core(
     "Pod",
     "pods",
@@ -173,7 +177,7 @@ _OTHERS = (
         subresources=(_status("Job", "batch"),),
     ),
     _kind("coordination.k8s.io", "Lease", "leases", unconditional=False),
-    _kind("events.k8s.io", "Event", "events", "ev", fields=_EVENT_FIELDS, shows=("", "events")),
+    _kind("events.k8s.io", "Event", "events", "ev", fields=_NEW_EVENT_FIELDS, shows=("", "events")),
     _kind(
         _ADMISSION,
         "MutatingWebhookConfiguration",

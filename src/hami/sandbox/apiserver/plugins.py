@@ -12,10 +12,6 @@ from hami.sandbox.apiserver.store import Store
 #: How often, and how long apart, a pod's account is looked for: a controller may just be at it.
 _TRIES = 20
 _APART = 0.05
-_SYSTEM_PRIORITIES = {
-    "system-cluster-critical": 2_000_000_000,
-    "system-node-critical": 2_000_001_000,
-}
 #: Namespaces that cannot be deleted.
 IMMORTAL = frozenset(["default", "kube-system", "kube-public"])
 
@@ -68,8 +64,6 @@ def _priority_class(store: Store, spec: Object, name: str) -> Object | None:
     found_one = store.find("scheduling.k8s.io", "priorityclasses", "", wanted)
     if found_one is not None:
         return found_one
-    if wanted in _SYSTEM_PRIORITIES:
-        return {"metadata": {"name": wanted}, "value": _SYSTEM_PRIORITIES[wanted]}
     raise _refused_pod(name, f"no PriorityClass with name {wanted} was found")
 
 

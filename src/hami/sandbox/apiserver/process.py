@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import ssl
 from collections.abc import Sequence
@@ -102,7 +103,8 @@ def _server(settings: Settings, store: Store, admission: Admission) -> Server:
         writes=Writes(store, admission),
     )
     token = (folder / access.KUBELET_TOKEN).read_text().strip()
-    return Server(api, Logs(store, kubelet_token=token), save=lambda: _save(settings, store))
+    save = functools.partial(_save, settings, store) if settings.snapshot is not None else None
+    return Server(api, Logs(store, kubelet_token=token), save=save)
 
 
 async def _control(settings: Settings) -> None:
@@ -146,6 +148,12 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Settings, str]:
     )
     parser.add_argument("--log-level", default="info", help="debug, info or warning")
     found = parser.parse_args(arguments)
+    if found.history < 1:
+        parser.error(f"--history {found.history}: at least 1 change must be remembered; raise it")
+    if not (found.folder / access.TOKENS).exists():
+        parser.error(
+            f"--folder {found.folder}: it has no {access.TOKENS}; make it with hami.sandbox.access"
+        )
     host, port = bind_address.parse(found.bind)
     settings = Settings(
         host=host,

@@ -30,7 +30,7 @@ _LAST_WRITES = 0.5
 
 
 class Server:
-    def __init__(self, api: Api, logs: Logs, *, save: Callable[[], None]) -> None:
+    def __init__(self, api: Api, logs: Logs, *, save: Callable[[], None] | None) -> None:
         self._api = api
         self._logs = logs
         self._save = save
@@ -86,6 +86,8 @@ class Server:
                     raise bad_request(f'revision "{text}" is no version; give a whole number')
                 self._api.store.forget(int(text))
             case "post", "/sandbox/snapshot":
+                if self._save is None:
+                    raise bad_request("there is no file to write; start with --snapshot FILE")
                 self._save()
             case _:
                 raise Refusal(404, "NotFound", "the sandbox has nothing under this path")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hami.sandbox.containers import records
+
 
 class ContainerError(Exception):
     """The runtime cannot do what was asked of it."""
@@ -30,5 +32,5 @@ class StartError(ContainerError):
     """The container was made, but its first process could not be started."""
 
     #: What its state then says.
-    EXIT_CODE = 128
-    REASON = "StartError"
+    EXIT_CODE = records.START_EXIT_CODE
+    REASON = records.START_ERROR

@@ -5,14 +5,14 @@
 It finds the driver as every CUDA program does, so it sees what its container sees. Without
 --seconds it holds until it is stopped. What it asks for then is a question only: the answer is
 printed. Exit codes: 0 it had its memory, 2 the memory was refused or the arguments are wrong, 3
-another answer of CUDA, 4 no driver. Runs by `python -I -S`: standard library only.
+another answer of CUDA, 4 no driver.
+
+Runs by `python -I -S`: standard library only, and little of it, for demos start it by the dozen.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import re
 import signal
 import sys
 import time
@@ -21,9 +21,13 @@ LIBRARY = "libcuda.so.1"
 OUT_OF_MEMORY = 2
 REFUSED, FAILED, NO_DRIVER = 2, 3, 4
 
-_UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
-_UNITS |= {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T|)", re.ASCII)
+_USAGE = "usage: gpu-work [--memory 2Gi] [--then-ask 8Gi] [--seconds 30] [--device 0]"
+_UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_UNITS |= {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "": 1}
+
+
+class UsageError(Exception):
+    """Arguments that make no sense."""
 
 
 class CudaError(Exception):
@@ -85,10 +89,49 @@ class Cuda:
 
 def quantity(text: str) -> int:
     """Read a size as Kubernetes writes it: 2Gi, 512Mi, 1.5Gi."""
-    found = _QUANTITY.fullmatch(text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 2Gi or 512Mi, for example")
-    return int(float(found[1]) * _UNITS[found[2]])
+    unit = next(unit for unit in _UNITS if text.endswith(unit))
+    number = text.removesuffix(unit)
+    whole, point, part = number.partition(".")
+    digits = whole + part
+    if not (digits.isascii() and digits.isdecimal() and whole and (part or not point)):
+        raise UsageError(f"{text!r} is no size; write 2Gi or 512Mi, for example")
+    return int(digits) * _UNITS[unit] // int(10 ** len(part))
+
+
+def seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no number of seconds") from None
+
+
+class Orders:
+    """What the command line asks for."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        values = _values(arguments)
+        self.memory = quantity(values.pop("--memory", "0"))
+        self.then_ask = quantity(values.pop("--then-ask", "0"))
+        self.device = quantity(values.pop("--device", "0"))
+        held = values.pop("--seconds", None)
+        #: None: until stopped.
+        self.seconds = None if held is None else seconds(held)
+        if values:
+            raise UsageError(f"{next(iter(values))!r} is none of the options")
+
+
+def _values(arguments: list[str]) -> dict[str, str]:
+    """Return options with their values: `--name value` or `--name=value`."""
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not equals:
+            if not rest:
+                raise UsageError(f"{name!r} has no value")
+            value = rest.pop(0)
+        values[name] = value
+    return values
 
 
 def say(text: str) -> None:
@@ -96,44 +139,39 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def work(cuda: Cuda, memory: int, then_ask: int, device: int) -> int:
+def work(cuda: Cuda, orders: Orders) -> int:
     """Take the memory, ask the question; return the exit code."""
-    cuda.open(device)
+    cuda.open(orders.device)
     free, total = cuda.memory()
     say(f"cards {cuda.count()}, total {total} bytes, free {free} bytes")
-    if memory and not cuda.take(memory):
+    if orders.memory and not cuda.take(orders.memory):
         return REFUSED
-    if then_ask:
-        cuda.take(then_ask)
+    if orders.then_ask:
+        cuda.take(orders.then_ask)
     return 0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="gpu-work", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--memory", type=quantity, default=0, help="how much to take, as in 2Gi")
-    parser.add_argument("--then-ask", type=quantity, default=0, help="how much to ask for after it")
-    parser.add_argument("--seconds", type=float, help="how long to hold it; else until stopped")
-    parser.add_argument("--device", type=int, default=0, help="which of the visible cards")
-    asked = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # asked to end: that is no failure
+def main(arguments: list[str]) -> int:
     try:
-        code = work(Cuda(), asked.memory, asked.then_ask, asked.device)
+        orders = Orders(arguments)
+        code = work(Cuda(), orders)
+    except UsageError as error:
+        sys.stderr.write(f"gpu-work: {error}\n{_USAGE}\n")
+        return REFUSED
     except OSError as error:
         say(f"no driver: {error}")
         return NO_DRIVER
     except CudaError as error:
         say(str(error))
         return FAILED
-    if code:
-        return code
-    if asked.seconds is None:
+    if not code and orders.seconds is None:
         while True:
             signal.pause()
-    time.sleep(asked.seconds)
-    return 0
+    if not code and orders.seconds:
+        time.sleep(orders.seconds)
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # asked to end: that is no failure
+    sys.exit(main(sys.argv[1:]))

@@ -8,18 +8,15 @@ from __future__ import annotations
 import ctypes
 import os
 
-NEW_MOUNTS = 0x00020000
-NEW_HOSTNAME = 0x04000000
-NEW_USER = 0x10000000
-
 #: Attributes of a mount, as mount_setattr(2) numbers them.
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC = 1, 2, 4, 8
 
+_NEW_MOUNTS, _NEW_HOSTNAME, _NEW_USER = 0x00020000, 0x04000000, 0x10000000
 _BIND, _RECURSIVE, _PRIVATE, _REMOUNT = 0x1000, 0x4000, 0x40000, 0x20
 _DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_ENOSYS = 38
+_ENOSPC, _ENOSYS = 28, 38
 _KILL, _PIPE, _FILE_SIZE = 9, 13, 25
 #: By the machine: pivot_root has no function in the C library; mount_setattr has one number on all.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -34,8 +31,14 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, os.strerror(number), what)
 
 
-def unshare(flags: int) -> None:
-    _check(_libc.unshare(flags), "unshare")
+def _unshare(flags: int) -> None:
+    try:
+        _check(_libc.unshare(flags), "unshare")
+    except OSError as error:
+        if error.errno != _ENOSPC:
+            raise
+        why = "user.max_user_namespaces allows no more of them"
+        raise OSError(_ENOSPC, why, "unshare") from error
 
 
 def enter_namespaces() -> None:
@@ -44,10 +47,10 @@ def enter_namespaces() -> None:
     In that one everybody keeps his ids, so files belong to whom they belong.
     """
     try:
-        unshare(NEW_MOUNTS | NEW_HOSTNAME)
+        _unshare(_NEW_MOUNTS | _NEW_HOSTNAME)
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
-        unshare(NEW_USER | NEW_MOUNTS | NEW_HOSTNAME)
+        _unshare(_NEW_USER | _NEW_MOUNTS | _NEW_HOSTNAME)
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{user} {user} 1")
         _write("/proc/self/gid_map", f"{group} {group} 1")

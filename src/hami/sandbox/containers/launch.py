@@ -27,7 +27,11 @@ _INIT = "error during container init: "
 
 
 class LaunchError(Exception):
-    """The program cannot be started; the message is for `kubectl describe`."""
+    """The program cannot be started: `why`, and as a message for `kubectl describe`."""
+
+    def __init__(self, why: str, *, inside: bool = True) -> None:
+        self.why = why
+        super().__init__(f"{_CREATE}{_INIT if inside else ''}{why}: unknown")
 
 
 def launch(bundle: Bundle, folder: str) -> None:
@@ -37,14 +41,14 @@ def launch(bundle: Bundle, folder: str) -> None:
             kernel.enter_namespaces()
             kernel.set_hostname(bundle.hostname)
     except OSError as error:
-        raise LaunchError(f"{_CREATE}{_what(error)}") from error
+        raise LaunchError(_what(error), inside=False) from error
     try:
         if bundle.namespaces:
             root.enter(_mounted(bundle), f"{folder}/{ROOT}")
         else:
             _link(bundle, folder)
     except OSError as error:
-        raise LaunchError(f"{_CREATE}{_INIT}error mounting {_what(error)}: unknown") from error
+        raise LaunchError(f"error mounting {_what(error)}") from error
     _exec(bundle)
 
 
@@ -83,9 +87,7 @@ def _exec(bundle: Bundle) -> None:
         os.makedirs(folder, exist_ok=True)
         os.chdir(folder)
     except OSError as error:
-        raise LaunchError(
-            f"{_CREATE}{_INIT}mkdir {bundle.working_dir}: {(error.strerror or '').lower()}: unknown"
-        ) from error
+        raise LaunchError(f"mkdir {_what(error)}") from error
     path = _found(program, bundle.env.get("PATH", DEFAULT_PATH))
     kernel.forget_ignored_signals()
     try:
@@ -112,4 +114,4 @@ def _found(program: str, path: str) -> str:
 
 
 def _refused(program: str, reason: str) -> LaunchError:
-    return LaunchError(f'{_CREATE}{_INIT}exec: "{program}": {reason}: unknown')
+    return LaunchError(f'exec: "{program}": {reason}')

@@ -27,6 +27,7 @@ from hami.sandbox.containers.cdi import Registry
 from hami.sandbox.containers.errors import ContainerError, StartError, UnknownContainerError
 from hami.sandbox.containers.spec import ContainerSpec, ContainerState, Isolation, Phase
 
+_STEP_S = 0.01
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}", re.ASCII)
 
 
@@ -92,22 +93,25 @@ class Runtime:
         self._change()
 
     async def start(self, container: str) -> None:
-        """Start it; raises StartError, and then its state is exited with 128 and the reason."""
+        """Start it; raises StartError, and then its state is exited with 128 and the reason.
+
+        One that a kubelet before us was starting when it died is waited for.
+        """
         if self.state(container).phase is not Phase.CREATED:
             raise ContainerError(f'container "{container}" was started before')
-        status, shim = shims.spawn(self._place(container), self._lifeline)
-        self._followed.add(container, shim)
-        await shims.end_of(status)
+        if not states.is_starting(self._place(container)):
+            status, shim = shims.spawn(self._place(container), self._lifeline)
+            self._followed.add(container, shim)
+            await shims.end_of(status)
+        await self._wait_started(container)
         state = self.state(container)
-        if state.phase is Phase.CREATED:  # not a word: it is about to be dead
-            await self._wait_shim_ended(container)
-            state = self.state(container)
         self._change()
-        if state.reason == StartError.REASON or state.message == states.DEAD_SHIM:
+        if state.reason == StartError.REASON or state.message.startswith(states.DEAD_SHIM):
             raise StartError(state.message)
 
     async def stop(self, container: str, grace_s: float) -> None:
         """End it: SIGTERM, and SIGKILL after the grace; returns when it has ended."""
+        await self._wait_started(container)
         if grace_s > 0 and self._signal(container, signal.SIGTERM):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
@@ -120,14 +124,17 @@ class Runtime:
         with contextlib.suppress(UnknownContainerError):
             await self.stop(container, 0)
             await self._wait_shim_ended(container)
-            place = self._place(container)
-            records.remove_aside(str(place))
-            gone = place.with_name(f".{container}.gone")
-            shutil.rmtree(gone, ignore_errors=True)
-            place.rename(gone)
-            shutil.rmtree(gone)
+            self._remove(self._place(container))
             self._known.pop(container, None)
             self._change()
+
+    def _remove(self, place: Path) -> None:
+        records.remove_aside(str(place))
+        gone = place.with_name(f".{place.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it as well
+            place.rename(gone)
+            shutil.rmtree(gone)
 
     def list(self) -> tuple[ContainerState, ...]:
         """Tell all containers, from disk, the oldest first."""
@@ -185,6 +192,11 @@ class Runtime:
         finally:
             os.close(handle)
         return True
+
+    async def _wait_started(self, container: str) -> None:
+        """Wait for a shim that lives but has not said anything yet; that takes no time."""
+        while states.is_starting(self._place(container)):  # noqa: ASYNC110 - files of another
+            await asyncio.sleep(_STEP_S)
 
     async def _wait_ended(self, container: str) -> None:
         while True:

@@ -59,7 +59,7 @@ def try_namespaces() -> None:
     try:
         launch(Bundle.read(folder), folder)
     except LaunchError as error:
-        sys.stderr.write(str(error))
+        sys.stderr.write(error.why)
     sys.exit(1)
 
 

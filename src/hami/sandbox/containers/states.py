@@ -47,6 +47,12 @@ def started(place: Path) -> Started | None:
     return _read(place / records.STARTED, Started)
 
 
+def is_starting(place: Path) -> bool:
+    """Tell whether a shim lives that has not said yet what became of its container."""
+    said = (place / records.STARTED, place / records.EXITED)
+    return _is_locked(place / records.LOCK) and not any(path.exists() for path in said)
+
+
 def living(folder: Path) -> tuple[str, ...]:
     """Name the containers of a runtime's folder whose shims live."""
     locks = folder.glob(f"containers/*/{records.LOCK}")
@@ -84,10 +90,15 @@ def _tell_for_the_dead(place: Path) -> Exited:
         exit_code=128 + records.KILL,
         signal=records.KILL,
         finished_at=time.time(),
-        message=DEAD_SHIM,
+        message=": ".join([DEAD_SHIM, *_last_words(place)]),
     )
     records.write_record(str(place / records.EXITED), **msgspec.structs.asdict(told))
     return told
+
+
+def _last_words(place: Path) -> list[str]:
+    """Return the last line of what a shim did not mean to say, if there is any."""
+    return (place / records.SHIM_LOG).read_text(errors="replace").splitlines()[-1:]
 
 
 def _is_locked(path: Path) -> bool:

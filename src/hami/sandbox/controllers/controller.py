@@ -82,6 +82,9 @@ class Controller(abc.ABC):
                     told = {"controller": self.name, "key": key, "error": str(error)}
                     _log.warning("a controller will try again", extra=told)
                 self.queue.add_failed(key)
+            except Exception:  # noqa: BLE001 - one object must not end the others' controller
+                _log.exception("a controller failed", extra={"controller": self.name, "key": key})
+                self.queue.add_failed(key)
             else:
                 self.queue.succeeded(key)
 

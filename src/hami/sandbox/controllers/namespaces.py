@@ -13,11 +13,19 @@ _DEFAULT = "default"
 _LOOK_AGAIN = 0.5
 _NAMESPACE = known("", "namespaces")
 _ACCOUNT = known("", "serviceaccounts")
+_DEFINITION = known("apiextensions.k8s.io", "customresourcedefinitions")
+#: What has pods of its own, which would be made anew if they went first.
+_MAKERS = frozenset({"apps", "batch"})
 #: What lies in namespaces and can be deleted as a whole. Objects that two kinds show are one.
 _CONTENT = tuple(
-    kind
-    for kind in kinds.KINDS
-    if kind.namespaced and "deletecollection" in kind.verbs and kind.shows == ("", "")
+    sorted(
+        (
+            kind
+            for kind in kinds.KINDS
+            if kind.namespaced and "deletecollection" in kind.verbs and kind.shows == ("", "")
+        ),
+        key=lambda kind: kind.group not in _MAKERS,
+    )
 )
 
 
@@ -63,12 +71,22 @@ class Namespaces(Controller):
         Nothing can be created in it any more: what was empty remains so.
         """
         left = False
-        for kind in _CONTENT:
-            where = path(kind, namespace)
+        for where in await self._places(namespace):
             deleted = await self._api.delete(where, propagationPolicy="Background")
             if (deleted or {}).get("items"):
                 left = left or bool(await self._api.items(where, limit="1"))
         return not left
+
+    async def _places(self, namespace: str) -> list[str]:
+        """Return where something may lie in a namespace, custom resources as well."""
+        places = [path(kind, namespace) for kind in _CONTENT]
+        for definition in await self._api.items(path(_DEFINITION)):
+            spec = definition["spec"]
+            served = [each["name"] for each in spec["versions"] if each.get("served")]
+            if spec["scope"] == "Namespaced" and served:
+                base, resource = f"/apis/{spec['group']}/{served[0]}", spec["names"]["plural"]
+                places.append(f"{base}/namespaces/{namespace}/{resource}")
+        return places
 
     def _account_changed(self, old: Item | None, new: Item | None) -> None:
         if new is None and old is not None and old.name == _DEFAULT:

@@ -171,7 +171,7 @@ class Metric(_Check, frozen=True, kw_only=True, tag="metric"):
     """A monitor shows a number within bounds, in every series that has these labels."""
 
     name: Words
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] = {}
     #: MiB where the metric's name ends in _bytes.
     at_least: float = 0
     at_most: float | None = None
@@ -179,8 +179,8 @@ class Metric(_Check, frozen=True, kw_only=True, tag="metric"):
     def words(self) -> str:
         most = "" if self.at_most is None else f", at most {self.at_most:g}"
         unit = " MiB" if self._unit > 1 else ""
-        labels = ", ".join(self.labels.values())
-        return f"{self.name} of {labels}: at least {self.at_least:g}{most}{unit}"
+        whose = f" of {', '.join(self.labels.values())}" if self.labels else ""
+        return f"{self.name}{whose}: at least {self.at_least:g}{most}{unit}"
 
     @property
     def _unit(self) -> int:

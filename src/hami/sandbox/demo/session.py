@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from hami.sandbox.cluster import Sandbox
-from hami.sandbox.demo import cards, fleet, picture, summary, view
+from hami.sandbox.demo import cards, example, fleet, picture, summary, view
 from hami.sandbox.demo.example import Example
 from hami.sandbox.demo.picture import Picture
 from hami.sandbox.demo.results import NodeFact, Outcome
@@ -31,9 +31,8 @@ INTERRUPTED = 130
 
 #: Seconds between two pictures: often enough to see cards fill, and little work for two cores.
 _REFRESH_S = 0.5
-#: Lines that all but the pods take of a terminal, roughly.
-_ABOVE_PODS = 28
-_FEWEST_PODS = 4
+#: Seconds after which monitors have seen what the last pods use.
+_SETTLE_S = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -79,6 +78,7 @@ class Demo:
             nonlocal interrupted
             if not self._ends:
                 self._ends = interrupted = True
+                self._say("ending: containers, programs, files")
                 task.cancel()
 
         loop = asyncio.get_running_loop()
@@ -124,9 +124,11 @@ class Demo:
             self._code = 0 if outcome.good else 1
             self._console.print(summary.render(outcome))
             if settings.at_end is not None:
+                await asyncio.sleep(_SETTLE_S)
                 settings.at_end(await self._picture(world), self._progress, outcome)
             if self._live:
-                self._console.print(self._hints(sandbox), markup=False, highlight=False)
+                hints = self._hints(sandbox.kubeconfig, world)
+                self._console.print(hints, markup=False, highlight=False, soft_wrap=True)
                 await asyncio.Event().wait()
 
     @contextlib.asynccontextmanager
@@ -146,9 +148,8 @@ class Demo:
     async def _draw(self, live: Live, world: World) -> None:
         while True:
             taken = await self._picture(world)
-            room = max(self._console.height - _ABOVE_PODS, _FEWEST_PODS)
             footer = f"kubeconfig {world.cluster.kubeconfig}   Ctrl-C ends it and leaves nothing"
-            drawn = view.render(taken, self._progress, most_pods=room, footer=footer)
+            drawn = view.fitted(taken, self._progress, self._console, footer=footer)
             live.update(drawn, refresh=True)
             await asyncio.sleep(_REFRESH_S)
 
@@ -175,19 +176,20 @@ class Demo:
             seconds=self._clock() - self._began,
         )
 
-    def _hints(self, sandbox: Sandbox) -> str:
-        waiting = "too-large" if self._settings.examples else "PODNAME"
+    def _hints(self, kubeconfig: Path, world: World) -> str:
+        """Say what to try now, with a pod that is there; best one that waits."""
+        pods = sorted(world.pods, key=lambda pod: (pod.phase != "Pending", pod.name))
+        pod = next((pod.name for pod in pods if pod.namespace == "default"), "NAME")
         return "\n".join(
             (
                 "",
-                "The cluster stays up. In another terminal:",
+                f"The cluster stays up; its kubeconfig is {kubeconfig}. In another terminal:",
                 "",
-                f"  export KUBECONFIG={sandbox.kubeconfig}",
+                f"  export KUBECONFIG={kubeconfig}",
                 "  kubectl get pods --all-namespaces --output wide --watch",
-                "  kubectl apply -f examples/01-share-by-memory/pods.yaml",
-                f"  kubectl describe pod {waiting}",
-                "",
-                f"  {self._settings.command} explain {waiting}",
+                f"  kubectl apply -f {_some_pods()}",
+                f"  kubectl describe pod {pod}",
+                f"  {self._settings.command} explain {pod}",
                 "",
             )
         )
@@ -196,3 +198,12 @@ class Demo:
         # Whoever has closed the terminal still wants his files removed.
         with contextlib.suppress(OSError):
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _some_pods() -> str:
+    """Return a file to apply, as short as it can be written here."""
+    file = example.default_folder() / "01-share-by-memory" / "pods.yaml"
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)

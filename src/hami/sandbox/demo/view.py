@@ -24,6 +24,7 @@ from hami.sandbox.demo.running import Progress
 _USED, _GRANTED, _FREE = "█", "▓", "░"
 _STYLES = {_USED: Style(color="green"), _GRANTED: Style(color="cyan"), _FREE: Style(dim=True)}
 _WIDEST_BAR = 40
+_FEWEST_PODS = 3
 _GIB = 1024
 #: What every card's name begins with.
 _MAKER = re.compile("^(NVIDIA[- ])*(Tesla )?")
@@ -67,8 +68,16 @@ class Bar:
                 yield Segment(letter * number, style)
 
 
+def fitted(picture: Picture, progress: Progress, console: Console, *, footer: str) -> Group:
+    """Draw everything with as many pods as the terminal has lines for."""
+    without = render(picture, progress, most_pods=0, footer=footer)
+    # The line with the number of further pods is there without them, and one more is the cursor's.
+    room = console.height - len(console.render_lines(without)) - 1
+    return render(picture, progress, most_pods=max(room, _FEWEST_PODS), footer=footer)
+
+
 def render(picture: Picture, progress: Progress, *, most_pods: int, footer: str = "") -> Group:
-    """Draw everything; `most_pods` is how many pods there is room for."""
+    """Draw everything, with at most so many pods."""
     parts: list[RenderableType] = [_nodes(picture)]
     if picture.simulated.nodes:
         parts.append(_simulated(picture))
@@ -81,10 +90,12 @@ def render(picture: Picture, progress: Progress, *, most_pods: int, footer: str 
 
 
 def _nodes(picture: Picture) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, expand=True, padding=(0, 1), pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, expand=True, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
     table.add_column("node", no_wrap=True)
     table.add_column("card", no_wrap=True)
-    table.add_column("memory: in use, granted, free", ratio=1, min_width=12)
+    table.add_column("memory: in use, granted, free", ratio=1, min_width=12, no_wrap=True)
     table.add_column("granted", justify="right", no_wrap=True)
     table.add_column("in use", justify="right", no_wrap=True)
     table.add_column("compute", justify="right", no_wrap=True)
@@ -108,10 +119,10 @@ def _card(row: CardRow) -> Iterator[RenderableType]:
     name = f"{card.index} {_MAKER.sub('', card.type)}"
     yield Text(name if card.healthy else f"{name} unhealthy", style="" if card.healthy else "red")
     yield Bar(used=row.used or 0, granted=card.granted_memory, total=card.memory)
-    yield f"{_gib(card.granted_memory)} of {_gib(card.memory)} GiB"
+    yield f"{_gib(card.granted_memory)}/{_gib(card.memory)} GiB"
     yield "-" if row.used is None else f"{_gib(row.used)} GiB"
     yield f"{card.granted_cores} %"
-    yield f"{card.shares} of {card.slots}"
+    yield f"{card.shares}/{card.slots}"
 
 
 def _simulated(picture: Picture) -> Text:
@@ -124,13 +135,13 @@ def _simulated(picture: Picture) -> Text:
 
 
 def _examples(progress: Progress) -> Panel:
-    marks = Text("examples ")
+    marks = Text()
     for result in progress.results:
         marks.append_text(_MARKS[result.verdict]).append(" ")
     marks.append("· " * (progress.total - len(progress.results)), style="dim")
-    marks.append(f"{progress.done} of {progress.total}")
+    marks.append(f"{progress.done} of {progress.total} examples")
     lines: list[RenderableType] = [marks]
-    title = "examples"
+    title = "all examples are through"
     if progress.example is not None:
         title = f"{progress.example.name}: {progress.example.title}"
         lines += [Text(progress.example.text, style="italic"), *map(_met, progress.met)]

@@ -7,8 +7,8 @@ import msgspec
 from hami.sandbox.kubelet.attempts import Attempt, History
 from hami.sandbox.kubelet.pod import Object, stamp
 
-#: Before the id of each container: the runtime that it is of.
-RUNTIME = "containerd"
+#: Before the id of each container: the runtime that it is of, as its CRI socket says.
+RUNTIME = "hami-sandbox"
 
 _KILLED = 137
 _LOST = "The container could not be located when the pod was terminated"
@@ -88,11 +88,9 @@ def _terminated(attempt: Attempt) -> Object:
         "exitCode": attempt.exit_code,
         "reason": attempt.reason or ("Completed" if attempt.exit_code == 0 else "Error"),
         "containerID": container_id(attempt),
+        "startedAt": stamp(attempt.started_at),
+        "finishedAt": stamp(attempt.finished_at),
     }
-    if attempt.started_at:
-        told["startedAt"] = stamp(attempt.started_at)
-    if attempt.finished_at:
-        told["finishedAt"] = stamp(attempt.finished_at)
     if attempt.message:
         told["message"] = attempt.message
     return {"terminated": told}

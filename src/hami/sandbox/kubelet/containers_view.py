@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
+from hami.sandbox.containers.errors import UnknownContainerError
 from hami.sandbox.containers.runtime import Runtime
 from hami.sandbox.kubelet import attempts
 from hami.sandbox.kubelet.attempts import Attempt, History
 
 _LOOK_EVERY_S = 2.0
+#: Many containers change at once: they are read together.
+_GATHER_S = 0.02
 
 
 class ContainersView:
@@ -19,6 +22,8 @@ class ContainersView:
         self._runtime = runtime
         #: Called with the UID of each pod whose containers have changed.
         self._on_change = on_change
+        #: By pod UID and the runtime's id.
+        self._attempts: dict[str, dict[str, Attempt]] = {}
         self._pods: dict[str, dict[str, History]] = {}
 
     def of(self, uid: str) -> dict[str, History]:
@@ -29,14 +34,27 @@ class ContainersView:
         return frozenset(self._pods)
 
     def refresh(self) -> None:
-        grouped: dict[str, list[Attempt]] = {}
+        """Look at all containers."""
+        found: dict[str, dict[str, Attempt]] = {}
         for state in self._runtime.list():
-            grouped.setdefault(state.spec.pod_uid, []).append(attempts.of(state))
-        found = {uid: attempts.histories(of_pod) for uid, of_pod in grouped.items()}
-        before, self._pods = self._pods, found
-        for uid in before.keys() | found.keys():
-            if before.get(uid) != found.get(uid):
-                self._on_change(uid)
+            found.setdefault(state.spec.pod_uid, {})[state.spec.id] = attempts.of(state)
+        before, self._attempts = self._attempts, found
+        self._tell(uid for uid in before.keys() | found if before.get(uid) != found.get(uid))
+
+    def look_at(self, uid: str, container: str) -> None:
+        """Look at one container of a pod, by the runtime's id."""
+        held = self._attempts.setdefault(uid, {})
+        before = held.get(container)
+        try:
+            now = attempts.of(self._runtime.state(container))
+        except UnknownContainerError:
+            held.pop(container, None)
+        else:
+            held[container] = now
+        if held.get(container) != before:
+            self._tell([uid])
+        if not held:
+            del self._attempts[uid]
 
     async def run(self) -> NoReturn:
         """Follow the runtime for ever."""
@@ -45,4 +63,13 @@ class ContainersView:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._runtime.wait_change()
+            await asyncio.sleep(_GATHER_S)
             self.refresh()
+
+    def _tell(self, uids: Iterable[str]) -> None:
+        for uid in list(uids):
+            if held := self._attempts.get(uid):
+                self._pods[uid] = attempts.histories(held.values())
+            else:
+                self._pods.pop(uid, None)
+            self._on_change(uid)

@@ -116,8 +116,8 @@ class PodWorker:
             except TimeoutError:
                 pass
 
-    def _container_ended(self) -> None:
-        self._tools.view.refresh()
+    def _container_ended(self, container: str) -> None:
+        self._tools.view.look_at(self.uid, container)
         self.poke()
 
     async def stop(self) -> None:
@@ -245,12 +245,13 @@ class PodWorker:
         if before is not None and before.phase is Phase.CREATED:
             # A kubelet that was killed made it, and did not come to start it.
             await self._tools.runtime.remove(before.id)
+            self._tools.view.look_at(self.uid, before.id)
         container = self._container(name)
         order = Order(pod=self.pod, container=container, attempt=number, volumes=volumes)
         try:
             await self._tools.starter.start(order)
         finally:
-            self._tools.view.refresh()
+            self._tools.view.look_at(self.uid, order.id)
         await self._remove_older(name)
 
     async def _remove_older(self, name: str) -> None:
@@ -258,6 +259,7 @@ class PodWorker:
         history = self._tools.view.of(self.uid).get(name)
         for attempt in history.attempts[:-2] if history is not None else ():
             await self._tools.runtime.remove(attempt.id)
+            self._tools.view.look_at(self.uid, attempt.id)
 
     def _later(self, name: str, waiting: Waiting) -> None:
         waits = self._tools.waits
@@ -310,10 +312,11 @@ class PodWorker:
     async def remove(self) -> None:
         """Remove what is left of it on this node."""
         self._tools.statuses.forget(self.uid)
-        for history in self._tools.view.of(self.uid).values():
+        for history in list(self._tools.view.of(self.uid).values()):
             for attempt in history.attempts:
                 try:
                     await self._tools.runtime.remove(attempt.id)
+                    self._tools.view.look_at(self.uid, attempt.id)
                 except (ContainerError, OSError) as error:
                     _log.warning("a container stays", extra={"error": str(error)})
         self._tools.volumes.remove(self.uid)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import msgspec
 
@@ -78,12 +77,9 @@ class StatusWriter:
                 try:
                     await self._send(uid, wish)
                 except (errors.NotFound, errors.Conflict):
-                    del self._wishes[uid]  # gone, or another pod of that name
+                    self._wishes.pop(uid, None)  # gone, or another pod of that name
                 except errors.KubeError as error:
-                    _log.warning(
-                        "a pod's status is not written",
-                        extra={"pod": pods.full_name(wish.pod), "error": str(error)},
-                    )
+                    _log.warning("a pod's status is not written", extra=_about(wish, error))
                     await asyncio.sleep(backoff.next(error.retry_after))
                 else:
                     backoff.reset()
@@ -97,8 +93,12 @@ class StatusWriter:
         path = paths.pods(pods.namespace(wish.pod), pods.name(wish.pod))
         if wish.status is not None and wish.status != self._written.get(uid):
             # With the UID: a pod made anew under this name is not this one.
-            body = {"metadata": {"uid": uid}, "status": wish.status}
-            await self._client.patch(f"{path}/status", codec.encode(body), kind=PatchKind.STRATEGIC)
+            body = codec.encode({"metadata": {"uid": uid}, "status": wish.status})
+            try:
+                await self._client.patch(f"{path}/status", body, kind=PatchKind.STRATEGIC)
+            except errors.Invalid as error:
+                # What is refused once is refused always; the pod's end must come nevertheless.
+                _log.warning("a pod's status is refused", extra=_about(wish, error))
             self._written[uid] = wish.status
         if wish.delete:
             options = {
@@ -110,18 +110,21 @@ class StatusWriter:
             await self._client.delete(path, codec.encode(options))
 
 
+def _about(wish: _Wish, error: errors.KubeError) -> dict[str, str]:
+    return {"pod": pods.full_name(wish.pod), "error": str(error)}
+
+
 def _shows(pod: Object, status: Object) -> bool:
-    """Tell whether the API server has this status already."""
-    there = _plain(pods.status(pod))
-    return all(there.get(key) == value for key, value in _plain(status).items()) and all(
-        status[key] is not None or key not in there for key in status
+    """Tell whether the API server has this status already: a patch would change nothing."""
+    there = pods.status(pod)
+    conditions = {each.get("type"): each for each in there.get("conditions") or ()}
+    return all(
+        all(_holds(conditions.get(each["type"]), each) for each in value)
+        if key == "conditions"
+        else there.get(key) == value
+        for key, value in status.items()
     )
 
 
-def _plain(value: Any) -> Any:
-    """Leave out what is null: the API server does too."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value
+def _holds(there: Object | None, wanted: Object) -> bool:
+    return there is not None and all(there.get(key) == value for key, value in wanted.items())

@@ -43,7 +43,9 @@ class Stopper:
         self._began: float | None = None
         self._stops: dict[str, _Stop] = {}
 
-    def stop(self, pod: Object, running: Iterable[Attempt], *, ended: Callable[[], None]) -> None:
+    def stop(
+        self, pod: Object, running: Iterable[Attempt], *, ended: Callable[[str], None]
+    ) -> None:
         """Tell containers to end; calls back when one has."""
         now = self._clock()
         if self._began is None:
@@ -66,7 +68,7 @@ class Stopper:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _stop(self, attempt: Attempt, grace: float, ended: Callable[[], None]) -> None:
+    async def _stop(self, attempt: Attempt, grace: float, ended: Callable[[str], None]) -> None:
         try:
             await self._runtime.stop(attempt.id, grace)
         except (ContainerError, OSError) as error:
@@ -74,4 +76,4 @@ class Stopper:
                 "a container does not stop", extra={"container": attempt.name, "error": str(error)}
             )
             await asyncio.sleep(_AGAIN_S)
-        ended()
+        ended(attempt.id)

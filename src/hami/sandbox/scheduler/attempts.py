@@ -110,9 +110,12 @@ class Attempts:
             if not await self._extenders.bind(pod, node):
                 await self._bind_ourselves(pod, node)
         except (ExtenderError, errors.KubeError) as error:
-            _log.warning("not bound", extra={**extra, "error": str(error)})
+            why = str(error)
+            if isinstance(error, errors.KubeError):
+                why = messages.binding_refused(getattr(error, "message", why))
+            _log.warning("not bound", extra={**extra, "error": why})
             self._world.forget(pod.uid)
-            self._failed(entry, messages.binding_rejected(str(error)), error=True)
+            self._failed(entry, why, error=True)
             return
         _log.info("bound", extra=extra)
         self._world.bound(pod.uid)

@@ -11,6 +11,7 @@ from hami.sandbox.scheduler.nodes import Node, Row
 from hami.sandbox.scheduler.pods import Pod
 
 UNSCHEDULABLE = "node(s) were unschedulable"
+UNTOLERATED = "node(s) had untolerated taint(s)"
 NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
 NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
 TOO_MANY_PODS = "Too many pods"
@@ -35,10 +36,8 @@ def _of_node(pod: Pod, node: Node) -> str:
     """Judge the node as such, whoever is on it."""
     if node.unschedulable and not tolerations.tolerates(pod.tolerations, tolerations.UNSCHEDULABLE):
         return UNSCHEDULABLE
-    if node.taints:
-        taint = tolerations.untolerated(node.taints, pod.tolerations)
-        if taint is not None:
-            return f"node(s) had untolerated taint {taint}"
+    if node.taints and not tolerations.tolerates_all(pod.tolerations, node.taints):
+        return UNTOLERATED
     if pod.node_selector or pod.node_affinity is not None:
         labels = node.labels
         if any(labels.get(key) != value for key, value in pod.node_selector.items()):

@@ -54,7 +54,7 @@ def ask_nodes(pod: Pod, rows: Sequence[Row], *, names_only: bool) -> bytes:
     if names_only:
         args["NodeNames"] = [row.name for row in rows]
     else:
-        items = [msgspec.Raw(row.node.raw) for row in rows if row.node is not None]
+        items = [msgspec.Raw(row.node.for_extender()) for row in rows if row.node is not None]
         args["Nodes"] = {"metadata": {}, "items": items}
     return codec.encode(args)
 

@@ -22,5 +22,6 @@ def assigned(key: str, node: str) -> str:
     return f"Successfully assigned {key} to {node}"
 
 
-def binding_rejected(why: str) -> str:
-    return f"binding rejected: {why}"
+def binding_refused(why: str) -> str:
+    """Say why the API server did not take our own binding; an extender's words are told as such."""
+    return f'running Bind plugin "DefaultBinder": {why}'

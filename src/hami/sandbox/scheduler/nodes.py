@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
+
 from hami.sandbox.scheduler import requests
 from hami.sandbox.scheduler.pods import Pod
 from hami.sandbox.scheduler.selectors import Labels
@@ -33,6 +35,12 @@ class _Node(codec.Object, frozen=True):
     status: _Status = _Status()
 
 
+class _Whole(codec.Object, frozen=True, omit_defaults=False):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 @dataclasses.dataclass(slots=True, frozen=True, eq=False, kw_only=True)
 class Node:
     metadata: objects.Metadata
@@ -46,6 +54,10 @@ class Node:
 
     #: Nodes have none; the caches ask for it.
     namespace = ""
+
+    def for_extender(self) -> bytes:
+        """Return its JSON as kube-scheduler sends it: neither kind nor version."""
+        return codec.encode(codec.decode(self.raw, _Whole, what="node"))
 
     @property
     def uid(self) -> str:

@@ -56,20 +56,25 @@ class Condition(codec.Object, frozen=True):
     reason: str | None = None
     message: str | None = None
     last_transition_time: str | None = None
+    observed_generation: int | None = None
 
 
 class _Status(codec.Object, frozen=True):
     conditions: tuple[Condition, ...] | None = None
 
 
+class _Metadata(objects.Metadata, frozen=True):
+    generation: int | None = None
+
+
 class _Pod(codec.Object, frozen=True):
-    metadata: objects.Metadata | None = None
+    metadata: _Metadata | None = None
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: _Status | None = None
 
 
-class _Whole(codec.Object, frozen=True):
-    metadata: dict[str, msgspec.Raw] | None = None
+class _Whole(codec.Object, frozen=True, omit_defaults=False):
+    metadata: dict[str, msgspec.Raw]
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -77,6 +82,8 @@ class _Whole(codec.Object, frozen=True):
 @dataclasses.dataclass(slots=True, frozen=True, eq=False, kw_only=True)
 class Pod:
     metadata: objects.Metadata
+    #: Of its spec.
+    generation: int | None
     #: Empty until it has a node, when nobody needs them any more.
     raw: bytes
     #: What a change of the pod itself changes; the status is not of it.
@@ -136,9 +143,8 @@ class Pod:
     def for_extender(self) -> bytes:
         """Return its JSON as kube-scheduler sends it: no kind, no version, no managed fields."""
         whole = codec.decode(self.raw, _Whole, what="pod")
-        metadata = {k: v for k, v in (whole.metadata or {}).items() if k != "managedFields"}
-        # All three, whatever they hold: Go leaves none of them out.
-        return codec.encode({"metadata": metadata, "spec": whole.spec, "status": whole.status})
+        whole.metadata.pop("managedFields", None)
+        return codec.encode(whole)
 
 
 def decoder(ignored: Collection[str]) -> Callable[[bytes], Pod]:
@@ -147,7 +153,7 @@ def decoder(ignored: Collection[str]) -> Callable[[bytes], Pod]:
     def decode(body: bytes) -> Pod:
         pod = codec.decode(body, _Pod, what="pod")
         spec = codec.decode(bytes(pod.spec), _Spec, what="pod, spec")
-        metadata = pod.metadata or objects.Metadata()
+        metadata = pod.metadata or _Metadata()
         affinity = spec.affinity or _Affinity()
         nodes = affinity.node_affinity or _NodeAffinity()
         near = affinity.pod_affinity or _PodAffinity()
@@ -159,6 +165,7 @@ def decoder(ignored: Collection[str]) -> Callable[[bytes], Pod]:
         tolerations = spec.tolerations or ()
         return Pod(
             metadata=metadata,
+            generation=metadata.generation,
             raw=b"" if spec.node_name else body,
             own=(metadata.labels, metadata.annotations, bytes(pod.spec)),
             node_name=spec.node_name or "",

@@ -68,10 +68,15 @@ class Teller:
         if (had.status, had.reason, had.message) == ("False", reason, message):
             return
         since = had.last_transition_time if had.status == "False" else None
-        self._pending[pod.uid] = (
-            pod,
-            Condition("PodScheduled", "False", reason, message, since or self._stamp()),
+        condition = Condition(
+            type="PodScheduled",
+            status="False",
+            reason=reason,
+            message=message,
+            last_transition_time=since or self._stamp(),
+            observed_generation=pod.generation,
         )
+        self._pending[pod.uid] = (pod, condition)
         self._filled.set()
 
     def background(self) -> dict[str, Coroutine[Any, Any, NoReturn]]:

@@ -14,9 +14,6 @@ class Taint(codec.Object, frozen=True):
     value: str | None = None
     effect: str = ""
 
-    def __str__(self) -> str:
-        return f"{{{self.key}: {self.value or ''}}}"
-
 
 class Toleration(codec.Object, frozen=True):
     key: str | None = None
@@ -39,12 +36,9 @@ class Toleration(codec.Object, frozen=True):
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """Return the first taint that keeps a pod out, if there is one."""
-    for taint in taints:
-        if taint.effect in _KEEP_OUT and not tolerates(tolerations, taint):
-            return taint
-    return None
+def tolerates_all(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> bool:
+    """Return whether no taint keeps a pod out; some only advise."""
+    return all(taint.effect not in _KEEP_OUT or tolerates(tolerations, taint) for taint in taints)
 
 
 def tolerates(tolerations: Sequence[Toleration], taint: Taint) -> bool:

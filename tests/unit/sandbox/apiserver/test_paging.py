@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami.sandbox.apiserver import lists, queries
@@ -31,6 +31,7 @@ def names(found: Listed) -> list[str]:
     return [stored.object["metadata"]["name"] for stored in found.items]
 
 
+@settings(max_examples=40)
 @given(
     st.sets(NAMES, min_size=1),
     st.integers(1, 5),

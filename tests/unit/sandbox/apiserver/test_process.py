@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hami.sandbox import access
+from hami.sandbox.apiserver.process import main
 from tests.kubeapi.client import ApiError, Client
 from tests.kubeapi.paths import config_maps, namespaces
 from tests.sandbox.conformance import served
@@ -29,19 +31,54 @@ def test_a_snapshot_outlives_the_process_and_watches_end_with_it(tmp_path: Path)
         assert int(newer["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
 
 
-def test_what_only_a_sandbox_can_do_is_for_its_administrator(tmp_path: Path) -> None:
-    with served(tmp_path) as kubeconfig, Client.from_kubeconfig(kubeconfig) as api:
-        with api.with_token(None) as nobody, pytest.raises(ApiError, match="forbidden"):
-            nobody.call("POST", "/sandbox/compact", query={"revision": "1"})
-        assert api.call("POST", "/sandbox/compact", query={"revision": "1"}) == {}
-        for query in ({}, {"revision": "new"}):
-            with pytest.raises(ApiError, match="revision"):
-                api.call("POST", "/sandbox/compact", query=query)
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("served")
+    with served(folder) as kubeconfig, Client.from_kubeconfig(kubeconfig) as client:
+        yield client
 
 
-def test_only_the_sandboxs_own_authority_vouches_for_it(tmp_path: Path) -> None:
-    access.make(tmp_path / "other")
-    with served(tmp_path / "one") as kubeconfig, Client.from_kubeconfig(kubeconfig) as api:
-        stranger = Client(api.access.server, ca_file=tmp_path / "other" / access.AUTHORITY)
-        with stranger, pytest.raises(ssl.SSLError):
-            stranger.get("/version")
+def test_what_only_a_sandbox_can_do_is_for_its_administrator(api: Client) -> None:
+    with api.with_token(None) as nobody, pytest.raises(ApiError, match="forbidden"):
+        nobody.call("POST", "/sandbox/compact", query={"revision": "1"})
+    assert api.call("POST", "/sandbox/compact", query={"revision": "1"}) == {}
+    for query in ({}, {"revision": "new"}):
+        with pytest.raises(ApiError, match="revision"):
+            api.call("POST", "/sandbox/compact", query=query)
+
+
+def test_a_snapshot_needs_a_file(api: Client) -> None:
+    with pytest.raises(ApiError, match="--snapshot FILE") as refused:
+        api.call("POST", "/sandbox/snapshot")
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--folder", "/nowhere"], "make it with hami.sandbox.access"),
+        (["--folder", "/nowhere", "--history", "0"], "at least 1 change"),
+    ],
+)
+def test_a_start_that_cannot_succeed_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_only_the_sandboxs_own_authority_vouches_for_it(api: Client, tmp_path: Path) -> None:
+    access.make(tmp_path)
+    stranger = Client(api.access.server, ca_file=tmp_path / access.AUTHORITY)
+    with stranger, pytest.raises(ssl.SSLError):
+        stranger.get("/version")
+
+
+def test_a_body_beyond_the_limit_is_refused_and_the_connection_lives_on(api: Client) -> None:
+    huge = {"metadata": {"name": "huge"}, "data": {"k": "x" * (4 * 2**20)}}
+    with pytest.raises(ApiError) as refused:
+        api.create(config_maps("default"), huge)
+    assert (refused.value.status, refused.value.reason) == (413, "RequestEntityTooLarge")
+    assert api.get("/version")["major"] == "1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami.sandbox.apiserver import fields, labels
@@ -23,6 +23,7 @@ def selected(text: str, found: dict[str, str]) -> bool:
     return True if test is None else test(found)
 
 
+@settings(max_examples=40)
 @given(KEYS, st.lists(VALUES, min_size=1, max_size=3), LABELS)
 def test_sets_hold_what_they_name(key: str, values: list[str], found: dict[str, str]) -> None:
     listed = ",".join(values)
@@ -32,6 +33,7 @@ def test_sets_hold_what_they_name(key: str, values: list[str], found: dict[str, 
     assert selected(f"!{key}", found) == (key not in found)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(KEYS, st.sampled_from(["=", "==", "!="]), VALUES), min_size=1), LABELS)
 def test_all_conditions_must_hold(
     conditions: list[tuple[str, str, str]], found: dict[str, str]
@@ -44,6 +46,7 @@ def test_all_conditions_must_hold(
     assert selected(text, found) == expected
 
 
+@settings(max_examples=40)
 @given(st.integers(-5, 5), st.sampled_from(["-3", "0", "4", "x", ""]))
 def test_numbers_are_compared_as_numbers(bound: int, value: str) -> None:
     number = int(value) if value.lstrip("-").isdigit() else None
@@ -63,6 +66,7 @@ def test_a_label_selector_without_sense_is_refused(text: str) -> None:
     assert text in refused.value.message
 
 
+@settings(max_examples=40)
 @given(st.text(alphabet="ab,=!<>() in\\", max_size=12), LABELS)
 def test_any_text_is_a_selector_or_refused(text: str, found: dict[str, str]) -> None:
     with contextlib.suppress(Refusal):  # nothing else is ever raised

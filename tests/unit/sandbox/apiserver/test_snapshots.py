@@ -15,7 +15,7 @@ from hami.sandbox.errors import SandboxError
 from tests.unit.sandbox.apiserver.making import MAPS, remove, write
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from("abcdef"), st.text(), max_size=6))
 def test_everything_comes_back(tmp_path: Path, texts: dict[str, str]) -> None:
     store = Store()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami.sandbox.apiserver.store import StaleError, Store
@@ -38,6 +38,7 @@ def play(store: Store, steps: list[tuple[str, str, bool]]) -> dict[int, dict[str
     return states
 
 
+@settings(max_examples=40)
 @given(STEPS)
 def test_every_past_state_is_what_it_was(steps: list[tuple[str, str, bool]]) -> None:
     store = Store()
@@ -52,6 +53,7 @@ def test_every_past_state_is_what_it_was(steps: list[tuple[str, str, bool]]) -> 
             assert seen(state, namespace) == mine
 
 
+@settings(max_examples=40)
 @given(STEPS, st.integers(min_value=1, max_value=8))
 def test_a_bounded_past_is_exact_or_gone(steps: list[tuple[str, str, bool]], bound: int) -> None:
     store = Store(history=bound)
@@ -70,6 +72,7 @@ def test_a_bounded_past_is_exact_or_gone(steps: list[tuple[str, str, bool]], bou
     assert history.end - history.position(0) <= bound + bound // 8
 
 
+@settings(max_examples=40)
 @given(STEPS, st.data())
 def test_what_happened_since_any_version_leads_to_the_present(
     steps: list[tuple[str, str, bool]], data: st.DataObject

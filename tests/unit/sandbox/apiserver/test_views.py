@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami.sandbox.apiserver import views
@@ -26,6 +26,7 @@ FIELDS = st.dictionaries(
 )
 
 
+@settings(max_examples=40)
 @given(FIELDS)
 def test_there_and_back_is_the_same(fields: dict[str, str]) -> None:
     event = {"kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": {}, **fields}

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami.sandbox.apiserver import queries
@@ -51,6 +51,7 @@ def change(store: Store, namespace: str, name: str, colour: str | None) -> None:
         remove(store, name, namespace)
 
 
+@settings(max_examples=40)
 @given(st.lists(STEP, max_size=10), st.lists(STEP, max_size=30), st.data())
 def test_events_lead_from_one_list_to_the_next(
     before: list[tuple[str, str, str | None]],

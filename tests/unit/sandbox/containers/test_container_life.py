@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -54,6 +55,18 @@ async def test_what_a_program_says_and_how_it_ends_is_told(bench: Bench) -> None
 async def test_a_container_knows_its_pod(bench: Bench) -> None:
     state = await bench.run("sh", "-c", 'echo "$HOSTNAME $FAKEGPU_OWNER"')
     assert bench.lines(state) == [f"pod {state.spec.pod_uid}/main"]
+
+
+async def test_a_container_inherits_nothing_of_its_keepers(bench: Bench) -> None:
+    os.set_inheritable(bench.reading_end, True)  # noqa: FBT003 - its only form
+    state = await bench.run("sh", "-c", "ls /proc/self/fd; grep Sig[BI] /proc/self/status; env")
+    *lines, _ = bench.lines(state)
+    assert lines[:4] == ["0", "1", "2", "3"]  # the last is ls's own
+    masks = {name: int(mask, 16) for name, mask in map(str.split, lines[4:6])}
+    # The C library's own two, 32 and 33, are nobody's business.
+    assert {name: mask & ~(3 << 31) for name, mask in masks.items()} == {"SigBlk:": 0, "SigIgn:": 0}
+    names = {line.partition("=")[0] for line in bench.lines(state)[6:]}
+    assert names <= {"PATH", "PWD", "HOME", "HOSTNAME", "FAKEGPU_OWNER", "HAMI_SANDBOX_CONTAINER"}
 
 
 async def test_a_killed_container_ends_with_137(bench: Bench) -> None:
@@ -133,6 +146,34 @@ async def test_containers_outlive_their_kubelet(bench: Bench) -> None:
     assert [state.spec.id for state in runtime.list()] == [second]
 
 
+async def test_a_kubelet_may_die_while_it_starts_a_container(bench: Bench) -> None:
+    spec = bench.spec("sleep", "1000")
+    await bench.runtime.create(spec)
+    starting = asyncio.create_task(bench.runtime.start(spec.id))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await bench.runtime.close()
+    runtime = bench.new_runtime()
+    with contextlib.suppress(ContainerError):  # it was quicker than we
+        await runtime.start(spec.id)
+    assert runtime.state(spec.id).phase is Phase.RUNNING
+    await runtime.remove(spec.id)
+    assert runtime.list() == ()
+
+
+async def test_what_is_only_being_started_is_removed_as_well(bench: Bench) -> None:
+    spec = bench.spec("sleep", "1000")
+    await bench.runtime.create(spec)
+    starting = asyncio.create_task(bench.runtime.start(spec.id))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await bench.runtime.remove(spec.id)
+    assert bench.runtime.list() == ()
+    assert living(bench.folder / "rt") == ()
+
+
 async def test_a_killed_shim_takes_its_container_along(bench: Bench) -> None:
     container = await bench.start("sh", "-c", FAMILY)
     parent, child = map(int, await bench.said(container, 2))
@@ -153,6 +194,11 @@ async def test_a_shim_that_dies_before_it_starts_anything_is_told(
         await bench.start("true")
     (state,) = bench.runtime.list()
     assert (state.phase, state.exit_code) == (Phase.EXITED, 137)
+
+
+async def test_a_log_that_cannot_be_written_is_told(bench: Bench) -> None:
+    with pytest.raises(StartError, match=r"shim .* died.*Error.*Not a directory"):
+        await bench.start("true", log="/dev/null/x/log")
 
 
 async def test_everything_ends_with_the_sandbox(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 from pathlib import Path
@@ -67,10 +66,36 @@ def test_sizes_are_read_as_kubernetes_writes_them(text: str, size: int) -> None:
     assert gpu_work.quantity(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "1 Gi", "1GiB", "1e3"])
+@pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "1 Gi", "1GiB", "1e3", ".5Gi", "1.Gi", "1.2.3"])
 def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="2Gi"):
+    with pytest.raises(gpu_work.UsageError, match="2Gi"):
         gpu_work.quantity(text)
+
+
+def test_options_come_in_both_forms() -> None:
+    orders = gpu_work.Orders(["--memory", "1Gi", "--seconds=1.5", "--then-ask=2Gi"])
+    assert (orders.memory, orders.then_ask) == (1 << 30, 2 << 30)
+    assert (orders.seconds, orders.device) == (1.5, 0)
+    assert gpu_work.Orders([]).seconds is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--memory"], "'--memory' has no value"),
+        (["--memry", "1Gi"], "'--memry' is none of the options"),
+        (["1Gi", "2"], "'1Gi' is none of the options"),
+        (["--seconds=long"], "'long' is no number of seconds"),
+        (["--memory=much"], "'much' is no size"),
+    ],
+)
+def test_wrong_options_are_named(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpu_work.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert "usage: gpu-work" in said
 
 
 async def test_the_agent_reads_from_the_socket_that_it_can_bind_late(place: Path) -> None:

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
@@ -73,10 +74,10 @@ def test_the_view_has_every_card_and_pod() -> None:
     text = drawn(view.render(taken(), Progress(total=0), most_pods=10))
     lines = text.splitlines()
     [card] = [line for line in lines if "0 H100" in line and "gpu-a" in line]
-    assert "6.0 of 10.0 GiB" in card
+    assert "6.0/10.0 GiB" in card
     assert "1.5 GiB" in card
     assert "50 %" in card
-    assert "2 of 10" in card
+    assert "2/10" in card
     assert "1 Pending, 2 Running, 1 Succeeded" in text
     [waits] = [line for line in lines if "team/waits" in line]
     assert "Pending" in waits
@@ -87,6 +88,29 @@ def test_the_view_has_every_card_and_pod() -> None:
 def test_pods_beyond_the_room_are_counted() -> None:
     text = drawn(view.render(taken(), Progress(total=0), most_pods=1))
     assert "and 3 more" in text
+
+
+def test_a_narrow_terminal_has_bars_too() -> None:
+    text = drawn(view.render(taken(), Progress(total=0), most_pods=3), width=80)
+    bars = [line for line in text.splitlines() if "H100" in line]
+    assert len(bars) == 3
+    assert all(line.count("░") >= 4 for line in bars)
+
+
+@pytest.mark.parametrize("height", [20, 30, 45, 100])
+def test_as_many_pods_are_shown_as_there_are_lines_for(height: int) -> None:
+    many = [pod(f"p{number:02}", grant("gpu-a-0", 10)) for number in range(40)]
+    seen = picture.take(_NODES, many, [], real=frozenset({"gpu-a", "gpu-b"}))
+    console = Console(file=io.StringIO(), width=120, height=height)
+    fitted = view.fitted(seen, Progress(total=0), console, footer="the end")
+    lines = drawn(fitted, width=120).splitlines()
+    # The last line of the terminal is the cursor's.
+    assert len(lines) == min(height - 1, len(drawn(everything(seen)).splitlines()))
+    assert lines[-1].startswith("the end")
+
+
+def everything(seen: picture.Picture) -> RenderableType:
+    return view.render(seen, Progress(total=0), most_pods=100, footer="the end")
 
 
 def test_simulated_nodes_are_one_line() -> None:
@@ -111,7 +135,7 @@ def test_the_example_that_runs_is_shown_with_its_checks() -> None:
     assert "✓ pod first Running" in text
     assert "✗ that: nothing" in text
     assert "… pod small Running" in text
-    assert "1 of 3" in text
+    assert "1 of 3 examples" in text
 
 
 @given(

@@ -124,6 +124,24 @@ def test_what_has_no_value_says_why(text: str, why: str) -> None:
     assert why in str(caught.value)
 
 
+def test_names_are_checked_before_anything_is_evaluated() -> None:
+    for text in (
+        "object.a == oldObject.b",
+        "object.items.all(x, x in object.y && [x].exists(y, y == x))",
+        "[object].map(x, x > 1, {'k': x})",
+    ):
+        cel.check(text, "object", "oldObject")
+    for text, name in (
+        ("true || nobody", "nobody"),
+        ("[1].exists(x, y)", "y"),
+        ("[1].exists(x, x == 1) && x == 1", "x"),
+        ("{'k': [object.?a[nobody]]}", "nobody"),
+        ("authorizer.group('')", "group"),
+    ):
+        with pytest.raises(CelError, match=f"undeclared reference to '{name}'"):
+            cel.check(text, "object", "oldObject")
+
+
 _WORDS = (
     "object . ? [ ] ( ) { } , : ! - + * / % == < && || in has exists size x 'a' 1 true null "
     "metadata name .? [? orValue filter"

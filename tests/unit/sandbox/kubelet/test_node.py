@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hami.sandbox.containers import cri
 from tests.unit.kube.following import until
 from tests.unit.sandbox.devices.desk import FakePlugin
 from tests.unit.sandbox.kubelet.pods import NODE
@@ -33,6 +34,7 @@ async def test_a_node_comes_up(node: Node) -> None:
     assert conditions["Ready"] == "True"
     assert status["addresses"][0] == {"type": "InternalIP", "address": "127.0.0.1"}
     assert status["nodeInfo"]["kubeletVersion"] == "v1.36.3"
+    assert status["nodeInfo"]["containerRuntimeVersion"].startswith(f"{cri.NAME}://")
     assert status["allocatable"]["cpu"] == "64"
     assert status["daemonEndpoints"]["kubeletEndpoint"]["Port"] == kubelet.log_server.port
     (lease,) = node.api.objects("leases")

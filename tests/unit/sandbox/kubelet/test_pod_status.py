@@ -64,12 +64,12 @@ def test_a_running_pod() -> None:
     assert main["lastState"]["terminated"] == {
         "exitCode": 3,
         "reason": "Error",
-        "containerID": "containerd://main-0",
+        "containerID": "hami-sandbox://main-0",
         "startedAt": "1970-01-01T00:16:40Z",
         "finishedAt": "1970-01-01T00:16:50Z",
     }
     assert (main["ready"], main["started"], main["restartCount"]) == (True, True, 1)
-    assert main["containerID"] == "containerd://main-1"
+    assert main["containerID"] == "hami-sandbox://main-1"
 
 
 def test_a_pod_whose_init_containers_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from hami.sandbox.kubelet.crash_backoff import Waits
 from tests.unit.kube.following import until
 from tests.unit.sandbox.kubelet.pods import container, pod, sidecar
 from tests.unit.sandbox.kubelet.rig import Node
@@ -47,24 +48,37 @@ async def test_init_containers_sidecars_and_the_others_come_in_order(node: Node)
         assert node.state()["terminated"]["reason"] == "Completed"
 
 
-async def test_a_container_that_crashes_waits_longer_each_time(node: Node) -> None:
+async def test_a_container_that_crashes_again_waits(node: Node) -> None:
+    node.waits = Waits(first=600)
     async with node.running():
         node.put(pod())
         await until(lambda: node.runtime.running() == ("main",))
         node.runtime.end("main", 1)
         await until(lambda: node.runtime.latest("main").spec.attempt == 1)
         await until(lambda: node.runtime.running() == ("main",))
-        node.runtime.end("main", 1)
+        node.runtime.end("main", 2)
         await until(lambda: node.waits_for() == "CrashLoopBackOff")
-        await until(lambda: node.runtime.latest("main").spec.attempt == 2)
-        await until(lambda: "running" in node.state())
+        told = "back-off 10m0s restarting failed container=main pod=p_default(uid-p)"
+        assert node.state()["waiting"]["message"] == told
+        assert node.status()["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 2
+        told = "Back-off restarting failed container main in pod p_default(uid-p)"
+        await until(lambda: ("BackOff", told) in node.events())
+        assert node.runtime.latest("main").spec.attempt == 1
+
+
+async def test_a_container_that_crashed_is_started_again_and_again(node: Node) -> None:
+    async with node.running():
+        node.put(pod())
+        for attempt in range(4):
+            await until(lambda: node.runtime.running() == ("main",))
+            assert node.runtime.latest("main").spec.attempt == attempt
+            node.runtime.end("main", 1)
+        await until(lambda: node.runtime.running() == ("main",))
+        await until(lambda: node.status()["containerStatuses"][0]["restartCount"] == 4)
         status = node.status()["containerStatuses"][0]
-        assert status["restartCount"] == 2
         assert status["lastState"]["terminated"]["exitCode"] == 1
         # The latest and the one before it; older ones are gone.
         await until(lambda: len(node.runtime.states) == 2)
-        told = "Back-off restarting failed container main in pod p_default(uid-p)"
-        await until(lambda: ("BackOff", told) in node.events())
 
 
 async def test_a_deleted_pod_ends_with_its_grace_and_is_let_go(node: Node) -> None:

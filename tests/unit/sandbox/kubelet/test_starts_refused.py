@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hami.agent.errors import AgentError
 from hami.agent.kubelet.kubelet_api import Allocation
+from hami.sandbox.kubelet.crash_backoff import Waits
 from tests.unit.kube.following import until
 from tests.unit.sandbox.devices.desk import FakePlugin
 from tests.unit.sandbox.kubelet.pods import container, pod
@@ -86,17 +87,21 @@ async def test_a_runtime_that_cannot_make_it(node: Node) -> None:
 
 async def test_a_program_that_cannot_be_started(node: Node) -> None:
     node.runtime.refuses_start["main"] = 'exec: "nope": executable file not found in $PATH'
+    node.waits = Waits(first=600)
     async with node.running():
         node.put(pod())
         await until(lambda: node.waits_for() == "RunContainerError")
+        assert node.state()["waiting"]["message"] == node.runtime.refuses_start["main"]
         last = node.status()["containerStatuses"][0]["lastState"]["terminated"]
         assert (last["exitCode"], last["reason"]) == (128, "StartError")
-        await until(lambda: node.waits_for() == "CrashLoopBackOff")
-        node.runtime.refuses_start.clear()
+    node.waits = Waits(first=0.05)
+    node.runtime.refuses_start.clear()
+    async with node.running():
         await until(lambda: node.phase() == "Running" and "running" in node.state())
 
 
 async def test_an_image_that_nobody_knows(node: Node) -> None:
+    node.waits = Waits(first=600)
     unknown: dict[str, object] = {"name": "main", "image": "example.com/own:1"}
     async with node.running():
         node.put(pod("p", unknown))
@@ -131,3 +136,15 @@ async def test_a_pod_that_does_not_fit_is_refused(node: Node) -> None:
         await until(lambda: node.phase() == "Failed")
         assert node.status()["reason"] == "OutOfcpu"
         await until(lambda: "OutOfcpu" in [reason for reason, _ in node.events()])
+
+
+async def test_a_pod_that_nobody_can_read_harms_no_other(node: Node) -> None:
+    async with node.running():
+        node.put(pod("p", container(resources={"limits": {GPU: "many"}})))
+        node.put(pod("q", container("other", volumeMounts=[{"mountPath": "/x"}])))
+        node.put(pod("r"))
+        await until(lambda: node.phase() == "Failed")
+        assert node.status()["reason"] == "UnexpectedAdmissionError"
+        await until(lambda: node.phase("r") == "Running")
+        node.put(pod("q", container("other")))
+        await until(lambda: node.phase("q") == "Running")

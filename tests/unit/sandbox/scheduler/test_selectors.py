@@ -80,5 +80,5 @@ def test_a_taint_is_borne_by_who_names_it_or_takes_all(key: str, value: str, eff
     ]
     assert not tolerations.tolerates(refusing, taint)
     kept_out = effect != "PreferNoSchedule"
-    assert (tolerations.untolerated([taint], refusing) is taint) is kept_out
-    assert tolerations.untolerated([taint], bearing) is None
+    assert tolerations.tolerates_all(refusing, [taint]) is not kept_out
+    assert tolerations.tolerates_all(bearing, [taint, taint])

@@ -115,3 +115,32 @@ async def test_the_end_of_a_pod_on_a_node_that_could_take_it() -> None:
         big["status"]["phase"] = "Succeeded"
         api.put(big)
         await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+
+
+async def test_a_pod_that_was_made_smaller_in_place() -> None:
+    async with ScriptedApi() as api, rig.running(api):
+        api.put(node_object("a", cpu="4"))
+        api.put(pod_object("big", requests={"cpu": "4"}))
+        await rig.eventually(lambda: rig.node_of(api, "big"))
+        api.put(pod_object("p", requests={"cpu": "3"}))
+        await rig.eventually(lambda: rig.condition(api, "p"))
+        big = api.find("pods", "big") or {}
+        big["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
+        api.put(big)
+        await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+
+
+async def test_a_pod_to_be_near_to() -> None:
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app": "db"}},
+    }
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    async with ScriptedApi() as api, rig.running(api):
+        for name in ("a", "b"):
+            api.put(node_object(name))
+        api.put(pod_object("p", affinity=near))
+        await rig.eventually(lambda: rig.condition(api, "p"))
+        selector = {"kubernetes.io/hostname": "b"}
+        api.put(pod_object("db", labels={"app": "db"}, nodeSelector=selector))
+        await rig.eventually(lambda: rig.node_of(api, "p") == "b")

@@ -10,9 +10,10 @@ and there are no durations, timestamps, bytes or libraries of Kubernetes (`autho
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hami.sandbox.apiserver.doors.cel_syntax import (
@@ -28,7 +29,7 @@ from hami.sandbox.apiserver.doors.cel_syntax import (
     parse,
 )
 
-__all__ = ["CelError", "Program", "compiled"]
+__all__ = ["CelError", "Program", "check", "compiled"]
 
 _MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
 _Variables = Mapping[str, Any]
@@ -49,11 +50,11 @@ class _Optional:
 class Program:
     """An expression that has been read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, names: frozenset[str] | None = None) -> None:
         self.text = text
         try:
             self._tree = parse(text)
-            _check(self._tree)
+            _check(self._tree, names)
         except RecursionError:
             raise CelError("the expression is nested too deep") from None
 
@@ -70,27 +71,39 @@ def compiled(text: str) -> Program:
     return Program(text)
 
 
-def _check(node: Node) -> None:
-    """Refuse functions that nobody knows before anything is evaluated."""
+def check(text: str, *names: str) -> None:
+    """Raise CelError for an expression that cannot be evaluated with these variables."""
+    Program(text, frozenset(names))
+
+
+def _check(node: Node, names: frozenset[str] | None) -> None:
+    """Refuse functions, and variables, that nobody knows before anything is evaluated."""
+    parts: Iterable[Node] = ()
     match node:
+        case Name(name) if names is not None and name not in names:
+            raise CelError(f"undeclared reference to '{name}'")
         case Call(function, arguments):
-            known = _LAZY.keys() | _FUNCTIONS.keys() | _MACROS
-            if function not in known:
+            if function not in _LAZY.keys() | _FUNCTIONS.keys() | _MACROS:
                 raise CelError(f"undeclared reference to '{function}'")
-            for argument in arguments:
-                _check(argument)
+            parts = arguments
+            if _is_macro(function, arguments) and isinstance(arguments[1], Name):
+                _check(arguments[0], names)
+                names = names if names is None else names | {arguments[1].name}
+                parts = arguments[2:]
         case Select(of):
-            _check(of)
+            parts = (of,)
         case Index(of, key):
-            _check(of)
-            _check(key)
+            parts = (of, key)
         case Items(items):
-            for item in items:
-                _check(item)
+            parts = items
         case Entries(entries):
-            for key, value in entries:
-                _check(key)
-                _check(value)
+            parts = itertools.chain.from_iterable(entries)
+    for part in parts:
+        _check(part, names)
+
+
+def _is_macro(function: str, arguments: tuple[Node, ...]) -> bool:
+    return function in _MACROS and len(arguments) > 1 and isinstance(arguments[1], Name)
 
 
 def _value(node: Node, variables: _Variables) -> Any:  # noqa: PLR0911 - one for each kind of node
@@ -116,7 +129,7 @@ def _value(node: Node, variables: _Variables) -> Any:  # noqa: PLR0911 - one for
 def _called(function: str, arguments: tuple[Node, ...], variables: _Variables) -> Any:
     if function in _LAZY:
         return _LAZY[function](arguments, variables)
-    if function in _MACROS and len(arguments) > 1 and isinstance(arguments[1], Name):
+    if _is_macro(function, arguments):
         return _macro(function, arguments, variables)
     known = _FUNCTIONS.get(function)
     if known is None:

@@ -50,7 +50,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def operations(self) -> bytes:
         """Return the JSON patch; empty where nothing is to be changed."""
-        return base64.b64decode(self.patch or "")
+        return base64.b64decode(self.patch or "", validate=True)
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):

@@ -42,7 +42,7 @@ def applied(
     wish = _wish(kind, body)
     shape = types.of(kind)
     who = Manager(manager, managed_fields.APPLY, subresource)
-    owners = managed_fields.read(live)
+    owners = managed_fields.read(live) or managed_fields.before_first_apply(kind, live)
     before = managed_fields.without_record(live) if live else {}
     wanted = managed_fields.kept(kind, field_paths.owned(shape, wish), subresource)
     last = owners.pop(who, None)
@@ -86,14 +86,9 @@ def _wish(kind: Kind, body: bytes) -> Object:
     try:
         unknown = schema.settle(kind, copied := copy.deepcopy(wish))
     except schema.ShapeError as error:
-        raise refusals.bad_request(f"failed to create typed patch object: {error}") from None
+        raise _untyped(kind, wish, str(error)) from None
     if unknown:
-        raise Refusal(
-            500,
-            "InternalError",
-            f"failed to create typed patch object ({_name(wish)}; {kind.api_version}, "
-            f"Kind={kind.kind}): .{unknown[0]}: field not declared in schema",
-        )
+        raise _untyped(kind, wish, f".{unknown[0]}: field not declared in schema")
     # What only Go's types add (`status: {}`) is nobody's wish.
     wished: Object = _as_wished(copied, wish)
     return wished
@@ -112,12 +107,15 @@ def _read(body: bytes) -> Any:
 
 
 def _as_wished(settled: Any, wish: Any) -> Any:
-    """Return the settled form of exactly the fields that were written."""
+    """Return the settled form of exactly the fields that were written.
+
+    An empty map or list says nothing about its parts, but it is owned.
+    """
     if isinstance(settled, dict) and isinstance(wish, dict):
         return {
-            name: _as_wished(settled[name], value)
+            name: _as_wished(settled[name], value) if name in settled else value
             for name, value in wish.items()
-            if name in settled
+            if name in settled or value in ({}, [])
         }
     if isinstance(settled, list) and isinstance(wish, list):
         return [_as_wished(one, two) for one, two in zip(settled, wish, strict=True)]
@@ -179,9 +177,11 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _name(wish: Object) -> str:
+def _untyped(kind: Kind, wish: Object, why: str) -> Refusal:
     metadata = wish.get("metadata") or {}
-    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    what = f"{name}; {kind.api_version}, Kind={kind.kind}"
+    return Refusal(500, "InternalError", f"failed to create typed patch object ({what}): {why}")
 
 
 def _told(wish: Object) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from hami.sandbox.apiserver.doors import cel
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.shapes import causes, metadata_rules, names, pod_rules
 from hami.sandbox.apiserver.shapes.causes import Cause
@@ -130,10 +131,24 @@ def _hook(hook: Object, field: str) -> Iterator[Cause]:
         told = "the timeout value must be between 1 and 30 seconds"
         yield causes.invalid(f"{field}.timeoutSeconds", seconds, told)
     yield from _client(hook.get("clientConfig") or {}, f"{field}.clientConfig")
+    yield from _conditions(hook.get("matchConditions") or (), f"{field}.matchConditions")
     for place, rule in enumerate(hook.get("rules") or ()):
         for part in ("operations", "apiGroups", "apiVersions", "resources"):
             if not rule.get(part):
                 yield causes.required(f"{field}.rules[{place}].{part}")
+
+
+def _conditions(conditions: Sequence[Object], field: str) -> Iterator[Cause]:
+    for place, condition in enumerate(conditions):
+        expression = condition.get("expression", "")
+        where = f"{field}[{place}].expression"
+        if not expression:
+            yield causes.required(where)
+            continue
+        try:
+            cel.check(expression, "object", "oldObject", "request")
+        except cel.CelError as error:
+            yield causes.invalid(where, expression, f"compilation failed: {error}")
 
 
 def _client(client: Object, field: str) -> Iterator[Cause]:

@@ -24,7 +24,7 @@ def pod(obj: Object, old: Object | None) -> Iterator[Cause]:
 def node(obj: Object, _: Object | None) -> Iterator[Cause]:
     for part in ("capacity", "allocatable"):
         found = (obj.get("status") or {}).get(part) or {}
-        yield from resource_rules.amounts(found, f"status.{part}")
+        yield from resource_rules.amounts(found, f"status.{part}", dotted=True)
     seen: set[tuple[str, str]] = set()
     for place, taint in enumerate((obj.get("spec") or {}).get("taints") or ()):
         field = f"metadata.taints[{place}]"  # so the API server names it
@@ -36,7 +36,9 @@ def node(obj: Object, _: Object | None) -> Iterator[Cause]:
         elif effect not in _EFFECTS:
             yield causes.unsupported(f"{field}.effect", effect, _EFFECTS)
         if (key, effect) in seen:
-            yield causes.duplicate(field, taint)
+            told = "taints must be unique by key and effect pair"
+            repeated = causes.duplicate(field, taint)
+            yield Cause(field, repeated.reason, f"{repeated.message}: {told}")
         seen.add((key, effect))
 
 

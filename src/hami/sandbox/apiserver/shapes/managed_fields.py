@@ -11,7 +11,7 @@ import msgspec
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.shapes import field_paths, types
-from hami.sandbox.apiserver.shapes.field_paths import Difference, Path, Paths
+from hami.sandbox.apiserver.shapes.field_paths import Path, Paths
 
 APPLY, UPDATE = "Apply", "Update"
 #: Fields that the server itself keeps: nobody owns them.
@@ -64,6 +64,8 @@ def tracked(
     before = without_record(old) if old else {}
     after = without_record(new)
     owners = _record_to_start_from(old, new, subresource)
+    if old is not None and not owners:
+        return after  # nobody wants to know: the record was dropped
     changes = field_paths.difference(types.of(kind), before, after)
     take_away(owners, changes.added | changes.modified | changes.removed)
     who = Manager(manager, operation, subresource, kind.api_version)
@@ -92,6 +94,17 @@ def read(obj: Object | None) -> Owners:
         had = found[who].paths if who in found else frozenset()
         found[who] = Entry(paths | had, version, entry.get("time"))
     return found
+
+
+def before_first_apply(kind: Kind, live: Object | None) -> Owners:
+    """Return who owns an object without a record: all of it, whoever wrote before."""
+    if live is None:
+        return {}
+    found = field_paths.difference(types.of(kind), {}, without_record(live))
+    paths = kept(kind, found.added | found.modified, "")
+    metadata = live["metadata"]
+    who = Manager("before-first-apply", UPDATE, "", kind.api_version)
+    return {who: Entry(paths, kind.api_version, metadata.get("creationTimestamp"))}
 
 
 def without_record(obj: Object) -> Object:
@@ -142,10 +155,6 @@ def kept(kind: Kind, paths: set[Path] | Paths, subresource: str) -> Paths:
 
 def stamp(now: dt.datetime) -> str:
     return now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def changed(found: Difference) -> set[Path]:
-    return found.added | found.modified
 
 
 def _record_to_start_from(old: Object | None, new: Object, subresource: str) -> Owners:

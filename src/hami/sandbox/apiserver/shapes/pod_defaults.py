@@ -35,6 +35,8 @@ def pod_spec(spec: Object, *, template: bool) -> None:
     for field, value in _POD.items():
         spec.setdefault(field, value)
     spec.setdefault("securityContext", {})
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     if not template:
         spec.setdefault("enableServiceLinks", True)
     if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):

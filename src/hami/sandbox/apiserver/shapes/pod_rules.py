@@ -13,8 +13,8 @@ RESTARTS = ("Always", "OnFailure", "Never")
 _DNS = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _PULLS = ("Always", "IfNotPresent", "Never")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
-_EFFECTS = ("NoExecute", "NoSchedule", "PreferNoSchedule")
-_OPERATORS = ("Equal", "Exists", "Gt", "Lt")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_OPERATORS = ("Equal", "Exists")
 _MATCHES = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")
 _LAST_PORT = 65535
 
@@ -32,18 +32,14 @@ def spec(found: Object, field: str = "spec") -> Iterator[Cause]:
     yield from _one_of(found, field, "restartPolicy", RESTARTS)
     yield from _one_of(found, field, "dnsPolicy", _DNS)
     yield from metadata_rules.labels(found.get("nodeSelector") or {}, f"{field}.nodeSelector")
-    yield from _numbers(found, field)
+    yield from _deadline(found, field)
     for place, each in enumerate(found.get("tolerations") or ()):
         yield from _toleration(each, f"{field}.tolerations[{place}]")
     yield from _references(found, field)
     yield from _affinity(found.get("affinity") or {}, f"{field}.affinity")
 
 
-def _numbers(found: Object, field: str) -> Iterator[Cause]:
-    grace = found.get("terminationGracePeriodSeconds", 0)
-    if grace < 0:
-        told = "must be greater than or equal to 0"
-        yield causes.invalid(f"{field}.terminationGracePeriodSeconds", grace, told)
+def _deadline(found: Object, field: str) -> Iterator[Cause]:
     deadline = found.get("activeDeadlineSeconds")
     if deadline is not None and deadline < 1:
         told = "must be between 1 and 2147483647, inclusive"
@@ -55,9 +51,9 @@ def _references(found: Object, field: str) -> Iterator[Cause]:
         if text := found.get(part):
             for wrong in names.subdomain(text):
                 yield causes.invalid(f"{field}.{part}", text, wrong)
-    if text := found.get("schedulerName"):
-        for wrong in names.qualified(text):
-            yield causes.invalid(f"{field}.schedulerName", text, wrong)
+    if found.get("nodeName") and found.get("schedulingGates"):
+        told = "cannot be set until all schedulingGates have been cleared"
+        yield causes.forbidden(f"{field}.nodeName", told)
     gates: set[str] = set()
     for place, gate in enumerate(found.get("schedulingGates") or ()):
         name = gate.get("name", "")
@@ -188,7 +184,9 @@ def _affinity(found: Object, field: str) -> Iterator[Cause]:
     for place, term in enumerate(node.get("nodeSelectorTerms") or ()):
         for number, rule in enumerate(term.get("matchExpressions") or ()):
             spot = f"{where}[{place}].matchExpressions[{number}]"
-            yield from _one_of(rule, spot, "operator", _MATCHES)
+            if rule.get("operator") not in _MATCHES:
+                told = "not a valid selector operator"
+                yield causes.invalid(f"{spot}.operator", rule.get("operator", ""), told)
             if rule.get("operator") in {"In", "NotIn"} and not rule.get("values"):
                 told = "must be specified when `operator` is 'In' or 'NotIn'"
                 yield causes.required(f"{spot}.values", told)

@@ -45,9 +45,16 @@ def decode(body: bytes) -> Object:
     """Return the object, with apiVersion and kind as the envelope names them."""
     if not body.startswith(_MAGIC):
         raise ProtobufError("provided data does not appear to be a protobuf message")
-    envelope = dict(_fields(body[len(_MAGIC) :]))
+    try:
+        return _enveloped(body[len(_MAGIC) :])
+    except (UnicodeDecodeError, OverflowError, OSError) as error:
+        raise ProtobufError(f"a field makes no sense: {error}") from None
+
+
+def _enveloped(data: bytes) -> Object:
+    envelope = dict(_fields(data))
     named = dict(_fields(_piece(envelope.get(1, b""))))
-    api_version, kind = _piece(named.get(1, b"")).decode(), _piece(named.get(2, b"")).decode()
+    api_version, kind = (_piece(named.get(number, b"")).decode() for number in (1, 2))
     if envelope.get(3):
         raise ProtobufError("the body is encoded twice")
     found = _message(_slots(_root(api_version, kind)), _piece(envelope.get(2, b"")))

@@ -20,10 +20,10 @@ def is_extended(name: str) -> bool:
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
-def amounts(found: Object, field: str) -> Iterator[Cause]:
+def amounts(found: Object, field: str, *, dotted: bool = False) -> Iterator[Cause]:
     """Yield what is wrong with amounts, whatever they are for."""
     for name, amount in found.items():
-        place = f"{field}[{name}]"
+        place = f"{field}.{name}" if dotted else f"{field}[{name}]"
         for wrong in names.qualified(name):
             yield causes.invalid(place, name, wrong)
         if quantity.parse(amount, what=name) < 0:

@@ -199,7 +199,7 @@ _BINDINGS = Sheet(("Name", "Role", "Age"), ("Users", "Groups", "ServiceAccounts"
 _ROLES = Sheet(("Name", "Created At"), (), _role)
 #: Columns of the wide form that stand among the others.
 WIDE_BETWEEN = frozenset({"Subobject", "Source"})
-INTEGERS = frozenset({"Data", "Count", "Webhooks", "Value", "Allowed Disruptions"})
+INTEGERS = frozenset({"Webhooks", "Value", "Allowed Disruptions"})
 SHEETS: dict[tuple[str, str], Sheet] = {
     ("", "Pod"): Sheet(
         ("Name", "Ready", "Status", "Restarts", "Age"),
