@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help root setup demo test unit oracle mutants parts e2e gpu bench lint native
+.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e gpu bench lint native
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,10 +10,10 @@ help:
 setup: ## make .venv from the hashed requirements
 	@scripts/setup
 
-# JOBS=2 runs the three at once, and shows each when it is done: what CI does.
+# JOBS=2 runs two of the four at once, and shows each when it is done: what CI does.
 JOBS := 1
 test: setup native ## all tests that need neither root nor Go
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) unit oracle mutants
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) unit oracle mutants sandbox
 
 unit: setup native
 	$(PY) -m pytest tests/unit tests/chart tests/native
@@ -23,6 +23,10 @@ oracle: setup ## only the 8,000 comparisons with the slow reference filter
 
 mutants: setup ## only the proof that the tests notice deliberate errors in the product
 	$(PY) -m pytest tests/mutants
+
+sandbox: setup native ## only the tests on the embedded cluster: conformance, real kubectl, 200 pods under random kills
+	$(PY) -m tests.sandbox.conformance
+	$(PY) -m pytest tests/sandbox
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(PY) -m ruff check .
@@ -53,6 +57,7 @@ e2e: root parts ## the product on real Kubernetes (needs root)
 	    HAMI_CONFORMANCE_COMPACT="$(PY) -m tests.e2e.cluster.compact {revision}" \
 	    exec $(PY) -m pytest tests/conformance'
 	$(PY) -m pytest --timeout=600 tests/e2e
+	$(PY) -m pytest --timeout=600 tests/clean_room
 
 gpu: native ## the product on a real GPU, beside the same without it (GPU_PYTHON: a Python with torch); writes docs/gpu-results.md
 	$(PY) -m tests.gpu.run

@@ -25,7 +25,7 @@ IMAGE = "hami"
 PODS = 200
 #: So many pods are wanted at once: more than the cards have room for, so that some wait.
 AT_ONCE = 24
-KILL_EVERY_S = 0.5
+KILL_EVERY_S = 1.5
 PATIENCE_S = 240.0
 
 Object = dict[str, object]

@@ -167,10 +167,10 @@ class Programs:
 
     async def close(self) -> None:
         """End all of them, and everything that they have left running."""
-        # Agents and monitors come after their kubelet in the list, and end before it.
-        for program in reversed(self._programs.values()):
-            program.kill(signal.SIGTERM)
-        await asyncio.gather(*(program.stop() for program in self._programs.values()))
+        first, *others = self._programs.values() or (None,)
+        await asyncio.gather(*(program.stop() for program in others))
+        if first is not None:  # the others need it to the end: agents write to the API server
+            await first.stop()
         if self._our_end >= 0:
             os.close(self._our_end)  # containers end now
             os.close(self._lifeline)

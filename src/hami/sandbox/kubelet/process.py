@@ -52,12 +52,12 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = lifetime.stop_asked()
-    lifeline = os.environ.get(programs.LIFELINE)
-    runtime = Runtime(
-        settings.runtime_dir,
-        cdi_dirs=settings.cdi_dirs,
-        lifeline=int(lifeline) if lifeline else None,
-    )
+    named = os.environ.get(programs.LIFELINE)
+    lifeline = int(named) if named else None
+    if lifeline is not None:
+        # It can be read when nobody holds its other end: the sandbox is over.
+        asyncio.get_running_loop().add_reader(lifeline, stop.set)
+    runtime = Runtime(settings.runtime_dir, cdi_dirs=settings.cdi_dirs, lifeline=lifeline)
     _log.info("containers", extra={"isolation": runtime.isolation, "why": runtime.isolation_reason})
     async with Client(access.find(settings.kubeconfig), user_agent=USER_AGENT) as client:
         cri = await serve_cri(settings.cri_socket, runtime)

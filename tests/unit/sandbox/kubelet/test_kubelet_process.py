@@ -24,19 +24,30 @@ from tests.unit.sandbox.kubelet.rig import TOKEN, Node
 LIVES = ["sh", "-c", "echo up as $NAME; exec sleep 1000"]
 
 
+class Lifeline:
+    """Keeps containers alive, and their kubelet; without it they end."""
+
+    def __init__(self) -> None:
+        self.end, self._held = os.pipe()
+
+    def cut(self) -> None:
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+
 @pytest.fixture
-def lifeline() -> Iterator[int]:
-    """Hold what keeps containers alive; without it they end."""
-    ours, held = os.pipe()
+def lifeline() -> Iterator[Lifeline]:
+    made = Lifeline()
     try:
-        yield ours
+        yield made
     finally:
-        os.close(held)
-        os.close(ours)
+        made.cut()
+        os.close(made.end)
 
 
 @contextlib.asynccontextmanager
-async def process(node: Node, lifeline: int) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def process(node: Node, lifeline: Lifeline) -> AsyncIterator[subprocess.Popen[bytes]]:
     """Run the process; at the end it is killed."""
     started = spawned(node, lifeline)
     try:
@@ -46,7 +57,7 @@ async def process(node: Node, lifeline: int) -> AsyncIterator[subprocess.Popen[b
         await asyncio.to_thread(started.wait)
 
 
-def spawned(node: Node, lifeline: int) -> subprocess.Popen[bytes]:
+def spawned(node: Node, lifeline: Lifeline) -> subprocess.Popen[bytes]:
     settings = node.settings()
     kubeconfig = node.folder / "kubeconfig"
     kubeconfig.write_text(
@@ -72,8 +83,8 @@ def spawned(node: Node, lifeline: int) -> subprocess.Popen[bytes]:
             "--version=v1.36.3",
             "--backoff-initial=0.1",
         ],
-        pass_fds=[lifeline],
-        env={**os.environ, LIFELINE: str(lifeline)},
+        pass_fds=[lifeline.end],
+        env={**os.environ, LIFELINE: str(lifeline.end)},
     )
 
 
@@ -83,7 +94,7 @@ def running(node: Node) -> dict[str, int]:
     return {each.spec.pod_name: each.pid for each in found if each.phase == "running"}
 
 
-async def test_killed_and_started_again(node: Node, lifeline: int) -> None:
+async def test_killed_and_started_again(node: Node, lifeline: Lifeline) -> None:
     name = {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     for each in ("stays", "goes"):
         node.put(pod(each, container(command=LIVES, env=[name]), terminationGracePeriodSeconds=1))
@@ -105,6 +116,15 @@ async def test_killed_and_started_again(node: Node, lifeline: int) -> None:
         assert await asyncio.to_thread(kubelet.wait, PATIENCE_S) == 0
     # The containers are not its: they went on.
     assert running(node) == {"stays": before["stays"]}
+
+
+async def test_it_ends_with_its_sandbox(node: Node, lifeline: Lifeline) -> None:
+    node.put(pod("p", container(command=LIVES)))
+    async with process(node, lifeline) as kubelet:
+        await until(lambda: node.phase() == "Running")
+        lifeline.cut()
+        assert await asyncio.to_thread(kubelet.wait, PATIENCE_S) == 0
+        await until(lambda: not running(node))
 
 
 async def log(node: Node, name: str) -> str:

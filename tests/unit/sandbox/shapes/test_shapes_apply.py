@@ -224,8 +224,8 @@ def test_a_wish_may_be_yaml_with_what_looks_like_dates() -> None:
         (b"{", 400, "error decoding YAML"),
         (b"\xff", 400, "error decoding YAML"),
         (b"[]", 400, "an object was expected"),
-        (b'{"kind": "ConfigMap"}', 400, "Apiversion"),
-        (b'{"apiVersion": "v1"}', 400, "Kind"),
+        (b'{"kind": "ConfigMap"}', 400, "invalid object type: /, Kind=ConfigMap"),
+        (b'{"apiVersion": "v1"}', 400, "invalid object type: v1, Kind="),
         (b'{"apiVersion": "v1", "kind": "Secret"}', 400, "Kind=Secret"),
         (
             b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"managedFields":[]}}',

@@ -71,9 +71,9 @@ def _wish(kind: Kind, body: bytes) -> Object:
     wish = _read(body)
     if not isinstance(wish, dict):
         raise refusals.bad_request("error decoding YAML: an object was expected")
-    for field in ("apiVersion", "kind"):
-        if not wish.get(field):
-            raise refusals.bad_request(f"Object '{field.title()}' is missing in '{_told(wish)}'")
+    if not wish.get("apiVersion") or not wish.get("kind"):
+        named = f"{wish.get('apiVersion') or '/'}, Kind={wish.get('kind') or ''}"
+        raise refusals.bad_request(f"invalid object type: {named}")
     if (wish["apiVersion"], wish["kind"]) != (kind.api_version, kind.kind):
         raise refusals.bad_request(
             f"the object is {wish['apiVersion']}, Kind={wish['kind']}, but the path is that of "
@@ -182,7 +182,3 @@ def _untyped(kind: Kind, wish: Object, why: str) -> Refusal:
     name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     what = f"{name}; {kind.api_version}, Kind={kind.kind}"
     return Refusal(500, "InternalError", f"failed to create typed patch object ({what}): {why}")
-
-
-def _told(wish: Object) -> str:
-    return str(wish)[:200]

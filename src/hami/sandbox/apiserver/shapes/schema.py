@@ -137,11 +137,7 @@ def _int_or_string(value: Any, path: str) -> int | str:
 
 def _quantity(value: Any, path: str, least: int = quantities.NANO) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise (
-            ShapeError(quantities.RULE)
-            if value is not None
-            else ShapeError(f"{path}: {quantities.RULE}")
-        )
+        raise ShapeError(f"{path}: {quantities.RULE}")
     try:
         return quantities.canonical(value, least=least)
     except ValueError as error:

@@ -95,7 +95,8 @@ def _types() -> dict[str, Shape]:
 
 def _blocks() -> Iterator[tuple[str, list[str]]]:
     folder = importlib.resources.files(__package__) / "fields"
-    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+    found = (each for each in folder.iterdir() if each.name.endswith(".txt"))
+    for file in sorted(found, key=lambda each: each.name):
         header, lines = "", list[str]()
         for line in (*file.read_text("utf-8").splitlines(), "end"):
             if not line.strip() or line.lstrip().startswith("#"):
