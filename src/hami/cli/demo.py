@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     _keep_quiet(asked.keep_logs)
     try:
         code: int = asyncio.run(session.Demo(settings, _console()).run())
+        # All is cleaned up; who pressed Ctrl-C twice still gets the exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     except (SandboxError, kube_errors.KubeError, OSError) as error:
         raise errors.CommandError(str(error)) from error
     return code
