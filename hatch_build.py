@@ -30,6 +30,9 @@ class NativeHook(BuildHookInterface[Any]):
             for product in products:
                 inside = f"hami/native/lib/{arch}/{product.name}"
                 build_data["force_include"][str(native.LIBRARIES / arch / product.name)] = inside
+        # `hami demo` finds them there where there is no checkout.
+        for example in sorted(Path(self.root, "examples").glob("[0-9]*")):
+            build_data["force_include"][str(example)] = f"hami/sandbox/examples/{example.name}"
         build_data["pure_python"] = False
         glibc = native.GLIBC.replace(".", "_")
         # No extension module in it: any Python 3, but only where the libraries can be loaded.

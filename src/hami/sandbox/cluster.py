@@ -69,12 +69,14 @@ class Sandbox:
         folder: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
         snapshot: Path | None = None,
+        keep_logs: Path | None = None,
     ) -> None:
         plan.check()
         self.plan = plan
         self._wanted_folder = folder
         self._say = say
         self._snapshot = snapshot
+        self._kept_logs = keep_logs
         self._stack = contextlib.AsyncExitStack()
         self._programs: Programs | None = None
         self._client: Client | None = None
@@ -121,6 +123,8 @@ class Sandbox:
     async def _start(self) -> None:
         self.folder = _folder(self._wanted_folder)
         self._stack.callback(_remove, self.folder)
+        if self._kept_logs is not None:
+            self._stack.callback(_keep, self.logs, self._kept_logs)
         self._programs = Programs(self.logs)
         self._stack.push_async_callback(self._programs.close)
         found = await asyncio.to_thread(isolation.detect)
@@ -290,6 +294,10 @@ def _folder(wanted: Path | None) -> Path:
 def _short_place() -> str:
     usual = tempfile.gettempdir()
     return usual if len(usual) < _LONGEST_FOLDER // 2 else "/tmp"  # noqa: S108 - mkdtemp is safe
+
+
+def _keep(logs: Path, wanted: Path) -> None:
+    shutil.copytree(logs, wanted, dirs_exist_ok=True)
 
 
 def _remove(folder: Path) -> None:

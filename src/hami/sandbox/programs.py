@@ -135,6 +135,7 @@ class Program:
                 stdout=log,
                 stderr=log,
                 pass_fds=(self._lifeline,),
+                process_group=0,  # a terminal's Ctrl-C is for us, who end them in order
             )
 
 

@@ -27,6 +27,11 @@ WEBHOOK = "hami-webhook"
 
 _PATIENCE_S = 60.0
 _STEP_S = 0.05
+#: Of a log, what is looked through for lines with these words, and what is shown.
+_SEARCHED_LINES = 200
+_SHOWN_LINES = 2
+_LONGEST_LINE = 300
+_BAD = ('"level":"error"', '"level":"warning"', "Error: ")
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -129,10 +134,17 @@ async def _until(
             if await condition():
                 return
         if time.monotonic() > end:
-            said = [f"{one.name}: {line}" for one in programs for line in one.last_lines()]
+            said = [f"{one.name}: {shown}" for one in programs for shown in _complaints(one)]
             raise SandboxError(
                 f"waited {_PATIENCE_S:.0f} s for {what}",
                 "it did not happen",
                 "the programs say:\n" + "\n".join(said),
             )
         await asyncio.sleep(_STEP_S)
+
+
+def _complaints(program: Program) -> list[str]:
+    """Return the last things that a program's log says of trouble, or else its very last line."""
+    lines = program.last_lines(_SEARCHED_LINES)
+    bad = [line for line in lines if any(word in line for word in _BAD)]
+    return [line[:_LONGEST_LINE] for line in (bad[-_SHOWN_LINES:] or lines[-1:])]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -98,15 +97,15 @@ class Demo:
 
     async def _run(self) -> None:
         settings = self._settings
-        sandbox = Sandbox(settings.plan, folder=settings.folder, say=self._say)
+        sandbox = Sandbox(
+            settings.plan, folder=settings.folder, say=self._say, keep_logs=settings.keep_logs
+        )
         async with sandbox:
             try:
                 async with World(sandbox, clock=self._clock) as world:
                     await self._show(sandbox, world)
             finally:
                 self._ends = True
-                if settings.keep_logs is not None:
-                    shutil.copytree(sandbox.logs, settings.keep_logs, dirs_exist_ok=True)
 
     async def _show(self, sandbox: Sandbox, world: World) -> None:
         ready = self._clock() - self._began

@@ -37,9 +37,6 @@ class Machine:
     """Stands in for Sandbox: remembers whether it was left."""
 
     def __init__(self, folder: Path) -> None:
-        self.logs = folder / "logs"
-        self.logs.mkdir()
-        (self.logs / "apiserver.log").write_text("served")
         self.kubeconfig = folder / "kubeconfig"
         self.isolation = "containers have namespaces"
         self.left = False
@@ -125,12 +122,6 @@ async def test_once_ends_on_a_terminal_too(tmp_path: Path, machine: Machine) -> 
     made, told = demo(machine, settings(tmp_path, once=True), terminal=True)
     assert await made.run() == 0
     assert "[1/1] 01-one" in told()
-
-
-async def test_logs_are_kept_where_they_are_wanted(tmp_path: Path, machine: Machine) -> None:
-    made, _ = demo(machine, settings(tmp_path, keep_logs=tmp_path / "kept"))
-    await made.run()
-    assert (tmp_path / "kept" / "apiserver.log").read_text() == "served"
 
 
 async def until(condition: Callable[[], bool]) -> None:
