@@ -145,7 +145,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     *(
         ({"devicePlugin.stateDir": folder}, "is empty after a reboot", "usually /var/lib/hami")
-        for folder in ("/run/ledger", "/var/run/hami", "/tmp/hami", "/dev/shm/hami")  # noqa: S108
+        for folder in ("/run/ledger", "/var/run/hami", "/tmp/hami", "/dev/shm/hami")  # noqa: S108 - on a node
     ),
     (
         {"devicePlugin.stateDir": "/usr/local/vgpu/state"},

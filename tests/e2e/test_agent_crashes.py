@@ -268,7 +268,7 @@ def test_without_the_api_server_a_crashed_container_is_back_soon(
         agents.cluster.await_api_server()
     with capsys.disabled():
         told = ", ".join(f"{where} {seconds:.1f} s" for where, seconds in took.items())
-        print(f"\nwithout an API server, a crashed container is back: {told} (aim {BACK_S})")  # noqa: T201
+        print(f"\nwithout an API server, a crashed container is back: {told} (aim {BACK_S})")  # noqa: T201 - measured, for the reader
     for pod in running.values():
         _await_restart(client, pod)
         has(client, pod, 300)

@@ -105,7 +105,7 @@ def await_gone(client: Client, path: str) -> None:
 
 
 def tell(load: Load) -> None:
-    print(f"{len(load.answered)} admissions, {load.per_second:.0f} per second")  # noqa: T201
+    print(f"{len(load.answered)} admissions, {load.per_second:.0f} per second")  # noqa: T201 - measured, for the reader
 
 
 def test_leaders_that_are_deleted_are_missed_by_nobody(

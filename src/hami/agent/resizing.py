@@ -124,7 +124,7 @@ class Resizing:
                 )
         return resized
 
-    def _say(self, pod: Pod, reason: str, message: str, *, type: str = "Normal") -> None:  # noqa: A002
+    def _say(self, pod: Pod, reason: str, message: str, *, type: str = "Normal") -> None:  # noqa: A002 - the event's word
         self._events.record(
             namespace=pod.namespace,
             name=pod.name,

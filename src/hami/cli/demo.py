@@ -71,10 +71,15 @@ def _check_needed() -> None:
     for name in _NEEDED:
         try:
             importlib.import_module(name)
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise errors.CommandError(
                 f"hami demo needs {name}, which is not installed; run `make demo` in a checkout, "
                 "or install hami[demo]"
+            ) from error
+        except ImportError as error:
+            raise errors.CommandError(
+                f"hami demo needs {name}, which does not load here ({error}); install what it "
+                "misses with your system's packages"
             ) from error
 
 

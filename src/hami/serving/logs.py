@@ -26,7 +26,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _OURS = frozenset({"time", "level", "logger", "message", "id", "trace", "exception"})
 
 
-def set_up(*, level: str, stream: TextIO = sys.stderr, format: Format = "json") -> None:  # noqa: A002
+def set_up(*, level: str, stream: TextIO = sys.stderr, format: Format = "json") -> None:  # noqa: A002 - the flag's name
     """Send everything at or above a level to a stream, in place of where it went before."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -92,7 +92,7 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     # A wrong placeholder in some library must not cost the line that tells what went wrong.
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - whatever it is
         return f"{record.msg!s} {_repr(record.args)}"
 
 
@@ -116,7 +116,7 @@ def _repr(value: object) -> str:
     try:
         return repr(value)
     # A broken __repr__ of anything at all.
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - whatever it is
         return f"<{type(value).__name__} without a repr>"
 
 

@@ -76,7 +76,7 @@ def _sample(thread: int, *, seconds: float, ended: threading.Event) -> collectio
     stacks: collections.Counter[str] = collections.Counter()
     for _ in range(round(seconds / _INTERVAL)):
         # The only way to see another thread's frames.
-        frame = sys._current_frames().get(thread)  # noqa: SLF001
+        frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, for all its name
         if frame is not None:
             stacks[_folded(frame)] += 1
         del frame  # it would keep alive what it refers to

@@ -87,7 +87,7 @@ class Tracer:
                 "write one, as in http://collector:4318"
             )
         try:
-            from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
+            from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415 - an extra of its own
         except ImportError as error:
             raise errors.ServingError(
                 f"OTLP endpoint {endpoint!r} is set, but OpenTelemetry is not installed "
@@ -101,9 +101,9 @@ class Tracer:
 
     @classmethod
     def from_exporter(cls, exporter: SpanExporter, service_name: str) -> Tracer:
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra of its own
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra of its own
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra of its own
 
         # Ours alone, not the global one; whoever made it closes it.
         provider = TracerProvider(
@@ -146,8 +146,8 @@ class _RealSpan:
         parent: str,
         attributes: Mapping[str, Value] | None,
     ) -> None:
-        from opentelemetry import trace  # noqa: PLC0415
-        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
+        from opentelemetry import trace  # noqa: PLC0415 - an extra of its own
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415 - an extra of its own
 
         propagator = tracecontext.TraceContextTextMapPropagator()
         around = _active.get()
@@ -167,7 +167,7 @@ class _RealSpan:
         self._span.set_attribute(key, value)
 
     def fail(self, message: str) -> None:
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - an extra of its own
 
         self._span.set_status(Status(StatusCode.ERROR, message))
 

@@ -86,7 +86,7 @@ def load(text: str, *, source: str) -> object:
         )
     try:
         # Not yaml.safe_load's loader, but a stricter child of it.
-        data: object = yaml.load(text, Loader=_Loader)  # noqa: S506
+        data: object = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe one
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         told = ", ".join(part for part in (error.context, error.problem) if part)

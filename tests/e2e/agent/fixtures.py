@@ -29,7 +29,7 @@ def _told(request: pytest.FixtureRequest, agents: Agents) -> Iterator[None]:
         for node in agents.nodes:
             for container in (AGENT, MONITOR):
                 lines = agents.log(node, container)[-LINES:]
-                print(f"--- {container} of {node}", *lines, sep="\n")  # noqa: T201
+                print(f"--- {container} of {node}", *lines, sep="\n")  # noqa: T201 - pytest shows it with the failure
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ class Recorder:
         for place in PATHS:
             now = self._client.get(place)
             with self._writing:
-                done = self._writing.wait_for(lambda: self._has(place, now), timeout)  # noqa: B023
+                done = self._writing.wait_for(lambda: self._has(place, now), timeout)  # noqa: B023 - called within the round
                 while self._reached[place] < _version(now) and self._writing.wait(self._silence):
                     pass
             if not done:

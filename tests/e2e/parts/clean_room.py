@@ -12,7 +12,11 @@ from hami.image import debian
 from tests.e2e.parts import cache
 from tests.e2e.parts.cache import Part, Say
 
-ESSENTIAL = ("bash", "coreutils", "findutils", "grep", "hostname", "mawk", "sed", "util-linux")
+#: libstdc++6 comes with apt, which every Debian has.
+ESSENTIAL = (
+    *("bash", "coreutils", "findutils", "grep", "hostname", "mawk", "sed", "util-linux"),
+    "libstdc++6",
+)
 ASKED_FOR = ("make", "python3", "python3-venv", "ca-certificates")
 
 

@@ -105,7 +105,7 @@ def _build(where: Path, package: str, out: Path, linker: str, say: Say) -> None:
     started = time.monotonic()
     with log.open("w+") as output:
         building = subprocess.Popen(
-            ["go", "build", "-ldflags", linker, "-o", str(out), package],  # noqa: S607
+            ["go", "build", "-ldflags", linker, "-o", str(out), package],  # noqa: S607 - whichever Go is installed
             cwd=where,
             env=os.environ | ENVIRONMENT,
             stdout=output,

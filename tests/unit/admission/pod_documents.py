@@ -54,7 +54,7 @@ VOLUMES: dict[str, Document] = {
     "settings": {"configMap": {"name": "settings", "defaultMode": 420, "optional": True}},
     "host": {"hostPath": {"path": "/data", "type": ""}},
 }
-MOUNT_PATHS = ("/data", "/etc", "/usr/local", "/dev/shm", "/usr/local/vgpu-data")  # noqa: S108
+MOUNT_PATHS = ("/data", "/etc", "/usr/local", "/dev/shm", "/usr/local/vgpu-data")  # noqa: S108 - in a container
 REFUSED_MOUNT_PATHS = ("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "//usr/local/vgpu")
 REFUSED_ANNOTATIONS = ("hami.io/vgpu-devices-allocated", "hami.io/grant-mac", "hami.io/vgpu-node")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {

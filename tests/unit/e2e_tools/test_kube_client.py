@@ -228,7 +228,7 @@ def test_waiting_returns_what_was_found_and_else_tells_what_was_seen() -> None:
 
 
 def test_another_token_replaces_every_credential(server: Server) -> None:
-    client = Client.from_access(Access(server.url, token="a", certificate="c", key="k"))  # noqa: S106
+    client = Client.from_access(Access(server.url, token="a", certificate="c", key="k"))  # noqa: S106 - no real one
     with client.with_token("b") as other:
         other.get("/things")
         assert (other.access.token, other.access.certificate) == ("b", None)

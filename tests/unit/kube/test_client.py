@@ -97,7 +97,7 @@ async def test_objects_are_created_read_replaced_patched_and_deleted(
         ({"lost": Lost.AFTER}, errors.Unreachable, "AGAIN", True),
     ],
 )
-async def test_an_error_says_whether_to_try_again_and_whether_it_may_have_been_done(  # noqa: PLR0917
+async def test_an_error_says_whether_to_try_again_and_whether_it_may_have_been_done(  # noqa: PLR0917 - fixtures and a column each
     api: ScriptedApi,
     client: Client,
     answer: dict[str, Any],

@@ -194,7 +194,7 @@ def _mark(path: Path) -> _Mark | None:
 def _answers(path: Path) -> bool:
     """Tell whether somebody listens on a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)  # noqa: FBT003
+        probe.setblocking(False)  # noqa: FBT003 - its only form
         try:
             probe.connect(str(path))
         except BlockingIOError:  # a queue that is full is somebody's

@@ -180,7 +180,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for index, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:  # noqa: PLR2004
+        if byte < 0x80:  # noqa: PLR2004 - its last byte
             return value & (1 << 64) - 1, at + index + 1
     raise MessageError("ends within a number, or has one without end")
 

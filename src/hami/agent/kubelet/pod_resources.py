@@ -39,7 +39,7 @@ async def holders(socket: Path, resource: str, *, timeout: float = TIMEOUT) -> H
     return {id_: frozenset(those) for id_, those in found.items()}
 
 
-async def _list(socket: Path, timeout: float) -> Message:  # noqa: ASYNC109
+async def _list(socket: Path, timeout: float) -> Message:  # noqa: ASYNC109 - grpc's own
     what = f"kubelet's PodResources socket {socket}"
     # grpc would try for the whole time to reach what is not there.
     if not socket.exists():  # noqa: ASYNC240 - it takes microseconds

@@ -5,6 +5,11 @@ first and among equals the oldest. Pods that wait out their backoff: one second 
 failure, twice as long after each further one. And pods that no node could take: they wait for
 something to change that makes a new try sensible (`wake`), or for five minutes.
 
+Pods fail one after the other, so their backoffs end one after the other, and the oldest would
+always be first. So backoffs that end within a second of each other end together, and then priority
+decides. kube-scheduler has whole seconds for that; here the second begins with the first of them,
+so it does not matter on which side of a full second they fall.
+
 A pod that is being tried is in none of them, but hears what happens meanwhile. No clock is read
 but the one that is given.
 """
@@ -21,6 +26,8 @@ from hami.sandbox.scheduler.pods import Pod
 
 #: Seconds after which a pod is tried again though nothing has happened.
 AT_THE_LATEST_S = 300.0
+#: Backoffs that end so soon after the first end with it.
+TOGETHER_S = 1.0
 _DOUBLINGS = 32
 
 
@@ -154,23 +161,21 @@ class Queue:
             entry.woken = True
         elif entry.place is Place.WAITING:
             self._leave(entry)
-            if entry.not_before > self._clock():
-                self._to_backoff(entry)
-            else:
-                self._to_ready(entry)
+            self._to_backoff(entry)  # it may be over: `_flush` sees to it
             self._on_change()
 
     def _flush(self) -> None:
         """Move those whose time has come, and see that the first of each heap is really there."""
-        now = self._clock()
+        now = ending = self._clock()
         while self._backoff:
             until, ticket, entry = self._backoff[0]
             valid = ticket == entry.ticket and entry.place is Place.BACKOFF
-            if valid and until > now:
+            if valid and until > ending:
                 break
             heapq.heappop(self._backoff)
             if valid:
                 self._to_ready(entry)
+                ending = now + TOGETHER_S
         for entry in list(self._waiting.values()):
             if entry.failed_at + AT_THE_LATEST_S > now:
                 break

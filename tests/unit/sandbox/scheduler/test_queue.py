@@ -102,6 +102,36 @@ def test_a_wake_up_does_not_shorten_the_backoff(queue: Queue, time: Time) -> Non
     assert names(queue) == ["p"]
 
 
+@pytest.mark.parametrize("apart", [0.001, 0.02, 0.999])
+@pytest.mark.parametrize("beyond", [-0.5, 0.0, 0.0005])
+def test_of_backoffs_that_end_soon_after_each_other_priority_decides(
+    queue: Queue, time: Time, apart: float, beyond: float
+) -> None:
+    """Whether something happens before the first has ended, or between the two."""
+    queue.put(pod("patient", priority=1))
+    queue.failed(popped(queue), error=False)
+    time.now += apart
+    queue.put(pod("urgent", priority=1000))
+    queue.failed(popped(queue), error=False)
+    time.now += 1 - apart + beyond
+    queue.wake(lambda _: True)
+    wait = queue.seconds_to_next()
+    assert wait == pytest.approx(max(-beyond, 0))
+    time.now += wait
+    assert names(queue) == ["urgent", "patient"]
+
+
+def test_backoffs_that_end_later_are_waited_out(queue: Queue, time: Time) -> None:
+    for number in range(3):
+        queue.put(pod(f"p{number}"))
+        queue.failed(popped(queue), error=True)
+        time.now += 0.3 * (number + 1)
+    queue.put(pod("last"))
+    queue.failed(popped(queue), error=True)  # 1.8 seconds after the first, whose time is over
+    assert names(queue) == ["p0", "p1", "p2"]
+    assert queue.seconds_to_next() == pytest.approx(1.0)
+
+
 def test_what_happens_during_a_try_is_not_missed(queue: Queue, time: Time) -> None:
     queue.put(pod("p"))
     entry = popped(queue)

@@ -179,16 +179,16 @@ def _has(arguments: tuple[Node, ...], variables: _Variables) -> bool:
     raise CelError("has() takes one field, as in has(object.spec)")
 
 
-def _decisive(wanted: bool) -> Callable[[tuple[Node, ...], _Variables], bool]:  # noqa: FBT001
+def _decisive(*, wanted: bool) -> Callable[[tuple[Node, ...], _Variables], bool]:
     """Return && (false decides) or || (true decides): what decides beats an error on any side."""
 
     def evaluate(arguments: tuple[Node, ...], variables: _Variables) -> bool:
-        return _first(wanted, (_attempt(argument, variables) for argument in arguments))
+        return _first((_attempt(each, variables) for each in arguments), wanted=wanted)
 
     return evaluate
 
 
-def _first(wanted: bool, values: Iterator[Any]) -> bool:  # noqa: FBT001
+def _first(values: Iterator[Any], *, wanted: bool) -> bool:
     failed: CelError | None = None
     for value in values:
         if isinstance(value, CelError):
@@ -222,8 +222,8 @@ def _truth(value: Any) -> bool:
 
 _LAZY: dict[str, Callable[[tuple[Node, ...], _Variables], Any]] = {
     "has": _has,
-    "&&": _decisive(False),  # noqa: FBT003
-    "||": _decisive(True),  # noqa: FBT003
+    "&&": _decisive(wanted=False),
+    "||": _decisive(wanted=True),
     "?": _choice,
 }
 
@@ -238,9 +238,9 @@ def _macro(function: str, arguments: tuple[Node, ...], variables: _Variables) ->
     body = bodies[0]
     match function:
         case "all":
-            return _first(False, (_attempt(body, scope) for scope in scopes))  # noqa: FBT003
+            return _first((_attempt(body, scope) for scope in scopes), wanted=False)
         case "exists":
-            return _first(True, (_attempt(body, scope) for scope in scopes))  # noqa: FBT003
+            return _first((_attempt(body, scope) for scope in scopes), wanted=True)
         case "exists_one":
             return sum(_truth(_value(body, scope)) for scope in scopes) == 1
         case "filter":
