@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e gpu bench lint native
+.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e conformance clean-room gpu bench lint native
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,13 +51,18 @@ parts: setup ## build the real Kubernetes of the tests, once (needs Go; kept in 
 root:
 	@[ "$$(id -u)" = 0 ] || { echo "the real Kubernetes of the tests needs root (namespaces, mounts, control groups): run make e2e as root" >&2; exit 1; }
 
-e2e: root parts ## the product on real Kubernetes (needs root)
+e2e: root parts ## the product on real Kubernetes, and `make demo` on a clean machine (needs root)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target conformance clean-room
+	$(PY) -m pytest --timeout=600 tests/e2e
+
+conformance: root parts
 	$(PY) -m tests.e2e.cluster run --nodes 1 --name conformance \
 	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG \
 	    HAMI_CONFORMANCE_COMPACT="$(PY) -m tests.e2e.cluster.compact {revision}" \
 	    exec $(PY) -m pytest tests/conformance'
-	$(PY) -m pytest --timeout=600 tests/e2e
-	$(PY) -m pytest --timeout=600 tests/clean_room
+
+clean-room: root parts
+	$(PY) -m pytest --timeout=600 -s tests/clean_room
 
 gpu: native ## the product on a real GPU, beside the same without it (GPU_PYTHON: a Python with torch); writes docs/gpu-results.md
 	$(PY) -m tests.gpu.run

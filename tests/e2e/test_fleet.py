@@ -50,14 +50,11 @@ def test_pods_that_ask_for_simulated_nodes_run_there_and_go(
     pods.await_gone(client, namespace)
 
 
-def test_pods_that_do_not_ask_stay_on_real_nodes(
+def test_pods_that_do_not_ask_stay_on_real_nodes_and_simulated_ones_stay_ready(
     client: Client, namespace: str, names: list[str]
 ) -> None:
     pods.create(client, namespace, pods.pod("ordinary"))
     assert pods.await_phase(client, namespace, "ordinary")["spec"]["nodeName"] not in names
-
-
-def test_simulated_nodes_stay_ready(client: Client, names: list[str]) -> None:
     found = client.get(nodes(), labelSelector=f"{fleet.MARK}=true")["items"]
     ready = {
         node["metadata"]["name"]
