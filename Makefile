@@ -34,11 +34,12 @@ lint: setup ## ruff, mypy --strict, import-linter
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 
-bench: setup ## the benchmarks; each prints ratios against a baseline of the same run
+bench: setup native ## the benchmarks; each prints ratios against a baseline of the same run
 	$(PY) -m benchmarks.filter
 	$(PY) -m benchmarks.extender
 	$(PY) -m benchmarks.webhook
 	$(PY) -m benchmarks.isolation
+	$(PY) -m benchmarks.sandbox
 
 # Only what the demo loads, for this machine: a minute's difference.
 demo: setup ## the main job on an embedded cluster: no Kubernetes, GPU or root (DEMO: flags, see `hami demo --help`)
