@@ -1,8 +1,9 @@
-"""Build hook of the wheel: compiles libvgpu and the stand-in driver and makes them part of it.
+"""Build hook of the wheel: compiles libvgpu, stand-in driver and probe, and adds the examples.
 
-A wheel then has the libraries of one architecture (or those of HAMI_NATIVE_ARCHES) and says so
-by its tag. An editable install compiles nothing: in a checkout `make native` does, when they are
-wanted and only if sources changed.
+A wheel then has the native files of one architecture (or those of HAMI_NATIVE_ARCHES) and says so
+by its tag; the examples are what `hami demo` runs where there is no checkout. An editable install
+compiles nothing: in a checkout `make native` does, when they are wanted and only if sources
+changed.
 """
 
 from __future__ import annotations

@@ -98,9 +98,9 @@ async def _lines(
             async with asyncio.timeout(min(left, api.bookmark_interval)):
                 await changed.wait()
             continue
-        if any(event.version > since for event in store.history[where.resource]):
-            continue  # it came as the time ran out: a bookmark must not pass over it
-        if bookmarks and api.bookmarks and max(since, store.version) > told:
+        # What came as the time ran out must not be passed over by a bookmark.
+        late = any(event.version > since for event in store.history[where.resource])
+        if not late and bookmarks and api.bookmarks and max(since, store.version) > told:
             since = told = max(since, store.version)
             yield "BOOKMARK", _bookmark(where, told)
 

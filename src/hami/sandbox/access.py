@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from hami.installation import certificates
+from hami.node import files
 
 AUTHORITY = "ca.crt"
 CERTIFICATE = "tls.crt"
@@ -84,9 +85,7 @@ def write_kubeconfig(
         ],
         "current-context": name,
     }
-    part = path.with_name(f".{path.name}.part")
-    _write_private(part, json.dumps(config, indent=2).encode() + b"\n")
-    part.replace(path)
+    files.write_atomic(path, json.dumps(config, indent=2).encode() + b"\n", mode=0o600)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -37,11 +37,12 @@ from hami.sandbox import (
     process_view,
     programs,
     readiness,
+    versions,
 )
 from hami.sandbox.containers import isolation
 from hami.sandbox.errors import SandboxError
 from hami.sandbox.node_programs import SandboxNode
-from hami.sandbox.plan import Plan
+from hami.sandbox.plan import Plan, cards_text
 from hami.sandbox.programs import Program, Programs
 
 APISERVER, HAMI_SCHEDULER, KUBE_SCHEDULER, FLEET = (
@@ -54,7 +55,6 @@ APISERVER, HAMI_SCHEDULER, KUBE_SCHEDULER, FLEET = (
 SYSTEM_NAMESPACE = "kube-system"
 SCHEDULER_NAME = "hami-scheduler"
 
-_KUBE_VERSION = "1.36"
 _KEY_BYTES = 32
 _LIFETIME = dt.timedelta(days=30)
 #: A socket's path has room for 107 bytes, and the longest of ours lie so far below the folder.
@@ -205,7 +205,7 @@ class Sandbox:
         """Have the product write the scheduler's configuration, as an administrator does."""
         command = programs.python(
             *("-m", "hami", "scheduler", "config"),
-            f"--kube-version={_KUBE_VERSION}",
+            f"--kube-version={versions.KUBERNETES_MINOR}",
             f"--url={self.scheduler_url}",
             f"--ca-file={authority}",
             f"--scheduler-name={SCHEDULER_NAME}",
@@ -255,13 +255,12 @@ class Sandbox:
 
     async def _start_fleet(self) -> None:
         self._say(f"starting {self.plan.simulated} simulated nodes")
-        cards = ",".join(f"{count}x{model}" for model, count in self.plan.simulated_cards)
         await self._run(
             FLEET,
             *("-m", "hami.sandbox.fleet"),
             f"--kubeconfig={self.kubeconfig}",
             f"--nodes={self.plan.simulated}",
-            f"--cards={cards}",
+            f"--cards={cards_text(self.plan.simulated_cards)}",
         )
 
     async def _run(self, name: str, *arguments: str) -> Program:

@@ -7,23 +7,14 @@ asked for it, not of process 1. So a supervisor can tell when everything that it
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+from hami.sandbox import proc
+
 _STEP_S = 0.02
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def descendants(pid: int) -> list[int]:
@@ -52,7 +43,7 @@ def await_end(seconds: float, mark: str) -> None:
     ours: set[int] = set()
     while True:
         below = descendants(os.getpid())
-        marked = [pid for pid in below if mark.encode() in _environ(pid)]
+        marked = [pid for pid in below if mark.encode() in proc.environ(proc.PROC / str(pid))]
         # Noted once: a process that is about to end has no environment any more.
         ours.update(marked, *map(descendants, marked))
         ours &= {pid for pid in below if not _reaped(pid, ours)}
@@ -74,18 +65,8 @@ def _reaped(pid: int, ours: set[int]) -> bool:
     return False
 
 
-def _environ(pid: int) -> list[bytes]:
-    """Return the environment that a process was started with; an ended one has none."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
 def _parents() -> Iterator[tuple[int, int]]:
     """Give every process with its parent."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = (folder / "stat").read_bytes()
-                yield int(folder.name), int(stat.rpartition(b")")[2].split()[1])
+    for folder in proc.folders():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            yield int(folder.name), int(proc.stat(folder)[proc.PARENT])

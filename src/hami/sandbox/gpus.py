@@ -9,17 +9,15 @@ two behind one PCIe switch. Cards of a model with NVLink are joined by a switch,
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import platform
 import re
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hami.node import files
 from hami.sandbox.errors import SandboxError
 from hami.sandbox.gpu_models import MIB, MODELS, Model
 
@@ -72,7 +70,7 @@ def write_node(
     ]
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o777)  # processes of every user in every container keep their accounts in it
-    _replace(folder / "devices", "".join(f"{line}\n" for line in lines))
+    files.write_atomic(folder / "devices", "".join(f"{line}\n" for line in lines).encode())
     return read_node(folder)
 
 
@@ -108,7 +106,7 @@ def set_faults(folder: Path, lines: Sequence[str]) -> None:
             )
         if found["card"]:
             _check_card(folder, found["card"])
-    _replace(folder / "faults", "".join(f"{line}\n" for line in lines))
+    files.write_atomic(folder / "faults", "".join(f"{line}\n" for line in lines).encode())
 
 
 def cdi_spec(folder: Path, library_dir: Path) -> dict[str, Any]:
@@ -272,17 +270,3 @@ def _check_card(folder: Path, card: str) -> None:
         raise SandboxError(
             f"card {card!r}", f"is not in {folder}", f"take one of {', '.join(known)}"
         )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write elsewhere and rename: nobody reads half of it, and everybody may read it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise

@@ -16,11 +16,10 @@ from pathlib import Path
 import msgspec
 
 from hami.native import libraries
-from hami.sandbox import gpus, programs
+from hami.sandbox import gpus, programs, versions
 from hami.sandbox.plan import NodePlan
 
 #: What the kubelet stand-in says it is: late binding needs 1.29 or newer.
-KUBELET_VERSION = "v1.36.3"
 
 #: A container that crashes is back soon: people watch a demo.
 _BACK_OFF_S = 1
@@ -99,7 +98,7 @@ def kubelet(node: SandboxNode, kubeconfig: Path, log_token: Path) -> list[str]:
         f"--cri-socket={folders.cri_socket}",
         f"--runtime-dir={folders.containers}",
         f"--log-token-file={log_token}",
-        f"--version={KUBELET_VERSION}",
+        f"--version={versions.KUBERNETES}",
         f"--backoff-initial={_BACK_OFF_S}",
         *([f"--labels={labels}"] if labels else []),
     )

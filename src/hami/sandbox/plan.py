@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -50,6 +50,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"is not from 0 to {MOST_SIMULATED}",
                 "take fewer",
             )
+
+
+def cards_text(cards: Iterable[tuple[str, int]]) -> str:
+    """Write cards as users do: 4xA100,2xT4."""
+    return ",".join(f"{count}x{model}" for model, count in cards)
 
 
 def parse_node(text: str) -> NodePlan:

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
+from hami.sandbox import proc
 from hami.sandbox.containers.records import MARK, SPEC
 
 #: Seconds between two looks; the monitor itself looks every five.
@@ -25,7 +26,6 @@ EVERY_S = 1.0
 
 _KERNELS = ("mountinfo", "stat", "status")
 _CGROUP = "cgroup"
-_PARENT, _START = 1, 19  # fields of stat behind the name
 _PREFIX = f"{MARK}=".encode()
 
 
@@ -42,9 +42,9 @@ class _Process(msgspec.Struct, frozen=True):
 class ProcessViews:
     """The folders of all nodes; `nodes` has the runtime's folder of each, and where its view is."""
 
-    def __init__(self, nodes: Mapping[Path, Path], *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, nodes: Mapping[Path, Path], *, folder: Path = proc.PROC) -> None:
         self._nodes = dict(nodes)
-        self._proc = proc
+        self._proc = folder
         self._known: dict[int, _Process] = {}
         #: Where a process is shown.
         self._shown: dict[int, Path] = {}
@@ -54,7 +54,7 @@ class ProcessViews:
     def update(self) -> None:
         """Look at the machine's processes once, and show those of containers."""
         before, self._known = self._known, {}
-        for pid in sorted(int(each.name) for each in self._proc.iterdir() if each.name.isdigit()):
+        for pid in sorted(int(each.name) for each in proc.folders(self._proc)):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 self._known[pid] = self._look(pid, before.get(pid))
         for pid in [pid for pid in self._shown if self._known.get(pid) != before.get(pid)]:
@@ -64,23 +64,19 @@ class ProcessViews:
                 self._show(pid, process.container)
 
     def _look(self, pid: int, had: _Process | None) -> _Process:
-        stat = (self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        start = stat[_START]
+        stat = proc.stat(self._proc / str(pid))
+        start = stat[proc.START]
         # One that names no container may have been looked at before it was made one.
         if had is not None and had.start == start and had.container:
             return had
         container = self._named(pid)
         if not container:
-            parent = self._known.get(int(stat[_PARENT]))
+            parent = self._known.get(int(stat[proc.PARENT]))
             container = parent.container if parent else ""
         return _Process(start, container)
 
     def _named(self, pid: int) -> str:
-        try:
-            variables = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
-        except OSError:  # another user's
-            return ""
-        for variable in variables:
+        for variable in proc.environ(self._proc / str(pid)):
             if variable.startswith(_PREFIX):
                 return variable.removeprefix(_PREFIX).decode(errors="replace")
         return ""

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hami.sandbox import descendants, leash
-from hami.sandbox.containers import isolation
+from hami.sandbox.containers import isolation, kernel
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Programs:
         logs.mkdir(parents=True, exist_ok=True)
         self._programs: dict[str, Program] = {}
         self._lifeline, self._our_end = os.pipe()
-        descendants.adopt_orphans()
+        kernel.adopt_orphans()
 
     def __getitem__(self, name: str) -> Program:
         return self._programs[name]

@@ -16,48 +16,20 @@ from pathlib import Path
 import pytest
 
 from hami.agent.containers import tmpfs
-from hami.agent.containers.library import Library
-from hami.agent.containers.nvidia_cdi import NvidiaSpecs
-from hami.agent.containers.prepare import PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.native import libraries
-from hami.sandbox import gpus
-from hami.wire.node_register import Device
 from tests.native.probing import MIB, OUT_OF_MEMORY, Probe
-from tests.unit.agent.preparing import TOKEN, Desk, grant
+from tests.unit.agent.card_nodes import CardNode
+from tests.unit.agent.preparing import TOKEN
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 
 
-class Node:
-    """A node with two stand-in cards; the container has the second."""
+class Node(CardNode):
+    """The container has the second card."""
 
     def __init__(self, root: Path) -> None:
-        self.desk = Desk(root)
-        self.layout = self.desk.layout
-        self.cards = gpus.write_node(root / "gpus", [("A10", 2)], name="node")
-        self.driver = libraries.library("fakegpu/libcuda.so.1").parent
-        spec = gpus.cdi_spec(root / "gpus", self.driver)
-        (self.desk.nvidia / "nvidia.json").write_text(json.dumps(spec))
-        library = Library(self.layout, libraries.library("libvgpu.so"))
-        library.install()
-        self.states = StateFiles(self.layout)
-        devices = {
-            card.uuid: Device(id=card.uuid, index=index, devmem=card.memory // MIB)
-            for index, card in enumerate(self.cards)
-        }
-        self.preparer = Preparer(
-            self.layout,
-            library=library,
-            states=self.states,
-            nvidia=NvidiaSpecs([self.desk.nvidia]),
-            devices=devices.get,
-            config=PrepareConfig(injection="cdi"),
-        )
-
-    def prepare(self, memory: int, generation: int = 1) -> None:
-        share = self.desk.share(grant(self.cards[1].uuid, memory, 0), generation=generation)
-        self.preparer.prepare(share, cdi=True)
+        super().__init__(root, StateFiles)
 
     def start(self) -> Probe:
         """Start a program in the container, which the spec on disk describes."""

@@ -24,7 +24,7 @@ class Machine:
         place = self.runtime / "containers" / _ID
         place.mkdir(parents=True)
         (place / "spec.json").write_text(json.dumps({"id": _ID, "pod_uid": _UID, "argv": ["x"]}))
-        self.views = ProcessViews({self.runtime: self.view}, proc=self.proc)
+        self.views = ProcessViews({self.runtime: self.view}, folder=self.proc)
 
     def start(self, pid: int, *, env: str = "", parent: int = 1, start: int = 5) -> None:
         place = self.proc / str(pid)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from hami.sandbox.programs import Program, Programs, environment, python
+from tests.unit.kube.following import until
+from tests.unit.sandbox.containers.bench import is_alive
 
-PATIENCE_S = 30.0
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 #: A program that leaves a daemon behind, which watches the lifeline as containers do.
 PARENT = """
@@ -39,21 +39,6 @@ asyncio.run(main())
 """
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-def lives(pid: int) -> bool:
-    """Tell whether a process runs; one that nobody has reaped yet does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 async def started(programs: Programs, code: str) -> Program:
     program = await programs.start("one", python("-c", code))
     await until(program.last_lines)
@@ -81,7 +66,7 @@ async def test_a_stopped_program_stays_away_until_it_is_started(tmp_path: Path) 
         await program.stop()
         assert program.pid is None
         assert before is not None
-        assert not lives(before)
+        assert not is_alive(before)
         await program.start()
         await until(lambda: program.last_lines() == ["up", "up"])
     finally:
@@ -95,7 +80,7 @@ async def test_a_program_that_ignores_being_told_is_ended_nevertheless(tmp_path:
     pid = program.pid
     assert pid is not None
     await programs.close()
-    assert not lives(pid)
+    assert not is_alive(pid)
 
 
 async def test_what_programs_leave_behind_is_over_when_close_returns(tmp_path: Path) -> None:
@@ -104,9 +89,9 @@ async def test_what_programs_leave_behind_is_over_when_close_returns(tmp_path: P
     daemon = int(program.last_lines()[0])
     program.kill()
     await until(lambda: program.restarts)
-    assert lives(daemon)
+    assert is_alive(daemon)
     await programs.close()
-    assert not lives(daemon)
+    assert not is_alive(daemon)
 
 
 async def test_other_children_are_left_alone(tmp_path: Path) -> None:
@@ -114,7 +99,7 @@ async def test_other_children_are_left_alone(tmp_path: Path) -> None:
     programs = Programs(tmp_path)
     await started(programs, SLEEPER)
     await programs.close()
-    assert lives(other.pid)
+    assert is_alive(other.pid)
     other.kill()
     await other.wait()
 
@@ -127,8 +112,8 @@ async def test_programs_and_daemons_die_with_a_supervisor_that_is_killed(tmp_pat
     )
     assert supervisor.stdout is not None
     program, daemon = map(int, (await supervisor.stdout.readline()).split())
-    assert lives(program)
-    assert lives(daemon)
+    assert is_alive(program)
+    assert is_alive(daemon)
     supervisor.kill()
     await supervisor.wait()
-    await until(lambda: not lives(program) and not lives(daemon))
+    await until(lambda: not is_alive(program) and not is_alive(daemon))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
-from hami.sandbox.apiserver import bodies, kinds, preparation
+from hami.sandbox import times
+from hami.sandbox.apiserver import bodies, kinds
 from hami.sandbox.apiserver.call import Call
 from hami.sandbox.apiserver.doors.admission_request import AdmissionRequest
 from hami.sandbox.apiserver.kind import Kind
@@ -113,7 +112,7 @@ def _set_scheduled(pod: Object) -> None:
     scheduled: Object = {
         "type": "PodScheduled",
         "status": "True",
-        "lastTransitionTime": preparation.timestamp(dt.datetime.now(dt.UTC)),
+        "lastTransitionTime": times.stamp(times.now()),
     }
     if "generation" in pod["metadata"]:
         scheduled["observedGeneration"] = pod["metadata"]["generation"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -59,11 +59,11 @@ def of_kind(call: Call, kind: Kind) -> Object:
     metadata = found.setdefault("metadata", {})
     if not isinstance(metadata, dict):
         raise bad_request(f"{_unfit(kind)}: metadata is no object")
-    tell_unknown(call, kind, unknown)
+    tell_unknown(call, unknown, lambda why: bad_request(f"{_unfit(kind)}: {why}"))
     return found
 
 
-def tell_unknown(call: Call, kind: Kind, unknown: Sequence[str]) -> None:
+def tell_unknown(call: Call, unknown: Sequence[str], refused: Callable[[str], Refusal]) -> None:
     """Refuse unknown fields, or warn of them, as the client asked."""
     mode = call.field_validation
     told = [f'unknown field "{path}"' for path in unknown]
@@ -72,7 +72,7 @@ def tell_unknown(call: Call, kind: Kind, unknown: Sequence[str]) -> None:
     if mode == "Warn":
         call.warnings += told
         return
-    raise bad_request(f"{_unfit(kind)}: strict decoding error: {', '.join(told)}")
+    raise refused(f"strict decoding error: {', '.join(told)}")
 
 
 def _unfit(kind: Kind) -> str:

@@ -5,10 +5,9 @@ Their fields are not checked: whatever a schema says, everything is kept.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 
-from hami.sandbox.apiserver import preparation
+from hami.sandbox import times
 from hami.sandbox.apiserver.catalogue import Catalogue
 from hami.sandbox.apiserver.kind import Kind, Subresource
 from hami.sandbox.apiserver.refusals import Object
@@ -51,7 +50,7 @@ class Definitions:
         if not names or status.get("acceptedNames") == names:
             return
         content = copied(definition)
-        now = preparation.timestamp(dt.datetime.now(dt.UTC))
+        now = times.stamp(times.now())
         conditions = [
             {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": now}
             for kind, reason in (

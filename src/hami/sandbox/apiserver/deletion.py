@@ -6,7 +6,8 @@ import datetime as dt
 
 import msgspec
 
-from hami.sandbox.apiserver import bodies, lists, plugins, preparation, queries
+from hami.sandbox import times
+from hami.sandbox.apiserver import bodies, lists, plugins, queries
 from hami.sandbox.apiserver.call import Call
 from hami.sandbox.apiserver.doors.admission_request import AdmissionRequest
 from hami.sandbox.apiserver.kind import Kind
@@ -17,9 +18,9 @@ from hami.sandbox.apiserver.store import StaleError
 from hami.sandbox.apiserver.stored import Stored
 from hami.sandbox.apiserver.views import as_shown
 from hami.sandbox.apiserver.writes import MODIFIED, TRIES, Writes, copied, is_finished
+from hami.sandbox.pod_phases import ENDED
 
 _GRACE = 30
-_ENDED = frozenset(["Succeeded", "Failed"])
 _NOT_FOUND = 404
 #: Who else must agree to the end, by the propagation that is asked for.
 _HOLDERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
@@ -143,13 +144,13 @@ def _mark(kind: Kind, content: Object, options: Object, now: dt.datetime) -> boo
     if "deletionTimestamp" in metadata:
         if grace >= given:
             return False
-        ends = dt.datetime.fromisoformat(metadata["deletionTimestamp"])
+        ends = times.read(metadata["deletionTimestamp"])
         ends -= dt.timedelta(seconds=given - grace)
     else:
         ends = now + dt.timedelta(seconds=grace)
         if metadata.get("generation"):
             metadata["generation"] += 1
-    metadata["deletionTimestamp"] = preparation.timestamp(ends)
+    metadata["deletionTimestamp"] = times.stamp(ends)
     metadata["deletionGracePeriodSeconds"] = grace
     if kind.kind == "Namespace":
         # No grace, but a controller that empties it.
@@ -165,7 +166,7 @@ def _grace(kind: Kind, content: Object, options: Object) -> int:
     spec, status = content.get("spec", {}), content.get("status", {})
     asked = options.get("gracePeriodSeconds")
     seconds = spec.get("terminationGracePeriodSeconds", _GRACE) if asked is None else asked
-    if not spec.get("nodeName") or status.get("phase") in _ENDED:
+    if not spec.get("nodeName") or status.get("phase") in ENDED:
         return 0
     return int(seconds) if seconds >= 0 else 1
 

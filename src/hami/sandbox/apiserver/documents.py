@@ -11,9 +11,9 @@ import msgspec
 from hami.sandbox.apiserver.catalogue import Catalogue
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.shapes import discovery, openapi
+from hami.sandbox.versions import KUBERNETES
 
 #: The release whose behaviour the server has.
-VERSION = "v1.36.3"
 _AGGREGATED = "apidiscovery.k8s.io"
 _HEALTH = frozenset(["/healthz", "/livez", "/readyz"])
 #: Helm takes the older document in this form only. An empty one, "2.0" of "hami" at "1", is enough:
@@ -89,11 +89,11 @@ def _health(path: str, query: Mapping[str, str]) -> Document:
 
 
 def _version() -> Object:
-    _, minor, _ = VERSION.removeprefix("v").split(".")
+    _, minor, _ = KUBERNETES.removeprefix("v").split(".")
     return {
         "major": "1",
         "minor": minor,
-        "gitVersion": VERSION,
+        "gitVersion": KUBERNETES,
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",

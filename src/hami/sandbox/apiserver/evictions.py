@@ -6,13 +6,13 @@ import msgspec
 
 from hami.sandbox.apiserver import bodies, deletion
 from hami.sandbox.apiserver.call import Call
-from hami.sandbox.apiserver.doors.label_selectors import matches
 from hami.sandbox.apiserver.refusals import Object, Refusal
 from hami.sandbox.apiserver.store import Store
 from hami.sandbox.apiserver.writes import Writes
+from hami.sandbox.label_selectors import matches
+from hami.sandbox.pod_phases import ENDED
 
 _RETRY_AFTER = 10
-_NO_BUDGET_NEEDED = frozenset(["Succeeded", "Failed"])
 
 
 async def evict(writes: Writes, call: Call) -> None:
@@ -22,7 +22,7 @@ async def evict(writes: Writes, call: Call) -> None:
     if eviction.get("dryRun"):
         options = {**options, "dryRun": eviction["dryRun"]}
     pod = writes.current(call).object
-    if pod.get("status", {}).get("phase") not in _NO_BUDGET_NEEDED:
+    if pod.get("status", {}).get("phase") not in ENDED:
         _check_budgets(writes.store, call, pod)
     target = msgspec.structs.replace(call.target, subresource="")
     await deletion.delete(writes, msgspec.structs.replace(call, target=target), options)

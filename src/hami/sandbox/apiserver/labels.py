@@ -6,16 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from hami.sandbox.apiserver.refusals import Refusal, bad_request
+from hami.sandbox.apiserver.shapes import names
 
 Labels = Mapping[str, str]
 Test = Callable[[Labels], bool]
 
 _TOKEN = re.compile(r"\s*(==|!=|[()!=<>,]|[^\s()!=<>,]+)")
 _SYMBOLS = frozenset(["==", "!=", "(", ")", "!", "=", "<", ">", ","])
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST_PREFIX = 253
 
 
 def parse(text: str) -> Test | None:
@@ -88,9 +85,7 @@ class _Parser:
 
     def _key(self) -> str:
         key = self._take()
-        prefix, slash, name = key.rpartition("/")
-        good = not slash or (len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix))
-        if not good or not _NAME.fullmatch(name):
+        if names.qualified(key):
             raise self.unable(f"found '{key}', expected: the key of a label")
         return key
 
@@ -99,7 +94,7 @@ class _Parser:
         if self._peek() in {"", ",", ")"}:
             return ""
         value = self._take()
-        if value in _SYMBOLS or not _VALUE.fullmatch(value):
+        if value in _SYMBOLS or names.label_value(value):
             raise self.unable(f"found '{value}', expected: the value of a label")
         return value
 

@@ -7,6 +7,7 @@ import datetime as dt
 
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.store import Store
+from hami.sandbox.times import read
 
 _EVENTS = ("", "events")
 _LIFETIME = dt.timedelta(hours=1)
@@ -41,4 +42,4 @@ def _last(event: Object) -> dt.datetime:
     times += [
         entry["time"] for entry in event["metadata"].get("managedFields") or () if "time" in entry
     ]
-    return max(dt.datetime.fromisoformat(time) for time in times)
+    return max(map(read, times))

@@ -9,20 +9,16 @@ import datetime as dt
 import secrets
 import uuid
 
+from hami.sandbox import times
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import Object
 
 #: Letters of generated names: none that make words or look like others, as Kubernetes has it.
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = 5
 _LONGEST_NAME = 63
 _FIXED = ("deletionTimestamp", "deletionGracePeriodSeconds")
 _FOR_SYSTEM = ("uid", "creationTimestamp", "generation", *_FIXED, "selfLink", "resourceVersion")
-
-
-def timestamp(now: dt.datetime) -> str:
-    """Return a time as objects have it, in whole seconds."""
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def strip(metadata: Object) -> None:
@@ -36,14 +32,14 @@ def identify(kind: Kind, content: Object, *, now: dt.datetime) -> None:
     metadata = content["metadata"]
     strip(metadata)
     metadata["uid"] = str(uuid.uuid4())
-    metadata["creationTimestamp"] = timestamp(now)
+    metadata["creationTimestamp"] = times.stamp(now)
     if kind.generation:
         metadata["generation"] = 1
 
 
 def generated(prefix: str) -> str:
     """Return a name that begins as asked."""
-    suffix = "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX))
+    suffix = "".join(secrets.choice(LETTERS) for _ in range(_SUFFIX))
     return prefix[: _LONGEST_NAME - _SUFFIX] + suffix
 
 

@@ -66,6 +66,11 @@ def forbidden(message: str, details: Mapping[str, Any] | None = None) -> Refusal
     return Refusal(403, "Forbidden", message, details)
 
 
+def internal(told: str) -> Refusal:
+    message = f"Internal error occurred: {told}"
+    return Refusal(500, "InternalError", message, {"causes": [{"message": told}]})
+
+
 def invalid(kind: str, name: str, causes: Sequence[Mapping[str, str]], group: str = "") -> Refusal:
     """Refuse an object; each cause has `field`, `reason` and `message`."""
     qualified = f"{kind}.{group}" if group else kind

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from hami.sandbox.apiserver import bodies, updates
 from hami.sandbox.apiserver.call import Call
-from hami.sandbox.apiserver.doors.label_selectors import as_query
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import Object, Refusal, invalid
 from hami.sandbox.apiserver.shapes import patches
 from hami.sandbox.apiserver.stored import Stored
 from hami.sandbox.apiserver.writes import Writes, copied, same_name
+from hami.sandbox.label_selectors import as_query
 
 _SCALE = Kind(
     group="autoscaling",

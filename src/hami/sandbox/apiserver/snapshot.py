@@ -6,11 +6,11 @@ that it is gone.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from hami.node import files
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.store import Store
 from hami.sandbox.errors import SandboxError
@@ -37,11 +37,8 @@ def write(store: Store, path: Path) -> None:
         for (group, resource), table in store.tables()
         if len(table)
     ]
-    part = path.with_name(f".{path.name}.part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as file:  # secrets are in it
-        file.write(msgspec.json.encode(_Snapshot(store.revision, kinds)))
-    part.replace(path)
+    body = msgspec.json.encode(_Snapshot(store.revision, kinds))
+    files.write_atomic(path, body, mode=0o600)  # secrets are in it
 
 
 def read(store: Store, path: Path) -> None:

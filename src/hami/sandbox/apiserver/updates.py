@@ -60,7 +60,7 @@ async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
         unknown: list[str] = []
         content = patches.patched(call.kind, present, content_type, call.body, unknown=unknown)
         if unknown != told:  # not again when it is tried again
-            bodies.tell_unknown(call, call.kind, unknown)
+            bodies.tell_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
             told[:] = unknown
         _same_place(call, content)
         return content

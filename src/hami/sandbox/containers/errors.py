@@ -32,5 +32,4 @@ class StartError(ContainerError):
     """The container was made, but its first process could not be started."""
 
     #: What its state then says.
-    EXIT_CODE = records.START_EXIT_CODE
     REASON = records.START_ERROR

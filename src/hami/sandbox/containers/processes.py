@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from pathlib import Path
 
+from hami.sandbox import proc
 from hami.sandbox.containers.records import MARK
 
-_PROC = Path("/proc")
 #: Looking again finds what was forked meanwhile; who forks faster than that is not a container.
 _MOST_ROUNDS = 20
 
@@ -26,17 +25,9 @@ def kill_marked(container: str) -> None:
     """Kill every process that has a container's mark: its shim is dead and cannot."""
     mark = f"{MARK}={container}".encode()
     for _ in range(_MOST_ROUNDS):
-        found = [int(path.name) for path in _PROC.glob("[0-9]*") if _is_marked(path, mark)]
+        found = [int(each.name) for each in proc.folders() if mark in proc.environ(each)]
         if not found:
             return
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _is_marked(process: Path, mark: bytes) -> bool:
-    try:
-        # A process that is ending has no environment any more.
-        return mark in (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False

@@ -7,11 +7,11 @@ holds it, as a training job would.
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
 from hami.native import libraries
+from hami.node import files
 from hami.sandbox.containers import gpu_work
 
 GPU_WORK, PROBE = "gpu-work", "probe"
@@ -22,13 +22,11 @@ def install(folder: Path) -> Path:
     """Put the programs into a folder, if they are not there; return it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = _quoted(sys.executable, "-I", "-S", _SOURCE)
-    _write(folder / GPU_WORK, f'#!/bin/sh\nexec {command} "$@"\n')
+    script = f'#!/bin/sh\nexec {command} "$@"\n'
+    files.write_atomic(folder / GPU_WORK, script.encode(), mode=0o755)
     probe = folder / PROBE
     if not probe.exists():
-        draft = folder / f".{PROBE}"
-        shutil.copyfile(libraries.library("probe"), draft)
-        draft.chmod(0o755)
-        draft.replace(probe)
+        files.write_atomic(probe, libraries.library("probe").read_bytes(), mode=0o755)
     return folder
 
 
@@ -42,10 +40,3 @@ def needed() -> list[str]:
 
 def _quoted(*words: str | Path) -> str:
     return " ".join(shlex.quote(str(word)) for word in words)
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    draft.chmod(0o755)
-    draft.replace(path)

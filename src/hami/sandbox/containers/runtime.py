@@ -62,6 +62,14 @@ class Runtime:
             self._found = detection.detect(programs.install(self.folder / "bin"))
         return self._found
 
+    def sweep(self) -> None:
+        """Remove what a kubelet before us had begun to make or to remove when it died.
+
+        Not for those who only look at the folder of one that lives.
+        """
+        for left in self._containers.glob(".*"):
+            shutil.rmtree(left, ignore_errors=True)
+
     # What can be done with containers.
 
     async def create(self, spec: ContainerSpec) -> None:
@@ -199,16 +207,13 @@ class Runtime:
             await asyncio.sleep(_STEP_S)
 
     async def _wait_ended(self, container: str) -> None:
-        while True:
-            seen = self._changes
-            if self.state(container).phase is not Phase.RUNNING:
-                return
+        """Wait for this one alone: many may be stopped at once."""
+        while self.state(container).phase is Phase.RUNNING:
             self._follow(container)
-            await self.wait_change(seen)
+            await self._followed.end_of(container)
 
     async def _wait_shim_ended(self, container: str) -> None:
-        while container in self._followed:
-            await self.wait_change(self._changes)
+        await self._followed.end_of(container)
 
     def _follow(self, container: str) -> None:
         """Be told of the end of a container that runs."""

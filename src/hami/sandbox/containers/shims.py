@@ -69,6 +69,7 @@ class Followed:
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._handles: dict[str, int] = {}
+        self._ends: dict[str, asyncio.Event] = {}
 
     def __contains__(self, container: str) -> bool:
         return container in self._handles
@@ -82,19 +83,26 @@ class Followed:
             self._on_end()
             return
         self._handles[container] = handle
+        self._ends[container] = asyncio.Event()
         asyncio.get_running_loop().add_reader(handle, self._ended, container, shim)
+
+    async def end_of(self, container: str) -> None:
+        """Wait for the end of a shim; one that is not followed is not waited for."""
+        if end := self._ends.get(container):
+            await end.wait()
 
     def close(self) -> None:
         for container in tuple(self._handles):
             self._drop(container)
 
     def _ended(self, container: str, shim: int) -> None:
-        self._drop(container)
+        self._drop(container).set()
         with contextlib.suppress(ChildProcessError):  # that of a kubelet before us
             os.waitpid(shim, os.WNOHANG)
         self._on_end()
 
-    def _drop(self, container: str) -> None:
+    def _drop(self, container: str) -> asyncio.Event:
         handle = self._handles.pop(container)
         asyncio.get_running_loop().remove_reader(handle)
         os.close(handle)
+        return self._ends.pop(container)

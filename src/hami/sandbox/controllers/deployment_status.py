@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
-from hami.sandbox.apiserver.preparation import timestamp
+from hami.sandbox import times
 from hami.sandbox.controllers import rolling
-from hami.sandbox.controllers.pod_states import moment
-
-Object = dict[str, Any]
+from hami.sandbox.controllers.api import Object
 
 _DEADLINE = 600
 
@@ -85,8 +82,8 @@ def _progress(
     if before is None or moved or before["reason"] == "NewReplicaSetAvailable":
         made["reason"] = "ReplicaSetUpdated"
         made["message"] = f"{name} is progressing."
-        return _since(owner, made, now) | {"lastUpdateTime": timestamp(now)}, float(deadline)
-    left = (moment(before["lastUpdateTime"]) - now).total_seconds() + deadline
+        return _since(owner, made, now) | {"lastUpdateTime": times.stamp(now)}, float(deadline)
+    left = (times.read(before["lastUpdateTime"]) - now).total_seconds() + deadline
     if left > 0 and before["status"] == "True":
         return before, left
     made = {
@@ -103,10 +100,10 @@ def _since(owner: Object, made: Object, now: dt.datetime) -> Object:
     before = _found(owner, made["type"])
     if before is not None and made.items() <= before.items():
         return before
-    since = timestamp(now)
+    since = times.stamp(now)
     if before is not None and before["status"] == made["status"]:
         since = before["lastTransitionTime"]
-    return made | {"lastUpdateTime": timestamp(now), "lastTransitionTime": since}
+    return made | {"lastUpdateTime": times.stamp(now), "lastTransitionTime": since}
 
 
 def _found(owner: Object, kind: str) -> Object | None:

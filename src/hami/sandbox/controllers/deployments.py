@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
-from collections.abc import Callable
 
 import msgspec
 
 from hami.kube import errors
-from hami.kube.events import EventRecorder
-from hami.sandbox.apiserver.doors import label_selectors
+from hami.sandbox import label_selectors
+from hami.sandbox.apiserver.preparation import LETTERS
 from hami.sandbox.controllers import deployment_status, pod_states, rolling
-from hami.sandbox.controllers.api import Api, Object, known, path
-from hami.sandbox.controllers.controller import (
-    Controller,
-    Watches,
-    enqueue_itself,
-    enqueue_owner,
-)
+from hami.sandbox.controllers.api import Object, known, path
+from hami.sandbox.controllers.owners import OwnerController
 from hami.sandbox.controllers.replica_sets import SETS
 
 DEPLOYMENTS = known("apps", "deployments")
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
 
-_GATHER = 0.05
-_HASH_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _HASH_LENGTH = 10
 _HISTORY = 10
 #: Annotations of kubectl's own, which say nothing about a replica set.
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
 
 
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
-
-
-class Deployments(Controller):
+class Deployments(OwnerController):
     name = "deployments"
-
-    def __init__(
-        self,
-        api: Api,
-        watches: Watches,
-        events: EventRecorder,
-        *,
-        now: Callable[[], dt.datetime] = _now,
-    ) -> None:
-        super().__init__()
-        self._api = api
-        self._events = events
-        self._now = now
-        watches.follow(DEPLOYMENTS, enqueue_itself(self.queue))
-        watches.follow(SETS, enqueue_owner("Deployment", self.queue, _GATHER))
+    owner, owned = DEPLOYMENTS, SETS
 
     async def reconcile(self, key: str) -> None:
         namespace, _, name = key.partition("/")
@@ -170,16 +143,9 @@ class Deployments(Controller):
         if before == size:
             return replica_set
         made = await self._api.patch(_path(replica_set), {"spec": {"replicas": size}})
-        metadata = owner["metadata"]
-        self._events.record(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            kind="Deployment",
-            reason="ScalingReplicaSet",
-            message=f"Scaled {'up' if size > before else 'down'} replica set "
-            f"{made['metadata']['name']} from {before} to {size}",
-        )
+        way = "up" if size > before else "down"
+        told = f"Scaled {way} replica set {made['metadata']['name']} from {before} to {size}"
+        self._tell(owner, "Normal", "ScalingReplicaSet", told)
         return made
 
     async def _forget_oldest(self, owner: Object, old: list[Object]) -> list[Object]:
@@ -197,14 +163,10 @@ class Deployments(Controller):
         return kept
 
     async def _report(self, owner: Object, new: Object | None, old: list[Object]) -> None:
-        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
         status, wait = deployment_status.status(owner, new, old, now=self._now())
-        before = owner.get("status") or {}
-        if any(before.get(key) != value for key, value in status.items()):
-            where = path(DEPLOYMENTS, namespace, name, "status")
-            await self._api.patch(where, {"status": status})
+        await self._write_status(owner, status)
         if wait is not None:
-            self.queue.add_after(f"{namespace}/{name}", wait)
+            self._look_later(owner, wait)
 
 
 def template_hash(template: Object) -> str:
@@ -213,8 +175,8 @@ def template_hash(template: Object) -> str:
     number = int.from_bytes(digest)
     letters = []
     for _ in range(_HASH_LENGTH):
-        number, at = divmod(number, len(_HASH_LETTERS))
-        letters.append(_HASH_LETTERS[at])
+        number, at = divmod(number, len(LETTERS))
+        letters.append(LETTERS[at])
     return "".join(letters)
 
 

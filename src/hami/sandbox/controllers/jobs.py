@@ -11,28 +11,20 @@ from collections.abc import Callable
 
 from hami.kube import errors
 from hami.kube.events import EventRecorder
-from hami.sandbox.apiserver.preparation import timestamp
+from hami.sandbox import times
 from hami.sandbox.controllers import pod_states
 from hami.sandbox.controllers.api import Api, Object, known, path
-from hami.sandbox.controllers.controller import (
-    Controller,
-    Watches,
-    enqueue_itself,
-    enqueue_owner,
-)
-from hami.sandbox.controllers.pod_states import moment, phase
+from hami.sandbox.controllers.controller import Watches
+from hami.sandbox.controllers.owners import OwnerController
+from hami.sandbox.controllers.pod_states import phase
 from hami.sandbox.controllers.replica_sets import PODS
+from hami.sandbox.pod_phases import ENDED
 
 JOBS = known("batch", "jobs")
 UID_LABEL = "batch.kubernetes.io/controller-uid"
 
-_GATHER = 0.05
 _BACKOFF_LIMIT = 6
 _LONGEST_BACKOFF = 360.0
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
 
 
 class _Pods:
@@ -43,9 +35,7 @@ class _Pods:
         self.failed = [pod for pod in pods if phase(pod) == "Failed"]
         self.active = [pod for pod in pods if pod_states.is_active(pod)]
         self.terminating = [
-            pod
-            for pod in pods
-            if pod_states.is_deleting(pod) and phase(pod) not in {"Succeeded", "Failed"}
+            pod for pod in pods if pod_states.is_deleting(pod) and phase(pod) not in ENDED
         ]
 
     @property
@@ -58,8 +48,9 @@ class _Pods:
         )
 
 
-class Jobs(Controller):
+class Jobs(OwnerController):
     name = "jobs"
+    owner, owned = JOBS, PODS
 
     def __init__(
         self,
@@ -68,15 +59,10 @@ class Jobs(Controller):
         events: EventRecorder,
         *,
         backoff: float = 10.0,
-        now: Callable[[], dt.datetime] = _now,
+        now: Callable[[], dt.datetime] = times.now,
     ) -> None:
-        super().__init__()
-        self._api = api
-        self._events = events
+        super().__init__(api, watches, events, now=now)
         self._backoff = backoff
-        self._now = now
-        watches.follow(JOBS, enqueue_itself(self.queue))
-        watches.follow(PODS, enqueue_owner("Job", self.queue, _GATHER))
 
     async def reconcile(self, key: str) -> None:
         namespace, _, name = key.partition("/")
@@ -110,11 +96,11 @@ class Jobs(Controller):
         deadline = spec.get("activeDeadlineSeconds")
         started = (job.get("status") or {}).get("startTime")
         if deadline is not None and started:
-            left = (moment(started) - self._now()).total_seconds() + deadline
+            left = (times.read(started) - self._now()).total_seconds() + deadline
             if left <= 0:
                 told = "Job was active longer than specified deadline"
                 return self._condition(job, "Failed", "DeadlineExceeded", told)
-            self.queue.add_after(_key(job), left)
+            self._look_later(job, left)
         completions = spec.get("completions")
         if completions is None:
             # A queue of work: it is done when one pod says so and the others have ended.
@@ -139,7 +125,7 @@ class Jobs(Controller):
         if missing > 0:
             wait = self._wait(pods)
             if wait > 0:
-                self.queue.add_after(_key(job), wait)
+                self._look_later(job, wait)
                 return
         for _ in range(missing):
             pods.active.append(await self._start(job))
@@ -185,7 +171,7 @@ class Jobs(Controller):
         ended = next((each for each in conditions if each["type"] != "Suspended"), None)
         stopped = bool(conditions)
         status: Object = {
-            "startTime": before.get("startTime") or timestamp(self._now()),
+            "startTime": before.get("startTime") or times.stamp(self._now()),
             "active": None if stopped else len(pods.active) or None,
             "ready": 0
             if stopped
@@ -200,21 +186,17 @@ class Jobs(Controller):
             status["conditions"] = conditions
         if ended is not None and _is(ended, "Complete"):
             status["completionTime"] = ended["lastTransitionTime"]
-        if any(before.get(key) != value for key, value in status.items()):
-            metadata = job["metadata"]
-            where = path(JOBS, metadata["namespace"], metadata["name"], "status")
-            await self._api.patch(where, {"status": status})
-            if ended is not None:
-                kind = "Normal" if _is(ended, "Complete") else "Warning"
-                reason = "Completed" if _is(ended, "Complete") else ended["reason"]
-                told = "Job completed" if _is(ended, "Complete") else ended["message"]
-                self._tell(job, kind, reason, told)
+        if await self._write_status(job, status) and ended is not None:
+            kind = "Normal" if _is(ended, "Complete") else "Warning"
+            reason = "Completed" if _is(ended, "Complete") else ended["reason"]
+            told = "Job completed" if _is(ended, "Complete") else ended["message"]
+            self._tell(job, kind, reason, told)
 
     def _condition(self, job: Object, kind: str, reason: str, message: str) -> Object:
         for condition in (job.get("status") or {}).get("conditions") or ():
             if _is(condition, kind):
                 return dict(condition)
-        now = timestamp(self._now())
+        now = times.stamp(self._now())
         return {
             "type": kind,
             "status": "True",
@@ -223,22 +205,6 @@ class Jobs(Controller):
             "lastProbeTime": now,
             "lastTransitionTime": now,
         }
-
-    def _tell(self, job: Object, type_: str, reason: str, message: str) -> None:
-        metadata = job["metadata"]
-        self._events.record(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            kind="Job",
-            type=type_,
-            reason=reason,
-            message=message,
-        )
-
-
-def _key(job: Object) -> str:
-    return f"{job['metadata']['namespace']}/{job['metadata']['name']}"
 
 
 def _is(condition: Object, kind: str) -> bool:
@@ -256,5 +222,5 @@ def _ended(pod: Object) -> dt.datetime:
         (each.get("state") or {}).get("terminated", {}).get("finishedAt")
         for each in (pod.get("status") or {}).get("containerStatuses") or ()
     ]
-    times = [moment(each) for each in told if each]
-    return max(times, default=moment(pod["metadata"]["creationTimestamp"]))
+    ended = [times.read(each) for each in told if each]
+    return max(ended, default=times.read(pod["metadata"]["creationTimestamp"]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from hami.sandbox import times
 from hami.sandbox.apiserver.kind import Kind
-
-Object = dict[str, Any]
+from hami.sandbox.controllers.api import Object
+from hami.sandbox.pod_phases import ENDED
 
 
 def owner_reference(kind: Kind, owner: Object) -> Object:
@@ -62,7 +62,7 @@ def is_deleting(pod: Object) -> bool:
 
 
 def is_active(pod: Object) -> bool:
-    return phase(pod) not in {"Succeeded", "Failed"} and not is_deleting(pod)
+    return phase(pod) not in ENDED and not is_deleting(pod)
 
 
 def ready_since(pod: Object) -> dt.datetime | None:
@@ -70,7 +70,7 @@ def ready_since(pod: Object) -> dt.datetime | None:
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "Ready" and condition["status"] == "True":
             told = condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
-            return moment(told)
+            return times.read(told)
     return None
 
 
@@ -87,7 +87,3 @@ def dispensable_first(pod: Object) -> tuple[bool, bool, bool, str]:
     # Texts sort upwards; the newest shall come first.
     age = "".join(chr(255 - ord(letter)) for letter in created)
     return placed, phase(pod) == "Running", ready_since(pod) is not None, age
-
-
-def moment(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text)

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 
 from hami.kube import errors
-from hami.kube.events import EventRecorder
-from hami.sandbox.apiserver.doors import label_selectors
-from hami.sandbox.apiserver.preparation import timestamp
+from hami.sandbox import label_selectors, times
 from hami.sandbox.controllers import pod_states
-from hami.sandbox.controllers.api import Api, Object, known, path
-from hami.sandbox.controllers.controller import (
-    Controller,
-    Watches,
-    enqueue_itself,
-    enqueue_owner,
-)
+from hami.sandbox.controllers.api import Object, known, path
+from hami.sandbox.controllers.owners import OwnerController
 
 SETS = known("apps", "replicasets")
 PODS = known("", "pods")
-#: Seconds to let several changes of pods come together.
-_GATHER = 0.05
 
 
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
-
-
-class ReplicaSets(Controller):
+class ReplicaSets(OwnerController):
     name = "replica sets"
-
-    def __init__(
-        self,
-        api: Api,
-        watches: Watches,
-        events: EventRecorder,
-        *,
-        now: Callable[[], dt.datetime] = _now,
-    ) -> None:
-        super().__init__()
-        self._api = api
-        self._events = events
-        self._now = now
-        watches.follow(SETS, enqueue_itself(self.queue))
-        watches.follow(PODS, enqueue_owner("ReplicaSet", self.queue, _GATHER))
+    owner, owned = SETS, PODS
 
     async def reconcile(self, key: str) -> None:
         namespace, _, name = key.partition("/")
@@ -89,7 +61,6 @@ class ReplicaSets(Controller):
     async def _report(
         self, owner: Object, pods: list[Object], refusal: errors.ApiError | None
     ) -> None:
-        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
         seconds = owner["spec"].get("minReadySeconds", 0)
         labels = (owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
         now = self._now()
@@ -103,30 +74,16 @@ class ReplicaSets(Controller):
             "readyReplicas": len(ready),
             "availableReplicas": len(available),
         }
-        before = owner.get("status") or {}
         status: Object = {
             # A count of none is left out, as kube-controller-manager has it.
             **{key: value or None for key, value in counts.items()},
             "replicas": len(pods),
             "observedGeneration": owner["metadata"].get("generation"),
-            "conditions": _conditions(before, refusal, now),
+            "conditions": _conditions(owner.get("status") or {}, refusal, now),
         }
-        if any(before.get(key) != value for key, value in status.items()):
-            await self._api.patch(path(SETS, namespace, name, "status"), {"status": status})
+        await self._write_status(owner, status)
         if len(available) < len(ready):
-            self.queue.add_after(f"{namespace}/{name}", seconds)
-
-    def _tell(self, owner: Object, type_: str, reason: str, message: str) -> None:
-        metadata = owner["metadata"]
-        self._events.record(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            kind="ReplicaSet",
-            type=type_,
-            reason=reason,
-            message=message,
-        )
+            self._look_later(owner, seconds)
 
 
 def _conditions(
@@ -143,6 +100,6 @@ def _conditions(
             "status": "True",
             "reason": "FailedCreate",
             "message": refusal.message,
-            "lastTransitionTime": timestamp(now),
+            "lastTransitionTime": times.stamp(now),
         }
     ]

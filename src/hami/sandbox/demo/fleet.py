@@ -19,8 +19,3 @@ def plan(nodes: Sequence[str], simulated: int) -> Plan:
     made = Plan(nodes=tuple(map(parse_node, nodes)) or NODES, simulated=simulated)
     made.check()
     return made
-
-
-def cards(node: NodePlan) -> str:
-    """Say which cards a node has, as users write them."""
-    return ",".join(f"{count}x{model}" for model, count in node.cards)

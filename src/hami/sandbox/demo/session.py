@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.live import Live
 
 from hami.sandbox.cluster import Sandbox
-from hami.sandbox.demo import cards, example, fleet, picture, summary, view
+from hami.sandbox.demo import cards, example, picture, summary, view
 from hami.sandbox.demo.example import Example
 from hami.sandbox.demo.picture import Picture
 from hami.sandbox.demo.results import NodeFact, Outcome
 from hami.sandbox.demo.running import Progress, Runner
 from hami.sandbox.demo.world import World
-from hami.sandbox.plan import Plan
+from hami.sandbox.plan import Plan, cards_text
 
 INTERRUPTED = 130
 
@@ -164,7 +164,7 @@ class Demo:
         return Outcome(
             results=tuple(self._progress.results),
             nodes=tuple(
-                NodeFact(plan.name, fleet.cards(plan), cards.binding(known[plan.name]))
+                NodeFact(plan.name, cards_text(plan.cards), cards.binding(known[plan.name]))
                 for plan in plans
                 if plan.name in known
             ),

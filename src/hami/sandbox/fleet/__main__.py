@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 
 from hami.kube import access
 from hami.kube.client import Client
 from hami.sandbox import plan
 from hami.sandbox.fleet import nodes, pods
-from hami.serving import logs
+from hami.serving import lifetime, logs
 
 
 def main() -> None:
@@ -27,13 +26,10 @@ def main() -> None:
 
 
 async def _run(kubeconfig: str, rows: list[nodes.Row]) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    stop = lifetime.stop_asked()
     async with Client(access.find(kubeconfig), user_agent="hami-sandbox-fleet") as client:
         work = asyncio.create_task(_work(client, rows))
-        end = asyncio.create_task(stopped.wait())
+        end = asyncio.create_task(stop.wait())
         await asyncio.wait([work, end], return_when=asyncio.FIRST_COMPLETED)
         for task in (work, end):
             task.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 import uuid
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
+from hami.sandbox import times, versions
 from hami.sandbox.gpu_models import MODELS
 from hami.sandbox.readiness import BINDING, GPU, REGISTER
 from hami.wire import codec, late_binding, node_register
@@ -22,7 +22,6 @@ _log = logging.getLogger(__name__)
 _AT_ONCE = 16
 _SHARES = 10
 _NAMESPACE = uuid.UUID("2f0f2f06-4cc3-5a52-9a33-0d3d2f7f3c1e")
-_VERSION = "v1.36.3"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -83,7 +82,7 @@ async def _write(client: Client, row: Row) -> None:
 
 
 def _status(row: Row) -> dict[str, object]:
-    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = times.stamp(times.now())
     room = {"cpu": "128", "memory": "1Ti", "pods": "250", GPU: str(row.shares)}
     return {
         "capacity": room,
@@ -103,7 +102,7 @@ def _status(row: Row) -> dict[str, object]:
             }
         ],
         "nodeInfo": {
-            "kubeletVersion": _VERSION,
+            "kubeletVersion": versions.KUBERNETES,
             "containerRuntimeVersion": "simulated://1.0",
             "osImage": "simulated",
             "kernelVersion": "0",

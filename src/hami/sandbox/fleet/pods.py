@@ -6,7 +6,6 @@ A pod that is bound runs at once, until it is deleted.
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 from collections.abc import Set as AbstractSet
 from typing import NoReturn
@@ -16,6 +15,7 @@ from hami.kube.cache import Cache
 from hami.kube.client import Client
 from hami.kube.decoding import all_of
 from hami.kube.reflector import Reflector
+from hami.sandbox import times
 from hami.wire import annotation_keys, codec, objects
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class FleetPods:
 
 
 def _running(pod: objects.Pod) -> dict[str, object]:
-    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = times.stamp(times.now())
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now}
         for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")

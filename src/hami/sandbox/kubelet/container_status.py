@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from hami.sandbox import times
 from hami.sandbox.kubelet.attempts import Attempt, History
-from hami.sandbox.kubelet.pod import Object, stamp
+from hami.sandbox.kubelet.pod import Object
 
 #: Before the id of each container: the runtime that it is of, as its CRI socket says.
 RUNTIME = "hami-sandbox"
@@ -56,7 +57,7 @@ def of(
     if latest is not None:
         shown["containerID"] = container_id(latest)
     if latest is not None and latest.running:
-        shown["state"] = {"running": {"startedAt": stamp(latest.started_at)}}
+        shown["state"] = {"running": {"startedAt": times.stamp_at(latest.started_at)}}
         shown["lastState"] = _last(history.previous)
         shown["ready"] = not init
         shown["started"] = True
@@ -88,8 +89,8 @@ def _terminated(attempt: Attempt) -> Object:
         "exitCode": attempt.exit_code,
         "reason": attempt.reason or ("Completed" if attempt.exit_code == 0 else "Error"),
         "containerID": container_id(attempt),
-        "startedAt": stamp(attempt.started_at),
-        "finishedAt": stamp(attempt.finished_at),
+        "startedAt": times.stamp_at(attempt.started_at),
+        "finishedAt": times.stamp_at(attempt.finished_at),
     }
     if attempt.message:
         told["message"] = attempt.message

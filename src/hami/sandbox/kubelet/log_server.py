@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from hami.sandbox import times
 from hami.sandbox.kubelet import log_lines
 from hami.sandbox.kubelet import pod as pods
 from hami.sandbox.kubelet.attempts import NOTHING, Attempt
@@ -167,7 +168,7 @@ def _wanted(query: Mapping[str, str], now: float) -> Wanted:
         if "sinceSeconds" in query:
             since = now - int(query["sinceSeconds"])
         elif "sinceTime" in query:
-            since = pods.moment(query["sinceTime"])
+            since = times.read(query["sinceTime"]).timestamp()
         return Wanted(
             tail=int(query["tailLines"]) if "tailLines" in query else None,
             since=since,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hami.sandbox.kubelet.pod import Object, stamp
+from hami.sandbox import times
+from hami.sandbox.kubelet.pod import Object
 
 ADDRESS = "127.0.0.1"
 _PRESSURES = {
@@ -121,7 +122,7 @@ def lease(name: str, node_uid: str, now: str, seconds: int) -> Object:
 
 
 def _conditions(since: float, now: float) -> list[Object]:
-    dates = {"lastHeartbeatTime": stamp(now), "lastTransitionTime": stamp(since)}
+    dates = {"lastHeartbeatTime": times.stamp_at(now), "lastTransitionTime": times.stamp_at(since)}
     calm = [
         {"type": kind, "status": "False", "reason": reason, "message": message, **dates}
         for kind, (reason, message) in _PRESSURES.items()

@@ -7,6 +7,7 @@ Containers whose pod went while nobody looked are ended then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Set as AbstractSet
@@ -25,6 +26,7 @@ from hami.sandbox.kubelet.devices.manager import DeviceManager
 from hami.sandbox.kubelet.pod import KeptPod, Object
 from hami.sandbox.kubelet.pod_worker import PodWorker, Tools
 from hami.sandbox.kubelet.stopping import LEAST_GRACE_S
+from hami.wire.errors import WireError
 
 _log = logging.getLogger(__name__)
 
@@ -122,10 +124,9 @@ class NodePods:
         worker = PodWorker(pod, self._tools)
         worker.over = pods.is_terminal(pod) and not _runs(self._tools, worker.uid)
         self._workers[worker.uid] = worker
-        if pods.is_terminal(pod) or pods.is_deleted(pod):
-            self._work(worker)
-        else:
-            self._to_admit.put_nowait(worker)
+        if worker.leaving:
+            self._work(worker)  # its end waits for nobody's admission
+        self._to_admit.put_nowait(worker)
 
     async def _admit_all(self, devices: DeviceManager, room: admission.Room) -> NoReturn:
         while True:
@@ -135,12 +136,15 @@ class NodePods:
                 await self._end_orphans()
             elif worker.uid in self._workers:
                 await self._admit(worker, devices, room)
-                self._work(worker)
+                if worker.uid not in self._tasks:
+                    self._work(worker)
 
     async def _admit(self, worker: PodWorker, devices: DeviceManager, room: admission.Room) -> None:
         assert self._tools is not None
         pod = worker.pod
         if worker.leaving:
+            with contextlib.suppress(WireError):  # who cannot be read ends all the same
+                devices.know(pod)
             return
         try:
             await devices.admit(pod)

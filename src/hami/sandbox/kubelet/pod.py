@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from hami.sandbox.pod_phases import ENDED
 from hami.wire import codec, errors, objects
 
 Object = dict[str, Any]
 
-#: Phases that a pod never leaves.
-TERMINAL = frozenset({"Succeeded", "Failed"})
 _DEFAULT_GRACE_S = 30
 
 
@@ -85,7 +83,7 @@ def restart_policy(pod: Object) -> str:
 
 
 def is_terminal(pod: Object) -> bool:
-    return status(pod).get("phase") in TERMINAL
+    return status(pod).get("phase") in ENDED
 
 
 def is_deleted(pod: Object) -> bool:
@@ -99,13 +97,3 @@ def grace(pod: Object) -> float:
     if told is None:
         told = spec(pod).get("terminationGracePeriodSeconds")
     return float(_DEFAULT_GRACE_S if told is None else told)
-
-
-def stamp(moment: float) -> str:
-    """Write a time as the API does."""
-    return dt.datetime.fromtimestamp(moment, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def moment(text: str) -> float:
-    """Read a time of the API."""
-    return dt.datetime.fromisoformat(text).timestamp()

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hami.sandbox import times
 from hami.sandbox.kubelet import container_status, decisions, phases
 from hami.sandbox.kubelet import pod as pods
 from hami.sandbox.kubelet.attempts import NOTHING, Histories
 from hami.sandbox.kubelet.container_status import Waiting
-from hami.sandbox.kubelet.pod import Object, stamp
-
-ADDRESS = "127.0.0.1"
+from hami.sandbox.kubelet.node_document import ADDRESS
+from hami.sandbox.kubelet.pod import Object
 
 
 class End(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def rejected(pod: Object, reason: str, message: str, now: float) -> Object:
         "phase": "Failed",
         "reason": reason,
         "message": f"Pod was rejected: {message}",
-        "startTime": pods.status(pod).get("startTime") or stamp(now),
+        "startTime": pods.status(pod).get("startTime") or times.stamp_at(now),
     }
 
 
@@ -65,7 +65,7 @@ def status(pod: Object, sight: Sight) -> Object:
         phase = "Failed"
     made: Object = {
         "phase": phase,
-        "startTime": stamp(sight.started_at),
+        "startTime": times.stamp_at(sight.started_at),
         "hostIP": ADDRESS,
         "hostIPs": [{"ip": ADDRESS}],
         "podIP": ADDRESS,
@@ -139,7 +139,7 @@ def _readiness(phase: str, unready: list[str]) -> Object:
 
 
 def _dated(condition: Object, before: Object | None, now: float) -> Object:
-    since = stamp(now)
+    since = times.stamp_at(now)
     if before is not None and before.get("status") == condition["status"]:
         since = before.get("lastTransitionTime") or since
     # Said to be nothing, because a patch leaves what it does not name.

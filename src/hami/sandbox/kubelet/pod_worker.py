@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from hami.sandbox import times
 from hami.sandbox.containers.errors import ContainerError
 from hami.sandbox.containers.runtime import Runtime
 from hami.sandbox.containers.spec import Phase
@@ -29,6 +30,7 @@ from hami.sandbox.kubelet.status_writer import StatusWriter
 from hami.sandbox.kubelet.stopping import Stopper
 from hami.sandbox.kubelet.telling import Teller
 from hami.sandbox.kubelet.volumes import VolumeError, Volumes
+from hami.sandbox.pod_phases import ENDED
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class PodWorker:
         self._backoff = CrashBackoff(tools.waits, now=tools.now)
         self._stopper = Stopper(tools.runtime, tools.teller)
         started = pods.status(pod).get("startTime")
-        self._started_at = pods.moment(started) if started else tools.now()
+        self._started_at = times.read(started).timestamp() if started else tools.now()
         self._conditions: list[Object] = list(pods.status(pod).get("conditions") or ())
         self._status: Object | None = None
         self._finished = False
@@ -285,7 +287,7 @@ class PodWorker:
         if self._gone:
             return
         if not pods.is_terminal(self.pod) and (
-            self._status is None or self._status["phase"] not in pods.TERMINAL
+            self._status is None or self._status["phase"] not in ENDED
         ):
             self._status = self._made_status()
         if pods.is_deleted(self.pod):

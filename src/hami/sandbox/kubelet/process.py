@@ -58,6 +58,7 @@ async def run(settings: Settings) -> None:
         # It can be read when nobody holds its other end: the sandbox is over.
         asyncio.get_running_loop().add_reader(lifeline, stop.set)
     runtime = Runtime(settings.runtime_dir, cdi_dirs=settings.cdi_dirs, lifeline=lifeline)
+    runtime.sweep()
     _log.info("containers", extra={"isolation": runtime.isolation, "why": runtime.isolation_reason})
     async with Client(access.find(settings.kubeconfig), user_agent=USER_AGENT) as client:
         cri = await serve_cri(settings.cri_socket, runtime)

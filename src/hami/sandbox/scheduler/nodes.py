@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from hami.sandbox.scheduler import requests
+from hami.sandbox.scheduler.kept import Kept
 from hami.sandbox.scheduler.pods import Pod
-from hami.sandbox.scheduler.selectors import Labels
 from hami.sandbox.scheduler.tolerations import Taint
 from hami.wire import codec, objects
 
@@ -42,8 +42,7 @@ class _Whole(codec.Object, frozen=True, omit_defaults=False):
 
 
 @dataclasses.dataclass(slots=True, frozen=True, eq=False, kw_only=True)
-class Node:
-    metadata: objects.Metadata
+class Node(Kept):
     #: For extenders that want whole nodes; else empty.
     raw: bytes
     #: What a change of it may make room for a pod: a heartbeat is no such thing.
@@ -58,18 +57,6 @@ class Node:
     def for_extender(self) -> bytes:
         """Return its JSON as kube-scheduler sends it: neither kind nor version."""
         return codec.encode(codec.decode(self.raw, _Whole, what="node"))
-
-    @property
-    def uid(self) -> str:
-        return self.metadata.uid or ""
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name or ""
-
-    @property
-    def labels(self) -> Labels:
-        return self.metadata.labels or {}
 
 
 def decoder(*, whole: bool) -> Callable[[bytes], Node]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 import msgspec
 
 from hami.sandbox.scheduler import requests
-from hami.sandbox.scheduler.selectors import Labels, LabelSelector, NodeSelector
+from hami.sandbox.scheduler.kept import Kept
+from hami.sandbox.scheduler.selectors import LabelSelector, NodeSelector
 from hami.sandbox.scheduler.tolerations import Toleration
 from hami.wire import codec, objects
 
@@ -80,8 +81,7 @@ class _Whole(codec.Object, frozen=True, omit_defaults=False):
 
 
 @dataclasses.dataclass(slots=True, frozen=True, eq=False, kw_only=True)
-class Pod:
-    metadata: objects.Metadata
+class Pod(Kept):
     #: Of its spec.
     generation: int | None
     #: Empty until it has a node, when nobody needs them any more.
@@ -107,24 +107,12 @@ class Pod:
     kind: Hashable
 
     @property
-    def uid(self) -> str:
-        return self.metadata.uid or ""
-
-    @property
-    def name(self) -> str:
-        return self.metadata.name or ""
-
-    @property
     def namespace(self) -> str:
         return self.metadata.namespace or ""
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-    @property
-    def labels(self) -> Labels:
-        return self.metadata.labels or {}
 
     @property
     def created(self) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from hami.sandbox import label_selectors
+from hami.sandbox.label_selectors import Labels
 from hami.wire import codec
-
-Labels = Mapping[str, str | None]
 
 
 class Requirement(codec.Object, frozen=True):
@@ -55,21 +55,10 @@ def _meets_all(requirements: Sequence[Requirement] | None, labels: Labels) -> bo
 
 
 def _meets(requirement: Requirement, labels: Labels) -> bool:
-    there = requirement.key in labels
-    value = labels.get(requirement.key) or ""
-    values = requirement.values or ()
-    match requirement.operator:
-        case "In":
-            return there and value in values
-        case "NotIn":
-            return not there or value not in values
-        case "Exists":
-            return there
-        case "DoesNotExist":
-            return not there
-        case "Gt" | "Lt" as operator:
-            return there and _compares(operator, value, values)
-    return False
+    key, operator, values = requirement.key, requirement.operator, requirement.values
+    if operator in {"Gt", "Lt"}:  # of nodes only
+        return key in labels and _compares(operator, labels[key] or "", values or ())
+    return label_selectors.meets(key, operator, values, labels)
 
 
 def _compares(operator: str, value: str, values: Sequence[str]) -> bool:

@@ -7,7 +7,6 @@ pod that are not written yet only the last one is; one that the pod has already 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client, PatchKind
 from hami.kube.events import EventRecorder
 from hami.kube.rate import TokenBucket
+from hami.sandbox import times
 from hami.sandbox.scheduler import messages
 from hami.sandbox.scheduler.pods import Condition, Pod
 from hami.serving.logs import Seldom
@@ -73,7 +73,7 @@ class Teller:
             status="False",
             reason=reason,
             message=message,
-            last_transition_time=since or self._stamp(),
+            last_transition_time=since or times.stamp_at(self._now()),
             observed_generation=pod.generation,
         )
         self._pending[pod.uid] = (pod, condition)
@@ -120,6 +120,3 @@ class Teller:
         }
         path = f"{paths.pods(pod.namespace, pod.name)}/status"
         await self._client.patch(path, codec.encode(body), kind=PatchKind.STRATEGIC)
-
-    def _stamp(self) -> str:
-        return dt.datetime.fromtimestamp(self._now(), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from hami.sandbox.apiserver import old_events, preparation
+from hami.sandbox import times
+from hami.sandbox.apiserver import old_events
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.store import Store
 
@@ -13,7 +14,7 @@ NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
 def add(store: Store, name: str, minutes: int, *, repeated: int | None = None) -> None:
     def ago(number: int) -> str:
-        return preparation.timestamp(NOW - dt.timedelta(minutes=number))
+        return times.stamp(NOW - dt.timedelta(minutes=number))
 
     metadata: Object = {"name": name, "namespace": "n", "creationTimestamp": ago(minutes)}
     if repeated is not None:

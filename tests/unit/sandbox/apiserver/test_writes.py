@@ -127,3 +127,28 @@ async def test_a_pod_needs_its_account(rig: Rig) -> None:
     with pytest.raises(Refusal, match="error looking up service account empty/default") as refused:
         await rig.pod("p", "empty")
     assert refused.value.status == 403
+
+
+@pytest.mark.parametrize("media", ["merge-patch", "strategic-merge-patch"])
+async def test_fields_that_nobody_knows_make_a_strict_patch_invalid(rig: Rig, media: str) -> None:
+    """Not the request is wrong, as that of a strict replacement is, but its patch."""
+    body, strict = {"data": {"k": "w"}, "dada": {}}, {"fieldValidation": "Strict"}
+    with pytest.raises(Refusal) as patched:
+        await rig.ask("PATCH", MAP, body, content_type=f"application/{media}+json", **strict)
+    status = patched.value.body()
+    assert (status["code"], status["reason"]) == (422, "Invalid")
+    (cause,) = status["details"]["causes"]
+    assert cause["field"] == "patch"
+    assert cause["message"].endswith('strict decoding error: unknown field "dada"')
+    with pytest.raises(Refusal) as replaced:
+        await rig.ask("PUT", MAP, {"metadata": {"name": "m"}, **body}, **strict)
+    assert (replaced.value.status, replaced.value.reason) == (400, "BadRequest")
+    assert (await rig.ask("GET", MAP))["data"] == {"k": "v"}
+
+
+async def test_a_priority_class_stays_in_its_first_generation(rig: Rig) -> None:
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    made = await rig.ask("POST", classes, {"metadata": {"name": "high"}, "value": 1})
+    assert made["metadata"]["generation"] == 1
+    changed = await rig.patch(f"{classes}/high", {"description": "for few"})
+    assert changed["metadata"]["generation"] == 1

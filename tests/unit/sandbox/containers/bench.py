@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from hami.sandbox import proc
 from hami.sandbox.containers.runtime import Runtime
 from hami.sandbox.containers.spec import ContainerSpec, ContainerState, Phase
 from hami.sandbox.containers.states import living
+from tests.unit.kube.following import PATIENCE_S, until
 
-PATIENCE = 30.0
 UID = "9d0e6a52-0c3e-4f4a-9f0e-5f1d1c2b3a40"
 _LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (?P<stream>stdout|stderr) (?P<tag>[PF]) (?P<text>.*)"
@@ -60,7 +61,7 @@ class Bench:
         return await self.ended(await self.start(*argv, **more))
 
     async def ended(self, container: str) -> ContainerState:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_S):
             seen = 0
             while (state := self.runtime.state(container)).phase is not Phase.EXITED:
                 seen = await self.runtime.wait_change(seen)
@@ -77,10 +78,8 @@ class Bench:
 
     async def said(self, container: str, number: int = 1) -> list[str]:
         """Wait until a container has said so many lines."""
-        async with asyncio.timeout(PATIENCE):
-            while len(lines := self.lines(container)) < number:
-                await asyncio.sleep(0.01)
-        return lines
+        await until(lambda: len(self.lines(container)) >= number)
+        return self.lines(container)
 
     def cut_lifeline(self) -> None:
         if self.lifeline >= 0:
@@ -88,9 +87,7 @@ class Bench:
             self.lifeline = -1
 
     async def all_ended(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while living(self.folder / "rt"):
-                await asyncio.sleep(0.01)
+        await until(lambda: not living(self.folder / "rt"))
 
     async def close(self) -> None:
         self.cut_lifeline()
@@ -111,13 +108,11 @@ async def opened(folder: Path) -> AsyncIterator[Bench]:
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; one that only waits to be buried does not."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = proc.stat(proc.PROC / str(pid))[proc.STATE]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state not in "ZX"
+    return state not in b"ZX"
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while is_alive(pid):
-            await asyncio.sleep(0.01)
+    await until(lambda: not is_alive(pid))

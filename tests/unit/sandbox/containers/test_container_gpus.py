@@ -11,58 +11,31 @@ from typing import Any
 
 import pytest
 
-from hami.agent.containers.library import Library
-from hami.agent.containers.nvidia_cdi import NvidiaSpecs
-from hami.agent.containers.prepare import PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.monitor.proc import Processes
-from hami.native import libraries
 from hami.node import layout
-from hami.sandbox import gpus
 from hami.sandbox.containers.errors import UnresolvableError
 from hami.sandbox.containers.runtime import Runtime
 from hami.sandbox.containers.spec import Isolation, Phase
 from hami.wire import region
-from hami.wire.node_register import Device
-from tests.unit.agent.preparing import TOKEN, Desk, PlainStates, grant
+from tests.unit.agent.card_nodes import CardNode
+from tests.unit.agent.preparing import TOKEN, PlainStates
 from tests.unit.sandbox.containers.bench import UID, Bench
 
 MIB, GIB = 1 << 20, 1 << 30
 NAME = f"{layout.CDI_KIND}={TOKEN}"
 
 
-class Node:
-    """A node with two stand-in cards, and an agent's way to give shares of them."""
+class Node(CardNode):
+    """A node of the bench: its runtime finds the agent's CDI specs."""
 
     def __init__(self, bench: Bench, states: type[StateFiles]) -> None:
         root = bench.folder / "node"
         root.mkdir()
-        self.desk = Desk(root)
-        self.layout = self.desk.layout
-        self.cards = gpus.write_node(root / "gpus", [("A10", 2)], name="node")
-        spec = gpus.cdi_spec(root / "gpus", libraries.library("fakegpu/libcuda.so.1").parent)
-        (self.desk.nvidia / "nvidia.json").write_text(json.dumps(spec))
-        library = Library(self.layout, libraries.library("libvgpu.so"))
-        library.install()
-        self.states = states(self.layout)
-        devices = {
-            card.uuid: Device(id=card.uuid, index=index, devmem=card.memory // MIB)
-            for index, card in enumerate(self.cards)
-        }
-        self.preparer = Preparer(
-            self.layout,
-            library=library,
-            states=self.states,
-            nvidia=NvidiaSpecs([self.desk.nvidia]),
-            devices=devices.get,
-            config=PrepareConfig(injection="cdi"),
-        )
+        super().__init__(root, states)
         bench.runtime = Runtime(
             bench.folder / "rt", cdi_dirs=[self.layout.cdi_dir], lifeline=bench.reading_end
         )
-
-    def prepare(self, mebibytes: int) -> None:
-        self.preparer.prepare(self.desk.share(grant(self.cards[1].uuid, mebibytes, 0)), cdi=True)
 
     def state(self) -> region.State:
         return region.decode_state(self.layout.state(TOKEN).read_bytes())

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hami.sandbox.containers import isolation
+from hami.sandbox.containers import isolation, states
 from hami.sandbox.containers.errors import ContainerError, StartError, UnknownContainerError
-from hami.sandbox.containers.spec import Mount, Phase
+from hami.sandbox.containers.spec import ContainerState, Mount, Phase
 from hami.sandbox.containers.states import living
-from tests.unit.sandbox.containers.bench import PATIENCE, Bench, gone, is_alive
+from tests.unit.kube.following import PATIENCE_S
+from tests.unit.sandbox.containers.bench import Bench, gone, is_alive
 
 #: Says its pid and a child's, and waits.
 FAMILY = "sleep 1000 & echo $$; echo $!; wait"
@@ -146,30 +147,31 @@ async def test_containers_outlive_their_kubelet(bench: Bench) -> None:
     assert [state.spec.id for state in runtime.list()] == [second]
 
 
-async def test_a_kubelet_may_die_while_it_starts_a_container(bench: Bench) -> None:
+async def half_started(bench: Bench) -> str:
+    """Leave a container whose start nobody has waited for."""
     spec = bench.spec("sleep", "1000")
     await bench.runtime.create(spec)
     starting = asyncio.create_task(bench.runtime.start(spec.id))
     await asyncio.sleep(0)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
+    return spec.id
+
+
+async def test_a_kubelet_may_die_while_it_starts_a_container(bench: Bench) -> None:
+    container = await half_started(bench)
     await bench.runtime.close()
     runtime = bench.new_runtime()
     with contextlib.suppress(ContainerError):  # it was quicker than we
-        await runtime.start(spec.id)
-    assert runtime.state(spec.id).phase is Phase.RUNNING
-    await runtime.remove(spec.id)
+        await runtime.start(container)
+    assert runtime.state(container).phase is Phase.RUNNING
+    await runtime.remove(container)
     assert runtime.list() == ()
 
 
 async def test_what_is_only_being_started_is_removed_as_well(bench: Bench) -> None:
-    spec = bench.spec("sleep", "1000")
-    await bench.runtime.create(spec)
-    starting = asyncio.create_task(bench.runtime.start(spec.id))
-    await asyncio.sleep(0)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
-    await bench.runtime.remove(spec.id)
+    container = await half_started(bench)
+    await bench.runtime.remove(container)
     assert bench.runtime.list() == ()
     assert living(bench.folder / "rt") == ()
 
@@ -225,6 +227,37 @@ async def test_nothing_is_left_of_a_removed_container(bench: Bench) -> None:
         bench.runtime.state(container)
 
 
+async def test_what_a_killed_kubelet_left_half_made_is_swept_away(bench: Bench) -> None:
+    container = await bench.start("sleep", "1000")
+    folder = bench.folder / "rt/containers"
+    for left in (".begun", ".removed.gone"):
+        (folder / left / "root").mkdir(parents=True)
+        (folder / left / "spec.json").touch()
+    await bench.runtime.close()
+    runtime = bench.new_runtime()
+    runtime.sweep()
+    assert left_in(folder) == [folder / container]
+    assert runtime.state(container).phase is Phase.RUNNING
+
+
+async def test_many_are_stopped_without_looking_at_all_for_each(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 12
+    containers = [await bench.start("sleep", "1000") for _ in range(number)]
+    looks = []
+
+    def read(place: Path, known: ContainerState | None) -> ContainerState:
+        looks.append(place.name)
+        return original(place, known)
+
+    original = states.read
+    monkeypatch.setattr(states, "read", read)
+    await asyncio.gather(*(bench.runtime.stop(each, PATIENCE_S) for each in containers))
+    assert len(looks) <= 8 * number
+    assert {state.phase for state in bench.runtime.list()} == {Phase.EXITED}
+
+
 async def test_every_waiter_hears_of_every_change(bench: Bench) -> None:
     seen = [0, 0]
 
@@ -236,7 +269,7 @@ async def test_every_waiter_hears_of_every_change(bench: Bench) -> None:
     container = (await bench.run("true")).spec.id
     await bench.runtime.remove(container)
     number = await bench.runtime.wait_change(0)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_S):
         while seen != [number, number]:
             await asyncio.sleep(0.01)
     for follower in followers:

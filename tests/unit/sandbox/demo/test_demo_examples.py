@@ -9,7 +9,7 @@ import yaml
 
 from hami.sandbox.demo import example, fleet
 from hami.sandbox.errors import SandboxError
-from hami.sandbox.plan import NodePlan, Plan
+from hami.sandbox.plan import NodePlan, Plan, cards_text
 
 _CHART = Path(__file__).parents[4] / "charts" / "hami"
 _POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c}]}\n"
@@ -128,7 +128,7 @@ def test_our_examples_name_the_image_of_the_chart() -> None:
 
 def test_a_fleet_is_as_the_user_names_it() -> None:
     made = fleet.plan(["gpu-x=8xH100", "gpu-y=2xT4,1xL4"], 5)
-    assert [(node.name, fleet.cards(node)) for node in made.nodes] == [
+    assert [(node.name, cards_text(node.cards)) for node in made.nodes] == [
         ("gpu-x", "8xH100"),
         ("gpu-y", "2xT4,1xL4"),
     ]

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from hami.sandbox.demo import example, fleet, session
 from hami.sandbox.demo.session import Demo, Settings
+from tests.unit.kube.following import until
 from tests.unit.sandbox.demo.scripted import ScriptedCluster, ScriptedWorld
 from tests.unit.sandbox.demo.worlds import grant, node, pod
 
@@ -122,11 +123,6 @@ async def test_once_ends_on_a_terminal_too(tmp_path: Path, machine: Machine) -> 
     made, told = demo(machine, settings(tmp_path, once=True), terminal=True)
     assert await made.run() == 0
     assert "[1/1] 01-one" in told()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 async def test_on_a_terminal_it_stays_until_ctrl_c(tmp_path: Path, machine: Machine) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hami.sandbox.apiserver import kinds
-from hami.sandbox.apiserver.doors import label_selectors, webhook_matching
+from hami.sandbox.apiserver.doors import webhook_matching
 from hami.sandbox.apiserver.doors.admission_request import AdmissionRequest
 from hami.sandbox.apiserver.doors.users import UserInfo
 from hami.sandbox.apiserver.refusals import Refusal
@@ -124,33 +124,3 @@ def test_conditions_must_all_be_true() -> None:
         hold("object.spec.x == 1", "true")
     with pytest.raises(webhook_matching.ConditionError, match="does not give a bool"):
         hold("1")
-
-
-@pytest.mark.parametrize(
-    ("selector", "query", "labels", "matches"),
-    [
-        (None, "", {}, True),
-        ({}, "", {"a": "1"}, True),
-        ({"matchLabels": {"a": "1"}}, "a=1", {"a": "1"}, True),
-        ({"matchLabels": {"a": "1", "b": "2"}}, "a=1,b=2", {"a": "1"}, False),
-        (
-            {"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]},
-            "a in (1,2)",
-            {"a": "2"},
-            True,
-        ),
-        (
-            {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]},
-            "a notin (1)",
-            {},
-            True,
-        ),
-        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, "a", {}, False),
-        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, "!a", {}, True),
-    ],
-)
-def test_label_selectors(
-    selector: Object | None, query: str, labels: dict[str, str], matches: bool
-) -> None:
-    assert label_selectors.matches(selector, labels) is matches
-    assert label_selectors.as_query(selector) == query

@@ -103,12 +103,15 @@ async def test_killed_and_started_again(node: Node, lifeline: Lifeline) -> None:
     before = running(node)
     assert set(before) == {"stays", "goes"}
     told = node.status("stays")
+    half_made = node.settings().runtime_dir / "containers" / ".half-made"
+    half_made.mkdir()
     node.api.remove("pods", "goes")
     node.put(pod("comes", container(command=["sh", "-c", "exit 3"]), restartPolicy="Never"))
     async with process(node, lifeline) as kubelet:
         await until(lambda: node.phase("comes") == "Failed")
         await until(lambda: "goes" not in running(node))
         assert running(node) == {"stays": before["stays"]}
+        assert not half_made.exists()
         assert node.status("stays") == told
         assert node.state("main", "comes")["terminated"]["exitCode"] == 3
         assert await log(node, "stays") == "up as stays\n"

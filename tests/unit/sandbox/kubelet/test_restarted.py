@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hami.agent.kubelet import checkpoint
 from hami.node.layout import NodeLayout
+from tests.e2e.kubelet_api import pod_resources
 from tests.unit.kube.following import until
 from tests.unit.sandbox.devices.desk import FakePlugin
 from tests.unit.sandbox.kubelet.pods import container, pod
@@ -87,6 +90,28 @@ async def test_a_pod_that_was_ending_ends(node: Node) -> None:
     async with node.running():
         await until(node.deletions)
     assert node.phase() == "Failed"
+
+
+async def test_what_a_pod_that_was_ending_holds_is_told_until_it_has_ended(node: Node) -> None:
+    layout = NodeLayout(kubelet_dir=node.folder / "k")
+    node.runtime.stubborn.add("main")
+    async with node.running() as kubelet, node.plugin(kubelet, FakePlugin("a")):
+        node.put(pod("p", container(resources=SHARE)))
+        await until(lambda: node.phase() == "Running")
+        node.delete("p", grace=600)
+        await until(lambda: "main" in node.runtime.graces)
+
+    async def told() -> list[tuple[str, frozenset[str]]]:
+        rows = await asyncio.to_thread(
+            pod_resources.list_pod_resources, layout.pod_resources_socket
+        )
+        return [(row.pod, frozenset(row.device_ids)) for row in rows]
+
+    async with node.running():
+        assert await told() == [("p", frozenset({"a"}))]
+        node.runtime.end("main", 143)
+        await until(node.deletions)
+        assert await told() == []
 
 
 async def test_device_ids_come_from_the_checkpoint(node: Node) -> None:

@@ -3,7 +3,7 @@
 async with ScriptedApi() as api, rig.extender() as extender:
     async with rig.running(api, extender.settings()):
         api.put(makers.pod_object("p"))
-        await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+        await rig.until(lambda: rig.node_of(api, "p") == "a")
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hami.sandbox.scheduler.extenders import Extenders
 from hami.serving.http_server import Request, Response, Route
 from hami.wire import codec
 from tests.scripted_api.server import ScriptedApi
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.sandbox.scheduler.makers import GPU, SCHEDULER, Object
 from tests.unit.serving import servers
 
 #: Waits that are over at once, so that no test waits for one.
 BACKOFF = 0.01
 #: Seconds after which somebody hangs.
-PATIENCE_S = 60.0
 
 
 class FakeExtender:
@@ -180,12 +180,6 @@ def condition(api: ScriptedApi, pod: str) -> Object:
         if known["type"] == "PodScheduled":
             return dict(known)
     return {}
-
-
-async def eventually(check: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not check():
-            await asyncio.sleep(0.005)
 
 
 async def seen(api: ScriptedApi, scheduler: Scheduler) -> None:

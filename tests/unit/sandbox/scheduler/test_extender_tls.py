@@ -12,6 +12,7 @@ from hami.sandbox.scheduler.extenders import Extenders
 from hami.serving.certificates import LiveCertificate
 from tests.authority import Authority
 from tests.scripted_api.server import ScriptedApi
+from tests.unit.kube.following import until
 from tests.unit.sandbox.scheduler import rig
 from tests.unit.sandbox.scheduler.makers import GPU, node_object, pod_object
 
@@ -50,7 +51,7 @@ async def test_who_is_trusted(
         api.put(node_object("a"))
         async with rig.running(api, extender.settings(url=url, tls=tls)):
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: rig.node_of(api, "p") or rig.condition(api, "p"))
+            await until(lambda: rig.node_of(api, "p") or rig.condition(api, "p"))
             assert bool(extender.binds) is trusted
             if not trusted:
                 assert rig.condition(api, "p")["reason"] == "SchedulerError"

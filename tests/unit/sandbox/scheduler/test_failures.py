@@ -8,6 +8,7 @@ import pytest
 
 from hami.sandbox.scheduler.world import SEEN_WITHIN_S
 from tests.scripted_api.server import Lost, ScriptedApi
+from tests.unit.kube.following import until
 from tests.unit.sandbox.scheduler import rig
 from tests.unit.sandbox.scheduler.makers import GPU, node_object, pod_object
 
@@ -19,11 +20,11 @@ async def test_an_extender_that_is_down_is_an_error_and_is_asked_again() -> None
             settings = gone.settings()
         async with rig.running(api, settings):
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: rig.condition(api, "p"))
             condition = rig.condition(api, "p")
             assert condition["reason"] == "SchedulerError"
             assert condition["message"].startswith(f'Post "{settings.url}/filter": ')
-            await rig.eventually(lambda: rig.events(api, "p", "FailedScheduling"))
+            await until(lambda: rig.events(api, "p", "FailedScheduling"))
 
 
 @pytest.mark.parametrize("what", ["error", "status", "bind"])
@@ -41,12 +42,12 @@ async def test_what_an_extender_may_answer_wrongly(what: str) -> None:
             told = "no cards left"
         async with rig.running(api, extender.settings()):
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: rig.condition(api, "p"))
             assert rig.condition(api, "p")["message"] == told
             assert rig.condition(api, "p")["reason"] == "SchedulerError"
             # As soon as it is well again the pod is placed, whoever noticed.
             extender.error, extender.bind_error, extender.status = "", "", 200
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_an_extender_that_names_a_node_that_it_was_not_asked_about() -> None:
@@ -55,11 +56,11 @@ async def test_an_extender_that_names_a_node_that_it_was_not_asked_about() -> No
         extender.invents = ("b",)
         async with rig.running(api, extender.settings()):
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: rig.condition(api, "p"))
             assert 'a filtered node "b" which is not' in rig.condition(api, "p")["message"]
             assert not extender.binds
             extender.invents = ()
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_an_ignorable_extender_is_left_out() -> None:
@@ -68,7 +69,7 @@ async def test_an_ignorable_extender_is_left_out() -> None:
         extender.status = 500
         async with rig.running(api, extender.settings(ignorable=True)):
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
             assert api.sent("POST", "/binding")
 
 
@@ -78,10 +79,10 @@ async def test_an_extender_that_does_not_answer_in_time() -> None:
         extender.gate = asyncio.Event()
         async with rig.running(api, extender.settings(timeout=0.05)):
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: rig.condition(api, "p"))
             assert "no answer within 0.05 s" in rig.condition(api, "p")["message"]
             extender.gate.set()
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_a_pod_that_is_deleted_while_it_is_tried() -> None:
@@ -90,13 +91,13 @@ async def test_a_pod_that_is_deleted_while_it_is_tried() -> None:
         extender.gate = asyncio.Event()
         async with rig.running(api, extender.settings()) as scheduler:
             api.put(pod_object("p", requests={GPU: "1", "cpu": "1"}))
-            await rig.eventually(lambda: extender.filters)
+            await until(lambda: extender.filters)
             api.remove("pods", "p")
             await rig.seen(api, scheduler)
             extender.gate.set()
             # Its place is free for the next one.
             api.put(pod_object("q", requests={"cpu": "1"}))
-            await rig.eventually(lambda: rig.node_of(api, "q") == "a")
+            await until(lambda: rig.node_of(api, "q") == "a")
             assert not extender.binds
             assert not rig.events(api, "p", "FailedScheduling")
 
@@ -108,12 +109,12 @@ async def test_a_pod_that_is_deleted_while_it_is_bound() -> None:
         api.fault(method="POST", path="/binding", gate=held)
         async with rig.running(api) as scheduler:
             api.put(pod_object("p", requests={"cpu": "1"}))
-            await rig.eventually(lambda: api.sent("POST", "/binding"))
+            await until(lambda: api.sent("POST", "/binding"))
             api.remove("pods", "p")
             await rig.seen(api, scheduler)
             held.set()
             api.put(pod_object("q", requests={"cpu": "1"}))
-            await rig.eventually(lambda: rig.node_of(api, "q") == "a")
+            await until(lambda: rig.node_of(api, "q") == "a")
             assert len(scheduler.queue) == 0
 
 
@@ -121,13 +122,13 @@ async def test_a_pod_that_is_being_deleted_is_not_placed() -> None:
     async with ScriptedApi() as api, rig.running(api) as scheduler:
         pod = pod_object("p", metadata={"finalizers": ["x/y"]})
         api.put(pod)
-        await rig.eventually(lambda: rig.condition(api, "p"))
+        await until(lambda: rig.condition(api, "p"))
         api.remove("pods", "p")
         await rig.seen(api, scheduler)
         assert (api.find("pods", "p") or {})["metadata"]["deletionTimestamp"]
         api.put(node_object("a"))
         api.put(pod_object("q"))
-        await rig.eventually(lambda: rig.node_of(api, "q") == "a")
+        await until(lambda: rig.node_of(api, "q") == "a")
         assert rig.node_of(api, "p") == ""
 
 
@@ -137,12 +138,12 @@ async def test_a_node_that_goes_while_the_extender_thinks() -> None:
         extender.gate = asyncio.Event()
         async with rig.running(api, extender.settings()) as scheduler:
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: extender.filters)
+            await until(lambda: extender.filters)
             api.remove("nodes", "a")
             api.put(node_object("b"))
             await rig.seen(api, scheduler)
             extender.gate.set()
-            await rig.eventually(lambda: rig.node_of(api, "p") == "b")
+            await until(lambda: rig.node_of(api, "p") == "b")
             assert [bind["Node"] for bind in extender.binds] == ["b"]
 
 
@@ -150,13 +151,13 @@ async def test_a_node_that_comes_back_has_its_pods() -> None:
     async with ScriptedApi() as api, rig.running(api) as scheduler:
         api.put(node_object("a", cpu="1"))
         api.put(pod_object("p", requests={"cpu": "1"}))
-        await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+        await until(lambda: rig.node_of(api, "p") == "a")
         api.remove("nodes", "a")
         await rig.seen(api, scheduler)
         assert scheduler.world.rows() == []
         api.put(node_object("a", cpu="1"))
         api.put(pod_object("q", requests={"cpu": "1"}))
-        await rig.eventually(lambda: rig.condition(api, "q"))
+        await until(lambda: rig.condition(api, "q"))
         assert rig.condition(api, "q")["message"] == (
             "0/1 nodes are available: 1 Insufficient cpu."
         )
@@ -168,8 +169,8 @@ async def test_a_binding_that_is_refused_is_tried_again() -> None:
         api.fault(method="POST", path="/binding", status=500, message="etcd is slow", times=2)
         async with rig.running(api):
             api.put(pod_object("p", requests={"cpu": "1"}))
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
-            await rig.eventually(lambda: rig.events(api, "p", "FailedScheduling"))
+            await until(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.events(api, "p", "FailedScheduling"))
             (event, *_) = rig.events(api, "p", "FailedScheduling")
             assert event["message"] == 'running Bind plugin "DefaultBinder": etcd is slow'
 
@@ -180,8 +181,8 @@ async def test_a_binding_whose_answer_is_lost_has_happened() -> None:
         api.fault(method="POST", path="/binding", lost=Lost.AFTER)
         async with rig.running(api) as scheduler:
             api.put(pod_object("p", requests={"cpu": "1"}))
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
-            await rig.eventually(lambda: len(scheduler.queue) == 0)
+            await until(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: len(scheduler.queue) == 0)
             (row,) = scheduler.world.rows()
             assert row.used == {"cpu": 1000}
 
@@ -191,7 +192,7 @@ async def test_an_api_server_that_stops_every_watch_and_forgets() -> None:
         api.put(node_object("a"))
         for number in range(5):
             api.put(pod_object(f"p{number}"))
-            await rig.eventually(lambda n=number: rig.node_of(api, f"p{n}") == "a")  # type: ignore[misc] # bound now
+            await until(lambda n=number: rig.node_of(api, f"p{n}") == "a")  # type: ignore[misc] # bound now
             api.compact()
             api.close_watches()
 
@@ -207,13 +208,13 @@ async def test_a_binding_that_the_server_forgot_is_made_again() -> None:
             api, extender.settings(), clock=lambda: loop.time() + moved
         ) as scheduler:
             api.put(pod_object("p", requests={GPU: "1"}))
-            await rig.eventually(lambda: extender.binds)
-            await rig.eventually(lambda: len(scheduler.queue) == 0)
+            await until(lambda: extender.binds)
+            await until(lambda: len(scheduler.queue) == 0)
             assert scheduler.world.expire() == []
             moved = SEEN_WITHIN_S
             (pod,) = scheduler.world.expire()
             assert pod.name == "p"
-            await rig.eventually(lambda: len(extender.binds) == 2)
+            await until(lambda: len(extender.binds) == 2)
 
 
 async def test_somebody_else_places_the_pod_while_it_is_tried() -> None:
@@ -224,12 +225,12 @@ async def test_somebody_else_places_the_pod_while_it_is_tried() -> None:
         extender.takes = lambda name: name == "a"
         async with rig.running(api, extender.settings()) as scheduler:
             api.put(pod_object("p", requests={GPU: "1", "cpu": "1"}))
-            await rig.eventually(lambda: extender.filters)
+            await until(lambda: extender.filters)
             rig.bind(api, "p", "b")
             await rig.seen(api, scheduler)
             extender.gate.set()
             api.put(pod_object("q"))
-            await rig.eventually(lambda: rig.node_of(api, "q"))
+            await until(lambda: rig.node_of(api, "q"))
             assert not extender.binds
             used = {row.name: row.used.get("cpu", 0) for row in scheduler.world.rows()}
             assert used == {"a": 0, "b": 1000}
@@ -247,9 +248,9 @@ async def test_what_nobody_thought_of_costs_one_attempt_only(
             patch.setattr(scheduler.world, "neighbours", broken)
             api.put(node_object("a"))
             api.put(pod_object("p"))
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: rig.condition(api, "p"))
             assert rig.condition(api, "p")["message"] == "RuntimeError: a bug"
-        await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+        await until(lambda: rig.node_of(api, "p") == "a")
     told = [record for record in caplog.records if record.getMessage() == "attempt failed"]
     assert told
     assert all(record.exc_info for record in told)

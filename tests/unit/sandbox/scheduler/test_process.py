@@ -19,6 +19,7 @@ from hami.sandbox.scheduler import __main__ as program
 from hami.serving import logs
 from tests import processes
 from tests.scripted_api.server import ScriptedApi
+from tests.unit.kube.following import until
 from tests.unit.sandbox.scheduler import rig
 from tests.unit.sandbox.scheduler.makers import Object, node_object, pod_object
 
@@ -72,7 +73,7 @@ async def test_it_holds_its_lease_and_gives_it_up(tmp_path: Path) -> None:
         api.put(node_object("a"))
         api.put(pod_object("p"))
         async with started(config(api, tmp_path)) as process:
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
             assert leadership.is_sibling(holder(api), socket.gethostname())
             process.terminate()
             assert await process.ended() == 0
@@ -88,31 +89,31 @@ async def test_killed_at_any_moment_the_next_goes_on(tmp_path: Path) -> None:
         api.put(pod_object("p", requests={"cpu": "1"}, priority=1))
         api.put(pod_object("q", requests={"cpu": "1"}))
         async with started(path) as first:
-            await rig.eventually(lambda: held.hits)
+            await until(lambda: held.hits)
             before = holder(api)
             first.kill()
             await first.ended()
         async with started(path):
-            await rig.eventually(lambda: holder(api) not in ("", before))
-            await rig.eventually(lambda: rig.condition(api, "q"))
+            await until(lambda: holder(api) not in ("", before))
+            await until(lambda: rig.condition(api, "q"))
             assert rig.node_of(api, "p") == "a"
             assert rig.condition(api, "q")["message"].endswith("1 Insufficient cpu.")
             api.remove("pods", "p")
-            await rig.eventually(lambda: rig.node_of(api, "q") == "a")
+            await until(lambda: rig.node_of(api, "q") == "a")
 
 
 async def test_it_outlives_an_api_server_that_is_gone_for_longer_than_its_lease() -> None:
     async with ScriptedApi() as api:
         election = rig.election(renew_deadline=0.5)
         async with rig.running(api, election=election) as scheduler:
-            await rig.eventually(lambda: scheduler.leading)
+            await until(lambda: scheduler.leading)
             broken = api.fault(status=503, times=None)
             api.close_watches()
-            await rig.eventually(lambda: not scheduler.leading)
+            await until(lambda: not scheduler.leading)
             api.put(node_object("a"))
             api.put(pod_object("p"))
             api.faults.remove(broken)
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_nobody_schedules_while_another_holds_the_lease() -> None:
@@ -120,17 +121,17 @@ async def test_nobody_schedules_while_another_holds_the_lease() -> None:
         api.put(node_object("a"))
         election = rig.election()
         async with rig.running(api, election=election) as one:
-            await rig.eventually(lambda: one.leading)
+            await until(lambda: one.leading)
             async with rig.running(api, election=election) as two:
                 api.put(pod_object("p"))
-                await rig.eventually(lambda: rig.node_of(api, "p") == "a")
-                await rig.eventually(lambda: len(two.world.pods) == len(two.world.nodes) == 1)
+                await until(lambda: rig.node_of(api, "p") == "a")
+                await until(lambda: len(two.world.pods) == len(two.world.nodes) == 1)
                 assert not two.leading
                 assert len(api.sent("POST", "/binding")) == 1
                 assert one.elector is not None
                 await one.elector.release()
                 api.put(pod_object("q"))
-                await rig.eventually(lambda: rig.node_of(api, "q") == "a")
+                await until(lambda: rig.node_of(api, "q") == "a")
                 assert two.leading
 
 

@@ -116,6 +116,7 @@ def test_of_backoffs_that_end_soon_after_each_other_priority_decides(
     time.now += 1 - apart + beyond
     queue.wake(lambda _: True)
     wait = queue.seconds_to_next()
+    assert wait is not None
     assert wait == pytest.approx(max(-beyond, 0))
     time.now += wait
     assert names(queue) == ["urgent", "patient"]

@@ -13,6 +13,7 @@ from hami.sandbox.scheduler.assembly import Scheduler
 from hami.sandbox.scheduler.queue import Entry
 from hami.wire import annotation_keys
 from tests.scripted_api.server import ScriptedApi
+from tests.unit.kube.following import until
 from tests.unit.sandbox.scheduler import rig
 from tests.unit.sandbox.scheduler.makers import GPU, Object, node_object, pod_object
 
@@ -33,8 +34,8 @@ class Waiting:
         # stays: its end would wake others.
         name = f"marker-{next(self._markers)}"
         self.api.put(pod_object(name, priority=-1))
-        await rig.eventually(lambda: rig.node_of(self.api, name))
-        await rig.eventually(lambda: self.entry.place.name in ("WAITING", "OUT"))
+        await until(lambda: rig.node_of(self.api, name))
+        await until(lambda: self.entry.place.name in ("WAITING", "OUT"))
         return self.entry.attempts
 
     def change(self, resource: str, name: str, **parts: Any) -> None:
@@ -53,11 +54,11 @@ async def waiting(pod: Object, **nodes: Object) -> AsyncIterator[Waiting]:
             api.put(node_object(name, **fields))
         async with rig.running(api, extender.settings(), first_backoff=0.0) as scheduler:
             made = api.put(pod)
-            await rig.eventually(lambda: scheduler.queue.get(made["metadata"]["uid"]))
+            await until(lambda: scheduler.queue.get(made["metadata"]["uid"]))
             entry = scheduler.queue.get(made["metadata"]["uid"])
             assert entry is not None
-            await rig.eventually(lambda: entry.place.name == "WAITING")
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: entry.place.name == "WAITING")
+            await until(lambda: rig.condition(api, "p"))
             yield Waiting(api, scheduler, entry)
 
 
@@ -102,9 +103,9 @@ async def test_the_end_of_a_pod_on_a_node_that_could_take_it() -> None:
         api.put(node_object("b", cpu="1"))
         for name, cpu in (("big", "4"), ("small", "1")):
             api.put(pod_object(name, requests={"cpu": cpu}))
-            await rig.eventually(lambda n=name: rig.node_of(api, n))  # type: ignore[misc] # bound now
+            await until(lambda n=name: rig.node_of(api, n))  # type: ignore[misc] # bound now
         made = api.put(pod_object("p", requests={"cpu": "3"}))
-        await rig.eventually(lambda: rig.condition(api, "p"))
+        await until(lambda: rig.condition(api, "p"))
         entry = scheduler.queue.get(made["metadata"]["uid"])
         assert entry is not None
         api.remove("pods", "small")
@@ -114,20 +115,20 @@ async def test_the_end_of_a_pod_on_a_node_that_could_take_it() -> None:
         big = api.find("pods", "big") or {}
         big["status"]["phase"] = "Succeeded"
         api.put(big)
-        await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+        await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_a_pod_that_was_made_smaller_in_place() -> None:
     async with ScriptedApi() as api, rig.running(api):
         api.put(node_object("a", cpu="4"))
         api.put(pod_object("big", requests={"cpu": "4"}))
-        await rig.eventually(lambda: rig.node_of(api, "big"))
+        await until(lambda: rig.node_of(api, "big"))
         api.put(pod_object("p", requests={"cpu": "3"}))
-        await rig.eventually(lambda: rig.condition(api, "p"))
+        await until(lambda: rig.condition(api, "p"))
         big = api.find("pods", "big") or {}
         big["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
         api.put(big)
-        await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+        await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_a_pod_to_be_near_to() -> None:
@@ -140,7 +141,7 @@ async def test_a_pod_to_be_near_to() -> None:
         for name in ("a", "b"):
             api.put(node_object(name))
         api.put(pod_object("p", affinity=near))
-        await rig.eventually(lambda: rig.condition(api, "p"))
+        await until(lambda: rig.condition(api, "p"))
         selector = {"kubernetes.io/hostname": "b"}
         api.put(pod_object("db", labels={"app": "db"}, nodeSelector=selector))
-        await rig.eventually(lambda: rig.node_of(api, "p") == "b")
+        await until(lambda: rig.node_of(api, "p") == "b")

@@ -11,6 +11,7 @@ from hami.sandbox.scheduler.assembly import Scheduler
 from tests.builders import NVIDIA, VENDORS
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.extender import rig as hami
+from tests.unit.kube.following import until
 from tests.unit.sandbox.scheduler import rig
 from tests.unit.serving import servers
 
@@ -56,7 +57,7 @@ async def test_pods_are_placed_by_hami_and_wait_for_cards() -> None:
         async with both(api) as (scheduler, replica):
             for name in ("p", "q", "r"):
                 api.put(hami.pod(name, memory=8000))
-            await rig.eventually(lambda: sum(bool(rig.node_of(api, n)) for n in "pqr") == 2)
+            await until(lambda: sum(bool(rig.node_of(api, n)) for n in "pqr") == 2)
             assert scheduler.leading
             assert replica.scheduler.leadership.leading
             (left,) = [n for n in "pqr" if not rig.node_of(api, n)]
@@ -64,14 +65,14 @@ async def test_pods_are_placed_by_hami_and_wait_for_cards() -> None:
             for name in placed:
                 pod = api.find("pods", name) or {}
                 assert pod["metadata"]["annotations"][NVIDIA.annotations.allocated]
-            await rig.eventually(lambda: rig.condition(api, left))
+            await until(lambda: rig.condition(api, left))
             condition = rig.condition(api, left)
             assert condition["reason"] == "Unschedulable"
             assert condition["message"].startswith("0/1 nodes are available: 1 ")
             assert "does not preempt" not in condition["message"]
             # A card is freed; who tells the stand-in first does not matter.
             api.remove("pods", placed[0])
-            await rig.eventually(lambda: rig.node_of(api, left) == "a")
+            await until(lambda: rig.node_of(api, left) == "a")
 
 
 async def test_room_that_only_hami_sees_wakes_the_pod() -> None:
@@ -80,12 +81,12 @@ async def test_room_that_only_hami_sees_wakes_the_pod() -> None:
         api.put(node("a"))
         async with both(api):
             api.put(hami.pod("p", memory=8000, gpu=2))
-            await rig.eventually(lambda: rig.condition(api, "p"))
+            await until(lambda: rig.condition(api, "p"))
             grown = node("a", cards=2)
             found = api.find("nodes", "a") or {}
             found["metadata"]["annotations"] |= grown["metadata"]["annotations"]
             api.put(found)
-            await rig.eventually(lambda: rig.node_of(api, "p") == "a")
+            await until(lambda: rig.node_of(api, "p") == "a")
 
 
 async def test_a_burst_gets_a_card_each() -> None:
@@ -97,6 +98,6 @@ async def test_a_burst_gets_a_card_each() -> None:
             for number in range(pods):
                 api.put(hami.pod(f"p{number}", memory=8000))
             known = scheduler.world.pods
-            await rig.eventually(lambda: sum(bool(pod.node_name) for pod in known) == pods)
+            await until(lambda: sum(bool(pod.node_name) for pod in known) == pods)
         # Each needs a whole card, and every node has one.
         assert len({pod["spec"]["nodeName"] for pod in api.objects("pods")}) == pods

@@ -126,6 +126,27 @@ def test_sidecars_count_among_the_containers() -> None:
     assert (found_row["Ready"], found_row["Restarts"]) == ("2/2", "2")
 
 
+@pytest.mark.parametrize(
+    ("initialized", "told"), [("True", ("Completed", "3")), ("False", ("Init:Error", "2"))]
+)
+def test_a_sidecar_that_was_ended_last_does_not_hide_how_the_pod_ended(
+    initialized: str, told: tuple[str, str]
+) -> None:
+    ended = {"terminated": {"exitCode": 143, "reason": "Error"}}
+    found = status(
+        phase="Succeeded",
+        conditions=[{"type": "Initialized", "status": initialized}],
+        containerStatuses=one({"terminated": {"exitCode": 0, "reason": "Completed"}}),
+        initContainerStatuses=[
+            {"name": "s", "started": False, "restartCount": 2, "state": ended}
+        ],
+    )  # fmt: skip
+    found["status"]["containerStatuses"][0]["restartCount"] = 1
+    found["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always"}]
+    found_row = row(POD, found)
+    assert (found_row["Status"], found_row["Restarts"]) == told
+
+
 def test_restarts_say_when_the_last_was() -> None:
     last = {"terminated": {"exitCode": 1, "finishedAt": "2026-01-02T03:00:05Z"}}
     found = status(

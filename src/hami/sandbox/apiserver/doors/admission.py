@@ -17,7 +17,7 @@ from hami.sandbox.apiserver.doors.view import View
 from hami.sandbox.apiserver.doors.webhook_calls import CallError, Calls, Response
 from hami.sandbox.apiserver.doors.webhook_matching import Webhook
 from hami.sandbox.apiserver.kind import Kind
-from hami.sandbox.apiserver.refusals import Object, Refusal, bad_request
+from hami.sandbox.apiserver.refusals import Object, Refusal, bad_request, internal
 from hami.sandbox.apiserver.shapes import patches
 
 __all__ = ["Admission", "AdmissionRequest"]
@@ -109,7 +109,7 @@ class Admission:
             if webhook.get("failurePolicy") == "Ignore":
                 _log.warning("a webhook fails and is ignored", extra={"error": told})
                 return None
-            raise _internal(told) from error
+            raise internal(told) from error
         request.warnings += answer.warnings or ()
         if not answer.allowed:
             raise _denial(name, answer.status or {})
@@ -117,7 +117,7 @@ class Admission:
 
     def _patch(self, webhook: Webhook, request: AdmissionRequest, operations: bytes) -> None:
         if request.object is None:
-            raise _internal(
+            raise internal(
                 f'admission webhook "{webhook["name"]}" attempted to modify the object, '
                 "which is not supported for this operation"
             )
@@ -126,7 +126,7 @@ class Admission:
         try:
             made = patches.patched(kind, shown, _JSON_PATCH, operations)
         except Refusal as error:
-            raise _internal(error.message) from error
+            raise internal(error.message) from error
         if self._complete is not None and not request.subresource:
             self._complete(kind, made)
         if made != shown:
@@ -135,11 +135,6 @@ class Admission:
 
 def _wants_again(webhook: Webhook) -> bool:
     return webhook.get("reinvocationPolicy") == "IfNeeded"
-
-
-def _internal(told: str) -> Refusal:
-    message = f"Internal error occurred: {told}"
-    return Refusal(500, "InternalError", message, {"causes": [{"message": told}]})
 
 
 def _denial(name: str, status: Object) -> Refusal:

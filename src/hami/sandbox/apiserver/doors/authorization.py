@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from hami.sandbox.apiserver.doors import roles
+from hami.sandbox.apiserver.doors.rules import has
 from hami.sandbox.apiserver.doors.users import UserInfo
 from hami.sandbox.apiserver.doors.view import View
 from hami.sandbox.apiserver.refusals import Object, Refusal, forbidden
@@ -99,20 +100,16 @@ def _names(subject: Object, user: UserInfo, namespace: str) -> bool:
 
 
 def _covers(rule: Object, wish: Attributes) -> bool:
-    if not _has(rule.get("verbs"), wish.verb):
+    if not has(rule.get("verbs"), wish.verb):
         return False
     if wish.path:
         return any(_is_under(wish.path, url) for url in rule.get("nonResourceURLs") or ())
     wanted = rule.get("resourceNames")
     return (
-        _has(rule.get("apiGroups"), wish.group)
+        has(rule.get("apiGroups"), wish.group)
         and _has_resource(rule.get("resources") or (), wish)
         and (not wanted or wish.name in wanted)
     )
-
-
-def _has(listed: Sequence[str] | None, value: str) -> bool:
-    return listed is not None and ("*" in listed or value in listed)
 
 
 def _has_resource(listed: Sequence[str], wish: Attributes) -> bool:

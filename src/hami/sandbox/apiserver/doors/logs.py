@@ -12,7 +12,14 @@ from aiohttp import web
 
 from hami.kube import connections
 from hami.sandbox.apiserver.doors.view import View
-from hami.sandbox.apiserver.refusals import Object, Refusal, bad_request, invalid, not_found
+from hami.sandbox.apiserver.refusals import (
+    Object,
+    Refusal,
+    bad_request,
+    internal,
+    invalid,
+    not_found,
+)
 
 #: Parameters that kubelet knows as well.
 _FLAGS = ("follow", "previous", "timestamps")
@@ -84,7 +91,7 @@ class Logs:
         endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
         port = endpoint.get("Port")
         if not host or not port:
-            raise _internal(f'node "{name}" tells no address and port of its kubelet')
+            raise internal(f'node "{name}" tells no address and port of its kubelet')
         return f"http://{host}:{port}"
 
 
@@ -136,9 +143,4 @@ async def _told(source: aiohttp.ClientResponse) -> Refusal:
 
 
 def _unreachable(url: str, error: Exception) -> Refusal:
-    return _internal(f'Get "{url}": {str(error) or type(error).__name__}')
-
-
-def _internal(told: str) -> Refusal:
-    message = f"Internal error occurred: {told}"
-    return Refusal(500, "InternalError", message, {"causes": [{"message": told}]})
+    return internal(f'Get "{url}": {str(error) or type(error).__name__}')

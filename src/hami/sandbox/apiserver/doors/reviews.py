@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hami.sandbox import times
 from hami.sandbox.apiserver.doors.authorization import Attributes, Authorizer
 from hami.sandbox.apiserver.doors.users import AUDIENCE, Authenticator, UserInfo
 from hami.sandbox.apiserver.doors.view import View
@@ -72,13 +72,13 @@ class Reviews:
         )
         spec |= {"audiences": audiences, "expirationSeconds": seconds}
         spec.setdefault("boundObjectRef", None)
-        status = {"token": token, "expirationTimestamp": _time(expires)}
+        status = {"token": token, "expirationTimestamp": times.stamp_at(expires)}
         made = _answered(body, _AUTHENTICATION, "TokenRequest", status)
         made["spec"] = spec
         made["metadata"] |= {
             "name": account,
             "namespace": namespace,
-            "creationTimestamp": _time(expires - seconds),
+            "creationTimestamp": times.stamp_at(expires - seconds),
         }
         return made
 
@@ -159,7 +159,3 @@ def _subject(spec: Object) -> UserInfo:
         groups=tuple(spec.get("groups") or ()),
         extra={key: tuple(values) for key, values in extra.items()},
     )
-
-
-def _time(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

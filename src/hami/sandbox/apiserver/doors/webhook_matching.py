@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hami.sandbox.apiserver.doors import cel, label_selectors
+from hami.sandbox import label_selectors
+from hami.sandbox.apiserver.doors import cel
 from hami.sandbox.apiserver.doors.admission_request import AdmissionRequest
+from hami.sandbox.apiserver.doors.rules import has
 from hami.sandbox.apiserver.doors.view import View
 from hami.sandbox.apiserver.refusals import Object, Refusal, forbidden, not_found
 
@@ -75,18 +77,14 @@ def _covers(rule: Webhook, request: AdmissionRequest) -> bool:
     if scope != "*" and (scope == "Namespaced") != kind.namespaced:
         return False
     return (
-        _has(rule.get("operations"), request.operation)
-        and _has(rule.get("apiGroups"), kind.group)
-        and _has(rule.get("apiVersions"), kind.version)
+        has(rule.get("operations"), request.operation)
+        and has(rule.get("apiGroups"), kind.group)
+        and has(rule.get("apiVersions"), kind.version)
         and any(
             _names(pattern, kind.resource, request.subresource)
             for pattern in rule.get("resources") or ()
         )
     )
-
-
-def _has(listed: Sequence[str] | None, value: str) -> bool:
-    return listed is not None and ("*" in listed or value in listed)
 
 
 def _names(pattern: str, resource: str, subresource: str) -> bool:

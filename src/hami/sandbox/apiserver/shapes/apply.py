@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hami.sandbox import times
 from hami.sandbox.apiserver import refusals
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import Object, Refusal
@@ -61,7 +62,7 @@ def applied(
     _refuse_conflicts(owners, changes.added | changes.modified, force=force)
     managed_fields.take_away(owners, changes.added | changes.modified | changes.removed)
     same = last is not None and last.paths == wanted and result == before
-    time = last.time if last and same else managed_fields.stamp(now)
+    time = last.time if last and same else times.stamp(now)
     owners[who] = Entry(wanted, kind.api_version, time)
     return managed_fields.with_record(result, owners)
 

@@ -138,6 +138,11 @@ def _priority_class(obj: Object) -> None:
     obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
+def _new_priority_class(obj: Object) -> None:
+    """Begin to count, although nothing of it is counted: nobody may change its value."""
+    obj["metadata"]["generation"] = 1
+
+
 def _node(obj: Object) -> None:
     status = obj.setdefault("status", {})
     if "capacity" in status and "allocatable" not in status:
@@ -227,4 +232,5 @@ _PREPARE: dict[tuple[str, str], _Fill] = {
     ("apps", "ReplicaSet"): _new_replica_set,
     ("apps", "DaemonSet"): _new_daemon_set,
     ("batch", "Job"): _new_job,
+    ("scheduling.k8s.io", "PriorityClass"): _new_priority_class,
 }

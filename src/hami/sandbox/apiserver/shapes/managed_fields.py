@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from hami.sandbox import times
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import Object
 from hami.sandbox.apiserver.shapes import field_paths, types
@@ -72,7 +73,7 @@ def tracked(
     gained = kept(kind, changes.added | changes.modified, subresource)
     if gained:
         had = owners[who].paths if who in owners else frozenset()
-        owners[who] = Entry(had | gained, kind.api_version, stamp(now))
+        owners[who] = Entry(had | gained, kind.api_version, times.stamp(now))
     return with_record(after, _capped(owners))
 
 
@@ -151,10 +152,6 @@ def kept(kind: Kind, paths: set[Path] | Paths, subresource: str) -> Paths:
         and path[0] != other
         and path != ("f:metadata",)
     )
-
-
-def stamp(now: dt.datetime) -> str:
-    return now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _record_to_start_from(old: Object | None, new: Object, subresource: str) -> Owners:

@@ -44,7 +44,7 @@ def patched(
     try:
         found = schema.settle(kind, result)
     except schema.ShapeError as error:
-        raise _invalid_patch(body, str(error)) from None
+        raise invalid(body, str(error)) from None
     if unknown is not None:
         unknown.extend(found)
     result.update(apiVersion=kind.api_version, kind=kind.kind)
@@ -92,7 +92,7 @@ def _operated(current: Object, operations: list[Any]) -> Object:
             {"causes": [cause]},
         ) from None
     if not isinstance(result, dict):
-        raise _invalid_patch(json.dumps(result).encode(), "the result is not an object")
+        raise invalid(json.dumps(result).encode(), "the result is not an object")
     return result
 
 
@@ -103,7 +103,8 @@ def _strategic(kind: Kind, current: Object, patch: Object) -> Object:
         raise Refusal(500, "InternalError", str(error)) from None
 
 
-def _invalid_patch(body: bytes, why: str) -> Refusal:
+def invalid(body: bytes, why: str) -> Refusal:
+    """Refuse a patch that makes no proper object."""
     shown = json.dumps(body.decode(errors="replace")[:_LONGEST_QUOTE])
     cause = {
         "reason": "FieldValueInvalid",

@@ -66,7 +66,15 @@ def _running(each: Object) -> bool:
 
 
 def _initialised(spec: Object, status: Object, sidecars: frozenset[str]) -> bool:
-    return not spec.get("initContainers") or not _initialising(spec, status, sidecars)
+    """Whether the main containers count: a sidecar may end, even badly, when all is done."""
+    return _is_true(status, "Initialized") or not _initialising(spec, status, sidecars)
+
+
+def _is_true(status: Object, condition: str) -> bool:
+    return any(
+        each.get("type") == condition and each.get("status") == "True"
+        for each in status.get("conditions") or ()
+    )
 
 
 def _state(pod: Object, spec: Object, status: Object, sidecars: frozenset[str]) -> str:
@@ -77,7 +85,9 @@ def _state(pod: Object, spec: Object, status: Object, sidecars: frozenset[str]) 
         for each in status.get("conditions") or ()
     ):
         word = "SchedulingGated"
-    word = _initialising(spec, status, sidecars) or _main_state(status, word, phase)
+    word = _initialising(spec, status, sidecars) or word
+    if _initialised(spec, status, sidecars):
+        word = _main_state(status, word, phase)
     if pod["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             return "Unknown"
@@ -116,11 +126,7 @@ def _main_state(status: Object, word: str, phase: str) -> str:
         elif each.get("ready") and "running" in state:
             running = True
     if word == "Completed" and running:
-        ready = any(
-            each.get("type") == "Ready" and each.get("status") == "True"
-            for each in status.get("conditions") or ()
-        )
-        return "Running" if ready else "NotReady"
+        return "Running" if _is_true(status, "Ready") else "NotReady"
     return word or phase
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import datetime as dt
 import re
 from collections.abc import Callable
@@ -42,11 +41,6 @@ def settle_shape(shape: Shape, obj: Object) -> list[str]:
     unknown: list[str] = []
     _struct(shape, obj, "", unknown)
     return unknown
-
-
-def unknown_fields(kind: Kind, obj: Object) -> list[str]:
-    """Return the paths of fields that the kind does not have; the object stays as it is."""
-    return settle(kind, copy.deepcopy(obj))
 
 
 def _value(shape: Shape, value: Any, path: str, unknown: list[str]) -> Any:

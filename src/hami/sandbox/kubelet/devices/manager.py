@@ -26,7 +26,8 @@ from hami.sandbox.kubelet.devices import checkpoint_file, choosing, pod_resource
 from hami.sandbox.kubelet.devices.book import NO_NUMA_NODE, Book, Holding
 from hami.sandbox.kubelet.devices.errors import AdmissionError, DevicesError, StartError
 from hami.sandbox.kubelet.devices.plugins import STOP_GRACE, Plugins
-from hami.sandbox.kubelet.devices.pods import Container, Object, Pod
+from hami.sandbox.kubelet.devices.pods import Container, Pod
+from hami.sandbox.kubelet.pod import Object
 from hami.wire.objects import ContainerKind
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class DeviceManager:
         self._sources_ready = sources_ready
         self._book = Book()
         self._plugins = Plugins(stop_grace=stop_grace, save=self._save)
-        #: Who was admitted, or asked to be.
+        #: Who was admitted, or asked to be, or ends.
         self._pods: dict[str, Pod] = {}
         self._admitting = ""
         #: Pods are admitted one after the other.
@@ -112,7 +113,7 @@ class DeviceManager:
     async def admit(self, pod: Object) -> None:
         """Give every container its devices; AdmissionError: the pod has failed.
 
-        To be called for every pod, those that were admitted before a restart too.
+        To be called for every pod that is to run, those that were admitted before a restart too.
         """
         admitted = Pod.of(pod)
         async with self._turn:
@@ -127,6 +128,11 @@ class DeviceManager:
                 ) from error
             finally:
                 self._admitting = ""
+
+    def know(self, pod: Object) -> None:
+        """Take note of a pod that is ending already: it is told of as long as it is active."""
+        known = Pod.of(pod)
+        self._pods[known.uid] = known
 
     async def pre_start(self, uid: str, container: str) -> None:
         """Have the plugins prepare a start of a container; StartError: try again later."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Self
 
+from hami.sandbox.kubelet.pod import Object, is_sidecar
 from hami.wire import quantity
 from hami.wire.objects import ContainerKind
-
-Object = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class Pod:
 
 def _containers(spec: Object) -> Iterator[Container]:
     for container in spec.get("initContainers") or ():
-        sidecar = container.get("restartPolicy") == "Always"
-        yield _container(container, ContainerKind.SIDECAR if sidecar else ContainerKind.INIT)
+        kind = ContainerKind.SIDECAR if is_sidecar(container) else ContainerKind.INIT
+        yield _container(container, kind)
     for container in spec.get("containers") or ():
         yield _container(container, ContainerKind.APP)
 

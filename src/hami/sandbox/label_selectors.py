@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-Labels = Mapping[str, str]
+#: JSON's null is an empty text, as Go reads it.
+Labels = Mapping[str, str | None]
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Labels | None) -> bool:
@@ -15,7 +16,26 @@ def matches(selector: Mapping[str, Any] | None, labels: Labels | None) -> bool:
     labels = labels or {}
     return all(
         labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()
-    ) and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
+    ) and all(
+        meets(each["key"], each["operator"], each.get("values"), labels)
+        for each in selector.get("matchExpressions") or ()
+    )
+
+
+def meets(key: str, operator: str, values: Sequence[str] | None, labels: Labels) -> bool:
+    """Return whether one expression holds; an operator that selectors do not have never does."""
+    there = key in labels
+    value = labels.get(key) or ""
+    match operator:
+        case "In":
+            return there and value in (values or ())
+        case "NotIn":
+            return not there or value not in (values or ())
+        case "Exists":
+            return there
+        case "DoesNotExist":
+            return not there
+    return False
 
 
 def as_query(selector: Mapping[str, Any] | None) -> str:
@@ -35,17 +55,3 @@ def as_query(selector: Mapping[str, Any] | None) -> str:
             case "DoesNotExist":
                 parts.append(f"!{key}")
     return ",".join(parts)
-
-
-def _holds(expression: Mapping[str, Any], labels: Labels) -> bool:
-    key, values = expression["key"], expression.get("values") or ()
-    match expression["operator"]:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return key not in labels or labels[key] not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-    return False
