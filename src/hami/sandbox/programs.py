@@ -33,8 +33,11 @@ _STEADY_S = 10.0
 _STOP_S = 3.0
 _ORPHANS_S = 5.0
 _SHOWN_LINES = 5
-#: What is meant for the sandbox itself.
-_SWITCHES = (isolation.VARIABLE,)
+#: What programs get of our own environment: nothing else that could change what they do.
+_KEPT = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"),
+    isolation.VARIABLE,
+)
 
 
 class Program:
@@ -161,7 +164,7 @@ class Programs:
     ) -> Program:
         """Start a program that lives as long as the sandbox."""
         log = self._logs / f"{name.replace('/', '-')}.log"
-        made = Program(name, command, env or _environment(), log, self._lifeline)
+        made = Program(name, command, env or environment(), log, self._lifeline)
         self._programs[name] = made
         await made.start()
         return made
@@ -185,12 +188,6 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def _environment() -> dict[str, str]:
-    """Return what programs get of our own environment: nothing that would change what they do."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONDONTWRITEBYTECODE", *_SWITCHES)
-    return {name: os.environ[name] for name in kept if name in os.environ}
-
-
 def environment(**more: str) -> dict[str, str]:
-    """Return a program's environment with variables of its own."""
-    return _environment() | more
+    """Return a program's environment, with variables of its own."""
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | more
