@@ -19,7 +19,6 @@ LIMIT_S = 500.0
 INTERRUPTED = 130
 #: The last line of the downloads; the library is compiled after it, and the cluster started.
 SET_UP = "setup: done"
-FIRST_POD = "first placed pod"
 HINT = "kubectl"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -109,9 +110,12 @@ class Churn:
         }
 
     async def _kill_all_the_time(self) -> None:
-        while True:
+        turns = ["agent", "kubelet", "container", "container"]
+        for number in itertools.count():
             await asyncio.sleep(KILL_EVERY_S * 2 * self._random.random())
-            what = self._random.choice(("agent", "kubelet", "container", "container"))
+            if number % len(turns) == 0:
+                self._random.shuffle(turns)
+            what = turns[number % len(turns)]
             node = self._random.choice(list(self._sandbox.nodes))
             if what == "container":
                 if victims := list(_container_processes(self._sandbox)):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from hami.sandbox.cluster import Sandbox
 from hami.sandbox.plan import Plan, parse_node
 from tests.e2e.auditor.gathering import Sources
@@ -21,6 +23,7 @@ PLAN = Plan(nodes=(parse_node("churn-a=2xA10"), parse_node("churn-b=1xH100")))
 SEED = 9
 
 
+@pytest.mark.timeout(400)  # beyond the patience of the churn itself, which says more
 async def test_nothing_is_given_twice_whatever_is_killed(tmp_path: Path) -> None:
     async with Sandbox(PLAN) as sandbox:
         churn = Churn(sandbox, SEED)

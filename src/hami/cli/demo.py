@@ -53,6 +53,8 @@ def _settings(asked: argparse.Namespace, session: Any) -> Any:
             raise errors.usage(
                 "--nodes", asked.nodes, f"is less than the {real} real ones", "give more, or none"
             )
+        if asked.folder:
+            importlib.import_module("hami.sandbox.cluster").check_folder(asked.folder)
         folder = asked.examples or example.default_folder()
         return session.Settings(
             plan=fleet.plan(asked.node, max(asked.nodes - real, 0)),

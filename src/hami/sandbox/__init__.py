@@ -1,5 +1,5 @@
-"""Nodes with GPUs on a machine that has none: for tests, the demo and whoever wants to try hami.
+"""A whole cluster on a machine without Kubernetes, root or GPU: for tests, the demo, trying hami.
 
-The stand-in driver (native/fakegpu) reads all that it shows from one folder per node; this package
-makes such folders. Product code never imports it.
+The product runs in it as it is; Kubernetes around it and the GPUs below it are stand-ins.
+`hami.sandbox.cluster` puts it together. Product code never imports this package.
 """

@@ -255,13 +255,16 @@ class Sandbox:
 
     async def _start_fleet(self) -> None:
         self._say(f"starting {self.plan.simulated} simulated nodes")
-        await self._run(
+        ready = self.folder / "fleet-ready"
+        program = await self._run(
             FLEET,
             *("-m", "hami.sandbox.fleet"),
             f"--kubeconfig={self.kubeconfig}",
             f"--nodes={self.plan.simulated}",
             f"--cards={cards_text(self.plan.simulated_cards)}",
+            f"--ready-file={ready}",
         )
+        await readiness.await_file(ready, program)
 
     async def _run(self, name: str, *arguments: str) -> Program:
         assert self._programs is not None
@@ -275,6 +278,15 @@ def _cards(cards: tuple[tuple[str, int], ...]) -> str:
 def _folder(wanted: Path | None) -> Path:
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="hami-", dir=_short_place()))
+    check_folder(wanted)
+    wanted = wanted.absolute()
+    wanted.mkdir(parents=True, exist_ok=True)
+    wanted.chmod(0o700)  # keys and tokens lie in it
+    return wanted
+
+
+def check_folder(wanted: Path) -> None:
+    """Refuse a folder that a sandbox cannot be in; it is made and removed by the sandbox."""
     wanted = wanted.absolute()
     if len(str(wanted)) > _LONGEST_FOLDER:
         raise SandboxError(
@@ -286,8 +298,6 @@ def _folder(wanted: Path | None) -> Path:
         raise SandboxError(
             f"folder {wanted}", "is there already, and not empty", "take another, or none"
         )
-    wanted.mkdir(parents=True, exist_ok=True)
-    return wanted
 
 
 def _short_place() -> str:

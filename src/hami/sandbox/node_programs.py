@@ -94,7 +94,7 @@ def kubelet(node: SandboxNode, kubeconfig: Path, log_token: Path) -> list[str]:
         f"--node-name={node.name}",
         f"--kubeconfig={kubeconfig}",
         f"--folder={folders.kubelet}",
-        f"--cdi-dirs={folders.cdi}",
+        f"--cdi-dirs={folders.nvidia_cdi},{folders.cdi}",
         f"--cri-socket={folders.cri_socket}",
         f"--runtime-dir={folders.containers}",
         f"--log-token-file={log_token}",

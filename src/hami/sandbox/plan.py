@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from hami.sandbox import gpus
 from hami.sandbox.errors import SandboxError
 from hami.sandbox.gpu_models import MODELS
 
@@ -44,6 +45,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"are more than the {MOST_NODES} that can run real agents",
                 "make the others simulated ones",
             )
+        for node in self.nodes:
+            count = sum(number for _, number in node.cards)
+            if not 1 <= count <= gpus.MOST_CARDS:
+                raise SandboxError(
+                    f"{count} cards of node {node.name}",
+                    f"is not from 1 to {gpus.MOST_CARDS}",
+                    "spread them over several nodes",
+                )
         if not 0 <= self.simulated <= MOST_SIMULATED:
             raise SandboxError(
                 f"{self.simulated} simulated nodes",
@@ -53,12 +62,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cards_text(cards: Iterable[tuple[str, int]]) -> str:
-    """Write cards as users do: 4xA100,2xT4."""
+    """Write cards as users do: 4xA100-80GB,2xT4."""
     return ",".join(f"{count}x{model}" for model, count in cards)
 
 
 def parse_node(text: str) -> NodePlan:
-    """Read a node as users write it: gpu-a=8xH100, or gpu-b=4xA100,2xT4."""
+    """Read a node as users write it: gpu-a=8xH100, or gpu-b=4xA100-80GB,2xT4."""
     found = _NODE.fullmatch(text)
     if not found:
         raise SandboxError(

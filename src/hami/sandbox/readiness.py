@@ -24,6 +24,7 @@ REGISTER = "hami.io/node-nvidia-register"
 BINDING = "hami.io/node-nvidia-binding"
 GPU = "nvidia.com/gpu"
 WEBHOOK = "hami-webhook"
+_NVIDIA = "nvidia.com/"
 
 _PATIENCE_S = 60.0
 _STEP_S = 0.05
@@ -63,7 +64,11 @@ async def await_ready(
         for name in nodes:
             await _until(f"node {name} to offer its cards", _offers(client, name), programs)
         await _until("hami scheduler to be ready", answers, programs)
-    await client.create(_WEBHOOKS, codec.encode(_webhook(scheduler_url, authority)))
+    webhook = codec.encode(_webhook(scheduler_url, authority))
+    try:
+        await client.create(_WEBHOOKS, webhook)
+    except kube_errors.Conflict:  # from a snapshot: the address is another one now
+        await client.patch(f"{_WEBHOOKS}/{WEBHOOK}", webhook)
 
 
 def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
@@ -73,7 +78,9 @@ def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
         except kube_errors.NotFound:
             return False
         node = codec.decode(body, objects.Node, what=f"node {name}")
-        return REGISTER in node.annotations and str(node.allocatable.get(GPU, "0")) != "0"
+        # A node may have nothing but slices of MIG, each under a name of its own.
+        offered = [name for name in node.allocatable if name.startswith(_NVIDIA)]
+        return any(str(node.allocatable[name]) != "0" for name in offered)
 
     return offers
 
@@ -84,7 +91,7 @@ def is_late(node: objects.Node) -> bool:
 
 
 def _webhook(scheduler_url: str, authority: Path) -> dict[str, object]:
-    """Return what the chart makes, for a server on loopback."""
+    """Return what the chart makes, for a server on loopback that must not be passed by."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",

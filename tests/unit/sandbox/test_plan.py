@@ -38,6 +38,8 @@ def test_a_plan_has_each_node_once_and_no_more_than_can_run() -> None:
     many = tuple(parse_node(f"n{number}=1xT4") for number in range(MOST_NODES + 1))
     with pytest.raises(SandboxError, match="simulated"):
         Plan(nodes=many).check()
+    with pytest.raises(SandboxError, match="17 cards of node a"):
+        Plan(nodes=(parse_node("a=9xT4,8xA10"),)).check()
     with pytest.raises(SandboxError, match="-1 simulated"):
         Plan(nodes=(one,), simulated=-1).check()
 

@@ -81,6 +81,9 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     step: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
 
 
+_OF_CONTAINERS = (checks.Log, checks.Metric)
+
+
 class Example(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     folder: Path
@@ -92,6 +95,13 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     #: What each file holds.
     files: dict[str, list[Manifest]]
+
+    @property
+    def asks_containers(self) -> bool:
+        """Whether it looks at what containers say or use, not only at where pods are placed."""
+        return any(
+            isinstance(check, _OF_CONTAINERS) for step in self.steps for check in step.expect
+        )
 
 
 def default_folder() -> Path:

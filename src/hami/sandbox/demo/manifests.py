@@ -13,8 +13,12 @@ import msgspec
 import yaml
 
 from hami.sandbox.errors import SandboxError
+from hami.sandbox.fleet.nodes import MARK
 
 DEFAULT_NAMESPACE = "default"
+
+_WITH_TEMPLATE = ("Deployment", "Job")
+_NOT_SIMULATED = {"key": MARK, "operator": "DoesNotExist"}
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -51,6 +55,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def short(self) -> str:
         """As kubectl names it, for example pod/share-a."""
         return f"{self.kind.lower()}/{self.name}"
+
+    def on_real_nodes(self) -> Manifest:
+        """Return the same for nodes whose containers run; what has no pods stays as it is."""
+        document = json.loads(self.body)
+        spec = document.get("spec", {})
+        if self.kind in _WITH_TEMPLATE:
+            spec = spec["template"]["spec"]
+        elif self.kind != "Pod":
+            return self
+        affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+        for term in required.setdefault("nodeSelectorTerms", [{}]):
+            term.setdefault("matchExpressions", []).append(_NOT_SIMULATED)
+        return msgspec.structs.replace(self, body=json.dumps(document).encode())
 
 
 def read(path: Path) -> list[Manifest]:

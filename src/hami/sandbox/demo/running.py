@@ -64,13 +64,14 @@ class Runner:
             result = self._skipped(example, lacks, insist) if lacks else await self._run(example)
             self._progress.results.append(result)
             self._progress.done += 1
-            self._say(f"    {_mark(result)} {result.verdict.value} ({result.seconds:.1f} s)")
+            if not lacks:
+                self._say(f"    {_mark(result)} {result.verdict.value} ({result.seconds:.1f} s)")
         self._progress.example = self._progress.step = None
         return self._progress.results
 
     def _skipped(self, example: Example, lacks: str, insist: bool) -> Result:  # noqa: FBT001 - ours
         self._head(example)
-        self._say(f"    skipped: {lacks}")
+        self._say(f"    {'✗' if insist else '-'} not run: {lacks}")
         return Result(
             name=example.name,
             title=example.title,
@@ -127,7 +128,9 @@ class Runner:
         for name in step.delete:
             await applying.remove(client, self._find(name))
         for file in step.apply:
-            for manifest in example.files[file]:
+            for written in example.files[file]:
+                # On a simulated node there is no container to ask.
+                manifest = written.on_real_nodes() if example.asks_containers else written
                 if refusal := await applying.make(client, manifest):
                     self._world.refusals[manifest.short] = refusal
                 else:

@@ -18,6 +18,9 @@ from hami.wire import codec, late_binding, node_register
 
 _log = logging.getLogger(__name__)
 
+#: The label by which a simulated node is told from others.
+MARK = "hami.io/sandbox"
+
 #: As many as the API server of a sandbox works on at once without making others wait.
 _AT_ONCE = 16
 _SHARES = 10
@@ -71,7 +74,7 @@ async def write(client: Client, fleet: Sequence[Row]) -> None:
 
 async def _write(client: Client, row: Row) -> None:
     notes = {REGISTER: row.register, BINDING: late_binding.mark(row.register)}
-    labels = {"kubernetes.io/hostname": row.name, "hami.io/sandbox": "simulated"}
+    labels = {"kubernetes.io/hostname": row.name, MARK: "simulated"}
     metadata = {"name": row.name, "annotations": notes, "labels": labels}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     try:

@@ -10,6 +10,10 @@ always be first. So backoffs that end within a second of each other end together
 decides. kube-scheduler has whole seconds for that; here the second begins with the first of them,
 so it does not matter on which side of a full second they fall.
 
+Extenders see the same events, now and then a little later than we do. Whoever is tried before they
+have seen that there is room is refused, and the next in line gets it, however unimportant. So who
+is woken waits a moment first (`settle`), which kube-scheduler does not do.
+
 A pod that is being tried is in none of them, but hears what happens meanwhile. No clock is read
 but the one that is given.
 """
@@ -69,11 +73,13 @@ class Queue:
         clock: Callable[[], float],
         first: float = 1.0,
         longest: float = 10.0,
+        settle: float = 0.0,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._first = first
         self._longest = longest
+        self._settle = settle
         self._on_change = on_change
         self._entries: dict[str, Entry] = {}
         self._ready: list[_Ready] = []
@@ -161,6 +167,7 @@ class Queue:
             entry.woken = True
         elif entry.place is Place.WAITING:
             self._leave(entry)
+            entry.not_before = max(entry.not_before, self._clock() + self._settle)
             self._to_backoff(entry)  # it may be over: `_flush` sees to it
             self._on_change()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,20 @@ def test_a_fleet_is_as_the_user_names_it() -> None:
     ]
     assert made.simulated == 5
     assert fleet.plan([], 0).nodes == fleet.NODES
+
+
+def test_pods_whose_containers_are_asked_stay_off_simulated_nodes(tmp_path: Path) -> None:
+    [placed] = example.load(write(tmp_path, _HEAD + _STEP + _EXPECT))
+    assert not placed.asks_containers
+    says = '[[step.expect]]\nkind = "log"\npod = "a"\nsays = ["b"]\n'
+    [asked] = example.load(write(tmp_path, _HEAD + _STEP + says, name="02-asked"), ["asked"])
+    assert asked.asks_containers
+    [manifest] = asked.files["pod.yaml"]
+    spec = json.loads(manifest.on_real_nodes().body)["spec"]
+    assert spec["affinity"]["nodeAffinity"] == {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "hami.io/sandbox", "operator": "DoesNotExist"}]}
+            ]
+        }
+    }

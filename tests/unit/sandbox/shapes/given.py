@@ -24,7 +24,7 @@ def kind(name: str, api_version: str = "v1") -> Kind:
 
 POD, NODE, CONFIG_MAP = kind("Pod"), kind("Node"), kind("ConfigMap")
 LEASE = kind("Lease", "coordination.k8s.io/v1")
-DAEMON_SET = kind("DaemonSet", "apps/v1")
+DAEMON_SET, DEPLOYMENT = kind("DaemonSet", "apps/v1"), kind("Deployment", "apps/v1")
 
 
 def named(of: Kind, name: str = "x", **fields: object) -> Object:

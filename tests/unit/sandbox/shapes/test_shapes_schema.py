@@ -12,6 +12,7 @@ from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.shapes import schema, types
 from tests.unit.sandbox.shapes.given import (
     CONFIG_MAP,
+    DEPLOYMENT,
     LEASE,
     NODE,
     POD,
@@ -60,6 +61,9 @@ def test_a_zero_is_kept_only_where_it_differs_from_nothing() -> None:
     spec = settled(POD, pod(hostNetwork=False, automountServiceAccountToken=False))["spec"]
     assert "hostNetwork" not in spec
     assert spec["automountServiceAccountToken"] is False
+    rolling = {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    deployment = settled(DEPLOYMENT, named(DEPLOYMENT, spec={"strategy": rolling}))
+    assert deployment["spec"]["strategy"] == rolling
 
 
 @pytest.mark.parametrize(
