@@ -17,7 +17,8 @@ _DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ENOSPC, _ENOSYS = 28, 38
-_KILL, _PIPE, _FILE_SIZE = 9, 13, 25
+_KILL = 9
+_MOST_SIGNALS = 64
 #: By the machine: pivot_root has no function in the C library; mount_setattr has one number on all.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
@@ -139,6 +140,10 @@ def adopt_orphans() -> None:
 
 
 def forget_ignored_signals() -> None:
-    """Undo what Python ignores for itself, for the program that takes this process over."""
-    for number in (_PIPE, _FILE_SIZE):
+    """Undo what is ignored here, for the program that takes this process over.
+
+    Python ignores some for itself, and whoever started the sandbox may have more: a shell ignores
+    SIGQUIT for what it runs in the background. Those that cannot be set are refused, and stay.
+    """
+    for number in range(1, _MOST_SIGNALS + 1):
         _libc.signal(number, None)
