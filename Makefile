@@ -12,8 +12,10 @@ setup: ## make .venv from the hashed requirements
 
 # JOBS=2 runs two of the four at once, and shows each when it is done: what CI does.
 JOBS := 1
+# They are set up already. Else those that need less would start first, and the longest last.
+SET_UP := --old-file=setup --old-file=native
 test: setup native ## all tests that need neither root nor Go
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) unit oracle mutants sandbox
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) $(SET_UP) unit oracle mutants sandbox
 
 unit: setup native
 	$(PY) -m pytest tests/unit tests/chart tests/native
