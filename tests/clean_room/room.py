@@ -117,6 +117,9 @@ def _init(command: list[str]) -> int:
         pid, status = os.wait()
         if pid == started:
             break
+    with contextlib.suppress(ChildProcessError):  # those that have ended, and nobody asked for
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
     if left := _others():
         sys.stderr.write(f"{LEFT_BEHIND}{', '.join(left)}\n")
     return os.waitstatus_to_exitcode(status) & 0xFF

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from hami.sandbox import proc
 
@@ -33,20 +33,30 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def await_end(seconds: float, mark: str) -> None:
-    """Wait until nobody with a mark is below us; who lives on after that time is killed.
+def marked(mark: str) -> set[int]:
+    """Find everybody below us who has a mark, or is below somebody who has it.
 
-    The mark is a line of the environment that a process was started with. All below a process that
-    has it count as well. Other children of ours are none of our business here.
+    The mark is a line of the environment that a process was started with.
+    """
+    having = [
+        pid
+        for pid in descendants(os.getpid())
+        if mark.encode() in proc.environ(proc.PROC / str(pid))
+    ]
+    return {*having, *(pid for each in having for pid in descendants(each))}
+
+
+def await_end(seconds: float, mark: str, known: Collection[int] = ()) -> None:
+    """Wait until nobody marked is below us; who lives on after that time is killed.
+
+    `known` were found before they were told to end: one that is about to end has no environment any
+    more, and its children may have become ours. Other children of ours are none of our business.
     """
     end = time.monotonic() + seconds
-    ours: set[int] = set()
+    ours = set(known)
     while True:
-        below = descendants(os.getpid())
-        marked = [pid for pid in below if mark.encode() in proc.environ(proc.PROC / str(pid))]
-        # Noted once: a process that is about to end has no environment any more.
-        ours.update(marked, *map(descendants, marked))
-        ours &= {pid for pid in below if not _reaped(pid, ours)}
+        ours |= marked(mark)
+        ours &= {pid for pid in descendants(os.getpid()) if not _reaped(pid, ours)}
         if not ours:
             return
         if time.monotonic() >= end:

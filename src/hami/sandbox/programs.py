@@ -175,12 +175,13 @@ class Programs:
         await asyncio.gather(*(program.stop() for program in others))
         if first is not None:  # the others need it to the end: agents write to the API server
             await first.stop()
+        mark = f"{LIFELINE}={self._lifeline}"
+        known = await asyncio.to_thread(descendants.marked, mark)
         if self._our_end >= 0:
             os.close(self._our_end)  # containers end now
             os.close(self._lifeline)
             self._our_end = -1
-        mark = f"{LIFELINE}={self._lifeline}"
-        await asyncio.to_thread(descendants.await_end, _ORPHANS_S, mark)
+        await asyncio.to_thread(descendants.await_end, _ORPHANS_S, mark, known)
 
 
 def python(*arguments: str) -> list[str]:
