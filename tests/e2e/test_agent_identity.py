@@ -26,6 +26,8 @@ GATE: Object = {"schedulingGates": [{"name": "hami.test/turn"}]}
 ASKED = ("init", "count", "total 0")
 TIMES = (annotation_keys.ASSIGNED_TIME, annotation_keys.BIND_TIME)
 SOON_S = 60
+#: An event follows the third refusal, and kubelet takes its time between two tries.
+REFUSED_S = 180
 A_SECOND = 1.1
 """Times of creation have whole seconds."""
 
@@ -104,7 +106,7 @@ def test_by_lock_two_pods_allocated_in_another_order_than_they_were_bound(
         said = workloads.events(client, namespace, "older")
         return any("in another order" in event["message"] for event in said)
 
-    wait_for("the older to be refused", refused, SOON_S)
+    wait_for("the older to be refused", refused, REFUSED_S)
     wait_for(
         "the newer to fail",
         lambda: client.get(pods_path(namespace, "newer"))["status"]["phase"] == "Failed",
