@@ -5,7 +5,6 @@ from __future__ import annotations
 from hami.sandbox import times
 from hami.sandbox.apiserver import bodies, kinds
 from hami.sandbox.apiserver.call import Call
-from hami.sandbox.apiserver.doors.admission_request import AdmissionRequest
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import (
     Object,
@@ -35,17 +34,13 @@ async def bind(writes: Writes, call: Call) -> None:
         )
     place(call, metadata)
     writes_pod = call.kind if call.subresource else kind
-    request = AdmissionRequest(
+    request = call.review(
+        "CREATE",
         kind=writes_pod,
-        operation="CREATE",
-        user=call.user,
-        namespace=call.namespace,
         name=pod,
-        subresource=call.subresource,
         object=binding,
         options=call.options("CreateOptions"),
         dry_run=call.dry_run(),
-        warnings=call.warnings,
     )
     mutated = await writes.admission.mutate(request)
     assert mutated is not None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
+from hami.sandbox.apiserver.doors.admission_request import AdmissionRequest
 from hami.sandbox.apiserver.doors.users import UserInfo
 from hami.sandbox.apiserver.kind import Kind
 from hami.sandbox.apiserver.refusals import Object, Refusal, invalid
@@ -84,6 +86,18 @@ class Call(msgspec.Struct, kw_only=True):
             if self.query.get(key):
                 options[key] = self.query[key]
         return options
+
+    def review(self, operation: str, **fields: Any) -> AdmissionRequest:
+        """Return the write as admission sees it; fields go before what the request itself says."""
+        said: dict[str, Any] = {
+            "kind": self.kind,
+            "user": self.user,
+            "namespace": self.namespace,
+            "name": self.name,
+            "subresource": self.subresource,
+            "warnings": self.warnings,
+        }
+        return AdmissionRequest(operation=operation, **(said | fields))
 
     def not_found(self) -> Refusal:
         kind = self.kind

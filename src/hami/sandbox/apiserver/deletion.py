@@ -205,14 +205,10 @@ def _check_immortal(call: Call) -> None:
 
 def _request(call: Call, current: Stored, options: Object, *, dry_run: bool) -> AdmissionRequest:
     told = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **options}
-    return AdmissionRequest(
-        kind=call.kind,
-        operation="DELETE",
-        user=call.user,
-        namespace=call.namespace,
-        name=call.name,
+    return call.review(
+        "DELETE",
+        subresource="",  # an eviction is a deletion of the pod
         old_object=as_shown(call.kind, current.object),
         options=told,
         dry_run=dry_run,
-        warnings=call.warnings,
     )

@@ -69,17 +69,13 @@ class Writes:
         dry_run = call.dry_run()
         name = metadata.get("name") or ""
         await plugins.admit(self.store, kind, content, namespace=call.namespace, name=name)
-        request = AdmissionRequest(
+        request = call.review(
+            "CREATE",
             kind=kind,
-            operation="CREATE",
-            user=call.user,
-            namespace=call.namespace,
             name=name,
-            subresource=call.subresource,
             object=content,
             options=call.options("CreateOptions"),
             dry_run=dry_run,
-            warnings=call.warnings,
         )
         content = await self.mutated(request, kind)
         metadata = content["metadata"]
@@ -151,18 +147,12 @@ class Writes:
         old = as_shown(kind, current.object)
         now = dt.datetime.now(dt.UTC)
         defaults.apply_defaults(kind, content, now=now)
-        request = AdmissionRequest(
-            kind=kind,
-            operation="UPDATE",
-            user=call.user,
-            namespace=call.namespace,
-            name=call.name,
-            subresource=sub,
+        request = call.review(
+            "UPDATE",
             object=content,
             old_object=old,
             options=call.options(options),
             dry_run=call.dry_run(),
-            warnings=call.warnings,
         )
         content = await self.mutated(request, kind)
         preparation.update(kind, content, old, sub)

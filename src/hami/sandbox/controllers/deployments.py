@@ -29,14 +29,11 @@ class Deployments(OwnerController):
     owner, owned = DEPLOYMENTS, SETS
 
     async def reconcile(self, key: str) -> None:
-        namespace, _, name = key.partition("/")
-        found = await self._api.get(path(DEPLOYMENTS, namespace, name))
-        if found is None or "deletionTimestamp" in found["metadata"]:
+        found = await self._living(key)
+        if found is None:
             return
         query = label_selectors.as_query(found["spec"]["selector"])
-        listed = await self._api.items(path(SETS, namespace), labelSelector=query)
-        owned = pod_states.controlled(listed, found["metadata"]["uid"])
-        owned.sort(key=_revision)
+        owned = sorted(await self._owned_by(found, query), key=_revision)
         new = next((each for each in owned if _same_template(each, found)), None)
         old = [each for each in owned if each is not new]
         if found["spec"].get("paused"):

@@ -65,13 +65,10 @@ class Jobs(OwnerController):
         self._backoff = backoff
 
     async def reconcile(self, key: str) -> None:
-        namespace, _, name = key.partition("/")
-        job = await self._api.get(path(JOBS, namespace, name))
-        if job is None or "deletionTimestamp" in job["metadata"] or _is_finished(job):
+        job = await self._living(key)
+        if job is None or _is_finished(job):
             return
-        uid = job["metadata"]["uid"]
-        listed = await self._api.items(path(PODS, namespace), labelSelector=f"{UID_LABEL}={uid}")
-        pods = _Pods(pod_states.controlled(listed, uid))
+        pods = _Pods(await self._owned_by(job, f"{UID_LABEL}={job['metadata']['uid']}"))
         conditions: list[Object] = []
         ended = self._end(job, pods)
         if job["spec"].get("suspend"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hami.kube.events import EventRecorder
 from hami.sandbox import times
 from hami.sandbox.apiserver.kind import Kind
+from hami.sandbox.controllers import pod_states
 from hami.sandbox.controllers.api import Api, Object, path
 from hami.sandbox.controllers.controller import (
     Controller,
@@ -40,6 +41,19 @@ class OwnerController(Controller):
         self._now = now
         watches.follow(self.owner, enqueue_itself(self.queue))
         watches.follow(self.owned, enqueue_owner(self.owner.kind, self.queue, _GATHER))
+
+    async def _living(self, key: str) -> Object | None:
+        """Read an owner; None if it is gone, or on its way."""
+        namespace, _, name = key.partition("/")
+        found = await self._api.get(path(self.owner, namespace, name))
+        return None if found is None or "deletionTimestamp" in found["metadata"] else found
+
+    async def _owned_by(self, owner: Object, query: str) -> list[Object]:
+        """Return what an owner controls, out of what its labels select."""
+        metadata = owner["metadata"]
+        where = path(self.owned, metadata["namespace"])
+        listed = await self._api.items(where, labelSelector=query)
+        return pod_states.controlled(listed, metadata["uid"])
 
     def _look_later(self, owner: Object, seconds: float) -> None:
         """Have an object looked at when time alone may have changed something."""

@@ -19,17 +19,11 @@ class ReplicaSets(OwnerController):
     owner, owned = SETS, PODS
 
     async def reconcile(self, key: str) -> None:
-        namespace, _, name = key.partition("/")
-        found = await self._api.get(path(SETS, namespace, name))
-        if found is None or "deletionTimestamp" in found["metadata"]:
+        found = await self._living(key)
+        if found is None:
             return
         query = label_selectors.as_query(found["spec"]["selector"])
-        listed = await self._api.items(path(PODS, namespace), labelSelector=query)
-        pods = [
-            pod
-            for pod in pod_states.controlled(listed, found["metadata"]["uid"])
-            if pod_states.is_active(pod)
-        ]
+        pods = [pod for pod in await self._owned_by(found, query) if pod_states.is_active(pod)]
         refusal: errors.ApiError | None = None
         try:
             pods = await self._adjust(found, pods)
