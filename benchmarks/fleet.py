@@ -63,7 +63,7 @@ def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
         grant = Share(card_id(node, card), NVIDIA.word, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
         yield pod(
             f"placed-{at}",
-            [{"gpu": 1, "memory": grant.memory, "cores": grant.cores}],
+            [{"gpu": 1, "memory": grant.memory_mib, "cores": grant.cores}],
             annotations={
                 annotation_keys.ASSIGNED_NODE: node_name(node),
                 NVIDIA.annotations.allocated: shares.encode([[grant]]),

@@ -174,7 +174,7 @@ def winner(decision: decide.Decision) -> tuple[str, list[list[str]]] | None:
     if decision.winner is None:
         return None
     slots = decision.winner.slots[NVIDIA.word]
-    return decision.winner.node, [[grant.uuid for grant in slot] for slot in slots]
+    return decision.winner.node, [[grant.card for grant in slot] for slot in slots]
 
 
 def use(in_cluster: Cluster, on: str, card_id: str) -> tuple[int, int, int]:

@@ -151,7 +151,7 @@ def ask(
 
 
 def uuids(answer: reference.Answer) -> list[list[str]]:
-    return [[grant.uuid for grant in slot] for slot in answer.slots["NVIDIA"]]
+    return [[grant.card for grant in slot] for slot in answer.slots["NVIDIA"]]
 
 
 # HAMi's own two-node example (Test_Filter), with real model names.

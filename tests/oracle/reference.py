@@ -107,7 +107,7 @@ def node_score(state: State, wish: Wish, slots: list[Slot]) -> float:
     ]
     s = peak((kind, len(grants)) for kind, grants in per_container)
     c = peak((kind, sum(grant.cores for grant in grants)) for kind, grants in per_container)
-    m = peak((kind, sum(grant.memory for grant in grants)) for kind, grants in per_container)
+    m = peak((kind, sum(grant.memory_mib for grant in grants)) for kind, grants in per_container)
     used_slots = sum(card.slots for card in cards)
     used_cores = sum(card.cores for card in cards)
     used_memory = sum(card.memory for card in cards)

@@ -88,9 +88,9 @@ def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Share, ...]]]
         memory: list[tuple[Kind, int]] = []
         cores: list[tuple[Kind, int]] = []
         for kind, grants in held:
-            here = [grant for grant in grants if grant.uuid == card.device.id]
+            here = [grant for grant in grants if grant.card == card.device.id]
             slots.append((kind, 1 if here else 0))
-            memory.append((kind, sum(grant.memory for grant in here)))
+            memory.append((kind, sum(grant.memory_mib for grant in here)))
             cores.append((kind, sum(grant.cores for grant in here)))
         card.slots += peak(slots)
         card.memory += peak(memory)

@@ -72,7 +72,7 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
             if slots:
                 values[key] = shares.encode(
                     [
-                        shares.Share(copied(g.uuid, node[-1]), g.type, g.memory, g.cores)
+                        shares.Share(copied(g.card, node[-1]), g.vendor, g.memory_mib, g.cores)
                         for g in slot
                     ]
                     for slot in slots

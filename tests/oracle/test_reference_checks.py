@@ -74,7 +74,7 @@ def test_checks_go_over_all_vendors_before_the_next_check() -> None:
 )
 def test_percentages_are_rounded_down(total: int, percentage: int, want: int) -> None:
     answer = ask(pod(gpu(percentage=percentage)), node("n", card("a", devmem=total)))
-    assert answer.slots["NVIDIA"][0][0].memory == want
+    assert answer.slots["NVIDIA"][0][0].memory_mib == want
 
 
 def test_reasons_are_counted_and_sorted_as_text() -> None:

@@ -58,7 +58,7 @@ class Preference:
                 if len(grants) != size or (pod.uid, slot) in self._given:
                     continue
                 self._given.add((pod.uid, slot))
-                cards = [grant.uuid for grant in grants]
+                cards = [grant.card for grant in grants]
                 return device_ids.preferred(available, must_include, size, cards)
         return ()
 

@@ -152,7 +152,7 @@ class Grants:
 
 
 def _cards(slots: PodShares) -> list[list[str]]:
-    cards = [[grant.uuid for grant in slot] for slot in slots]
+    cards = [[grant.card for grant in slot] for slot in slots]
     while cards and not cards[-1]:
         cards.pop()
     return cards

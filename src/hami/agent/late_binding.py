@@ -208,9 +208,9 @@ def check_health(record: LedgerRecord, why_unhealthy: Callable[[str], str]) -> N
     """Refuse a pod that would begin on a card that is left out."""
     for slot in record.slots:
         for grant in slot:
-            if why := why_unhealthy(grant.uuid):
+            if why := why_unhealthy(grant.card):
                 raise RefusalError(
-                    f"card {grant.uuid}",
+                    f"card {grant.card}",
                     f"is not healthy: {why}",
                     "kubelet tries again; delete the pod to have it placed elsewhere",
                 )

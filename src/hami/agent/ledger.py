@@ -96,8 +96,8 @@ def held_by(record: LedgerRecord, *, init_done: bool = False) -> dict[str, Use]:
     for kind, grants in itertools.zip_longest(kinds, record.slots, fillvalue=None):
         parts: dict[str, Use] = {}
         for grant in grants or ():
-            memory, cores, _ = parts.get(grant.uuid, Use(0, 0, 0))
-            parts[grant.uuid] = Use(memory + grant.memory, cores + grant.cores, 1)
+            memory, cores, _ = parts.get(grant.card, Use(0, 0, 0))
+            parts[grant.card] = Use(memory + grant.memory_mib, cores + grant.cores, 1)
         for uuid, part in parts.items():
             step = ContainerKind.APP if kind is None else kind
             cards.setdefault(uuid, []).append((step, part))
@@ -175,7 +175,7 @@ class Ledger:
             slots = each.slots
             for token in each.tokens:
                 grants = slots[token.slot] if token.slot < len(slots) else ()
-                cards = frozenset(grant.uuid for grant in grants)
+                cards = frozenset(grant.card for grant in grants)
                 for device_id in token.device_ids:
                     found[device_id] = found.get(device_id, frozenset()) | cards
         return found

@@ -125,7 +125,7 @@ class Adopter:
         self, record: LedgerRecord, token: str, entry: Entry, answer: Allocation
     ) -> AllocationRecord:
         slot = slot_of(record, entry.container)
-        cards = ",".join(card.uuid for card in limits.by_card(record.grants_of(slot)))
+        cards = ",".join(card.card for card in limits.by_card(record.grants_of(slot)))
         cdi = bool(answer.cdi_devices)
         owner = self._owner(token)
         if (owner and owner != record.uid) or (not cdi and answer.envs.get(VISIBLE) != cards):

@@ -151,8 +151,8 @@ def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -
                 yield Granted(
                     container=container.name or "",
                     vendor=vendor.word,
-                    uuid=grant.uuid,
-                    memory=grant.memory,
+                    uuid=grant.card,
+                    memory=grant.memory_mib,
                     cores=grant.cores,
                 )
 

@@ -62,9 +62,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
             cards: dict[str, dict[int, tuple[int, int]]] = {}
             for position, slot in enumerate(slots):
                 for grant in slot:
-                    shares = cards.setdefault(grant.uuid, {})
+                    shares = cards.setdefault(grant.card, {})
                     memory, cores = shares.get(position, (0, 0))
-                    shares[position] = (memory + grant.memory, cores + grant.cores)
+                    shares[position] = (memory + grant.memory_mib, cores + grant.cores)
             for uuid, shares in cards.items():
                 yield (
                     word,
@@ -79,7 +79,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         for word, slots in self.slots:
             yield (
                 word,
-                self._peak(zip(self.kinds, (sum(g.memory for g in s) for s in slots), strict=True)),
+                self._peak(
+                    zip(self.kinds, (sum(g.memory_mib for g in s) for s in slots), strict=True)
+                ),
                 self._peak(zip(self.kinds, (sum(g.cores for g in s) for s in slots), strict=True)),
             )
 

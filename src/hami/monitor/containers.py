@@ -268,7 +268,7 @@ def _recorded(
         namespace=record.namespace,
         pod=record.name,
         shares=tuple(
-            Share(grant.uuid, grant.memory * _MIB, grant.cores or WHOLE)
+            Share(grant.card, grant.memory_mib * _MIB, grant.cores or WHOLE)
             for grant in record.grants_of(token.slot)
         ),
         tokens=(token.token,),

@@ -160,9 +160,10 @@ def _settle(cluster: Cluster, judged: _Judged, row: int) -> Placement:
         devices = cluster.nodes[node].cards[request.word]
         slots[request.word][position] = tuple(
             Share(
-                uuid=devices[column].id,
-                type=request.word,
-                memory=request.memory or devices[column].devmem * request.percentage // WHOLE_CARD,
+                card=devices[column].id,
+                vendor=request.word,
+                memory_mib=request.memory
+                or devices[column].devmem * request.percentage // WHOLE_CARD,
                 cores=request.cores,
             )
             for column in np.flatnonzero(taken[:, 0])

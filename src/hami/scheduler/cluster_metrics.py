@@ -213,12 +213,12 @@ def _shares(row: PodInfo) -> list[_Share]:
             if row.init_done and row.kinds[position] is ContainerKind.INIT:
                 continue
             for grant in grants:
-                had = sums.get((position, grant.uuid))
-                sums[position, grant.uuid] = _Share(
+                had = sums.get((position, grant.card))
+                sums[position, grant.card] = _Share(
                     position,
                     word,
-                    grant.uuid,
-                    grant.memory + (had.memory if had else 0),
+                    grant.card,
+                    grant.memory_mib + (had.memory if had else 0),
                     grant.cores + (had.cores if had else 0),
                 )
     return list(sums.values())

@@ -21,20 +21,35 @@ from hami.wire import codec, errors, text_values
 from hami.wire.objects import ContainerKind
 
 _FIELDS = 4
+#: Percent.
+WHOLE_CARD = 100
 #: What ends fields, records and slots, so that no field can hold it.
 SEPARATORS = frozenset(",:;")
 
 
 class Share(codec.Object, frozen=True):
-    """One card for one container."""
+    """One container's part of one card."""
 
-    uuid: str
+    #: UUID of the card.
+    card: str
     #: The vendor's common word, for AMD the product type.
-    type: str
-    #: MiB.
-    memory: int
-    #: Percent of the card; 0 is unlimited.
+    vendor: str
+    memory_mib: int
+    #: Percent of the card that is reserved; 0 reserves nothing.
     cores: int
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory_mib << 20
+
+    @property
+    def core_limit(self) -> int | None:
+        """Percent of the card's time that the container may use; None is no limit.
+
+        Decided only here: nothing and everything are both no limit. The policy file writes 0 for
+        it, metrics show 100.
+        """
+        return self.cores if 0 < self.cores < WHOLE_CARD else None
 
 
 PodShares = tuple[tuple[Share, ...], ...]
@@ -72,7 +87,7 @@ def salvage(value: str) -> tuple[PodShares, tuple[str, ...]]:
                 grants.append(_decode_grant(record, "device list"))
             except errors.WireError:
                 damaged.append(record.partition(",")[0])
-        slots.append(tuple(grant for grant in grants if grant.uuid))
+        slots.append(tuple(grant for grant in grants if grant.card))
     return tuple(slots), tuple(uuid for uuid in damaged if uuid)
 
 
@@ -88,22 +103,22 @@ def _records(part: str) -> Iterator[str]:
 
 
 def _encode_grant(grant: Share) -> str:
-    what = f"grant of card {errors.shorten(grant.uuid)}"
-    if not grant.uuid:
-        raise errors.WireError(what, grant.uuid, "is no card id: a reader would skip the grant")
-    for text in (grant.uuid, grant.type):
+    what = f"grant of card {errors.shorten(grant.card)}"
+    if not grant.card:
+        raise errors.WireError(what, grant.card, "is no card id: a reader would skip the grant")
+    for text in (grant.card, grant.vendor):
         if not SEPARATORS.isdisjoint(text):
             raise errors.WireError(
                 what, text, "holds one of , : ; which the device list cannot carry"
             )
-    memory = text_values.amount(grant.memory, what=f"{what}, memory")
+    memory = text_values.amount(grant.memory_mib, what=f"{what}, memory")
     cores = text_values.amount(grant.cores, what=f"{what}, cores")
-    return f"{grant.uuid},{grant.type},{memory},{cores}:"
+    return f"{grant.card},{grant.vendor},{memory},{cores}:"
 
 
 def _decode_slot(text: str, what: str) -> tuple[Share, ...]:
     grants = (_decode_grant(record, what) for record in _records(text))
-    return tuple(grant for grant in grants if grant.uuid)
+    return tuple(grant for grant in grants if grant.card)
 
 
 def _decode_grant(record: str, what: str) -> Share:
@@ -114,7 +129,7 @@ def _decode_grant(record: str, what: str) -> Share:
         )
     uuid, kind, memory, cores = fields[:_FIELDS]
     try:
-        return Share(uuid=uuid, type=kind, memory=_amount(memory), cores=_amount(cores))
+        return Share(card=uuid, vendor=kind, memory_mib=_amount(memory), cores=_amount(cores))
     except errors.WireError as error:
         # Named only now: a ledger is rebuilt from a hundred thousand of these.
         raise errors.WireError(

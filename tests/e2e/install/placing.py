@@ -88,7 +88,7 @@ def expected(client: Client, body: Object, among: Sequence[str]) -> tuple[str, l
 def given(bound: Object) -> tuple[str, list[list[str]]]:
     """Read where a pod went, from its annotations and its spec."""
     slots = shares.decode(bound["metadata"]["annotations"][nodes.KEYS.allocated])
-    return bound["spec"]["nodeName"], [[grant.uuid for grant in slot] for slot in slots]
+    return bound["spec"]["nodeName"], [[grant.card for grant in slot] for slot in slots]
 
 
 def overbooked(client: Client) -> list[str]:

@@ -27,12 +27,12 @@ SHARE = ContainerShare(
     name="pod",
     container="main",
     token=TOKEN,
-    grants=(Share(uuid=FIRST, type="NVIDIA", memory=4000, cores=30),),
+    grants=(Share(card=FIRST, vendor="NVIDIA", memory_mib=4000, cores=30),),
 )
 
 
 def grant(uuid: str = FIRST, memory: int = 4000, cores: int = 30) -> Share:
-    return Share(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
+    return Share(card=uuid, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def layout(root: Path) -> NodeLayout:

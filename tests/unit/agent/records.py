@@ -17,7 +17,7 @@ APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECA
 def devices(slots: Sequence[Sequence[Part]]) -> str:
     return shares.encode(
         [
-            Share(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
+            Share(card=uuid, vendor="NVIDIA", memory_mib=memory, cores=cores)
             for uuid, memory, cores in slot
         ]
         for slot in slots

@@ -128,7 +128,7 @@ class Storm:
         ]
         for card in (CARD, OTHER):
             grants = [grant for one in kept for slot in one.slots for grant in slot]
-            assert sum(grant.memory for grant in grants if grant.uuid == card) <= WHOLE
+            assert sum(grant.memory_mib for grant in grants if grant.card == card) <= WHOLE
         known = {token.token: one for one in kept for token in one.tokens}
         for name, token in self.started.items():
             assert known[token].uid == f"uid-{name}"

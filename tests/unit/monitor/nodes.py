@@ -111,7 +111,7 @@ def prepare(
 ) -> Path:
     """Leave what the agent leaves of a container with limits; return its (empty) state file."""
     grants = [
-        Share(uuid=card, type="NVIDIA", memory=limit // MIB, cores=cores)
+        Share(card=card, vendor="NVIDIA", memory_mib=limit // MIB, cores=cores)
         for card, limit in limits.items()
     ]
     write_record(node, record(name, grants, container=container))

@@ -29,7 +29,7 @@ def found(node: NodeLayout) -> dict[str, Container]:
 
 
 def grant(memory: int, cores: int = 0) -> WireShare:
-    return WireShare(uuid=CARD, type="NVIDIA", memory=memory, cores=cores)
+    return WireShare(card=CARD, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def test_a_policy_tells_a_limited_container(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ async def test_a_pod_that_asked_for_no_card_is_named(tmp_path: Path) -> None:
 async def test_whole_card_containers_are_managed_and_measured(tmp_path: Path) -> None:
     pod = nodes.pod("whole", ids={"main": ID})
     desk = Desk(tmp_path, nodes.pods(pod))
-    grant = Share(uuid=CARD, type="NVIDIA", memory=24 * 1024, cores=100)
+    grant = Share(card=CARD, vendor="NVIDIA", memory_mib=24 * 1024, cores=100)
     nodes.write_record(desk.node, nodes.record("whole", [grant]))
     desk.process(100, pod="whole")
     desk.sampler.on_card, desk.sampler.busy = {100: 5 * GIB}, {100: 99}

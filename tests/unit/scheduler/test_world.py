@@ -112,7 +112,7 @@ def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(world: World, tim
     world.room.listen(lambda where, namespace: told.append((where, namespace)))
     pod = builders.pod("p", builders.container(gpu=1, memory=1000))
     bookings, _ = book(world, times, pod)
-    card = world.cluster.rows["p"].slots[0][1][0][0].uuid
+    card = world.cluster.rows["p"].slots[0][1][0][0].card
     bound = builders.granted("p", "a", [(card, 1000, 0)])
     world.pods.put(bound)
     assert told == []
@@ -126,7 +126,7 @@ def test_a_bound_pod_ends_its_booking_and_keeps_its_cards(world: World, times: T
     bookings, _ = book(world, times, builders.pod("p", builders.container(gpu=1, memory=1000)))
     booking = bookings.get("p")
     assert booking is not None
-    card = world.cluster.rows["p"].slots[0][1][0][0].uuid
+    card = world.cluster.rows["p"].slots[0][1][0][0].card
     world.pods.put(builders.granted("p", "a", [(card, 1000, 0)]))
     assert booking.stage is Stage.OVER
     assert world.cluster.rows["p"].hold is Allocation.BOUND

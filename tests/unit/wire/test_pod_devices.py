@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hami.wire import errors, shares
 
-A = shares.Share(uuid="GPU-a", type="NVIDIA", memory=3000, cores=30)
-B = shares.Share(uuid="GPU-b", type="NVIDIA", memory=3000, cores=30)
+A = shares.Share(card="GPU-a", vendor="NVIDIA", memory_mib=3000, cores=30)
+B = shares.Share(card="GPU-b", vendor="NVIDIA", memory_mib=3000, cores=30)
 
 EXAMPLES: dict[str, tuple[shares.PodShares, str]] = {
     "no containers": ((), ""),
@@ -84,7 +84,7 @@ def test_a_megabyte_of_uuid_makes_no_megabyte_of_message() -> None:
 @pytest.mark.parametrize("character", ",:;")
 def test_a_separator_inside_a_grant_cannot_be_written(character: str) -> None:
     for uuid, kind in ((f"GPU{character}a", "NVIDIA"), ("GPU-a", f"NV{character}")):
-        grant = shares.Share(uuid=uuid, type=kind, memory=1, cores=1)
+        grant = shares.Share(card=uuid, vendor=kind, memory_mib=1, cores=1)
         with pytest.raises(errors.WireError, match="cannot carry"):
             shares.encode([[grant]])
 

@@ -54,9 +54,9 @@ def of_node(node: objects.Node, pods: Iterable[SeenPod]) -> list[Card]:
     shares: defaultdict[str, int] = defaultdict(int)
     for pod in pods:
         for grant in pod.grants if pod.holds else ():
-            memory[grant.uuid] += grant.memory
-            cores[grant.uuid] += grant.cores
-            shares[grant.uuid] += 1
+            memory[grant.card] += grant.memory_mib
+            cores[grant.card] += grant.cores
+            shares[grant.card] += 1
     return [
         Card(
             node=node.name,

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def grant(card: str, memory: int = 1000, cores: int = 0) -> shares.Share:
-    return shares.Share(uuid=card, type="NVIDIA", memory=memory, cores=cores)
+    return shares.Share(card=card, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def pod(

@@ -44,15 +44,15 @@ def by_card(grants: Iterable[Share]) -> tuple[Share, ...]:
     """Add up what a container has of each card; the order is that of the grants."""
     cards: dict[str, Share] = {}
     for grant in grants:
-        known = cards.get(grant.uuid)
-        cards[grant.uuid] = grant if known is None else _sum(known, grant)
+        known = cards.get(grant.card)
+        cards[grant.card] = grant if known is None else _sum(known, grant)
     return tuple(cards.values())
 
 
 def _sum(one: Share, other: Share) -> Share:
     # No limit and some limit are no limit, and nobody has more than all of a card's time.
     cores = min(one.cores + other.cores, _ALL_CORES) if one.cores and other.cores else 0
-    return msgspec.structs.replace(one, memory=one.memory + other.memory, cores=cores)
+    return msgspec.structs.replace(one, memory=one.memory_mib + other.memory_mib, cores=cores)
 
 
 def policy(
@@ -68,11 +68,11 @@ def policy(
 ) -> region.Policy:
     """Build the policy of a container; WireError if no policy can say it."""
     for card in cards:
-        if not card.memory:
+        if not card.memory_mib:
             # In a policy 0 is no limit at all.
             raise errors.WireError(
-                f"grant of card {card.uuid}",
-                card.memory,
+                f"grant of card {card.card}",
+                card.memory_mib,
                 "MiB of memory: a share needs some",
                 "delete the pod to have it placed anew",
             )
@@ -87,8 +87,8 @@ def policy(
         generation=generation,
         devices=tuple(
             region.PolicyDevice(
-                uuid=card.uuid,
-                memory_limit=card.memory << _MIB,
+                uuid=card.card,
+                memory_limit=card.memory_mib << _MIB,
                 core_limit=min(card.cores, _ALL_CORES),
             )
             for card in cards
@@ -105,7 +105,8 @@ def policy(
 def env(cards: Sequence[Share], settings: LimitSettings) -> dict[str, str]:
     """Say the same in HAMi's names: programs and dashboards look there."""
     said = {
-        f"CUDA_DEVICE_MEMORY_LIMIT_{index}": f"{card.memory}m" for index, card in enumerate(cards)
+        f"CUDA_DEVICE_MEMORY_LIMIT_{index}": f"{card.memory_mib}m"
+        for index, card in enumerate(cards)
     }
     said["CUDA_DEVICE_SM_LIMIT"] = str(cards[0].cores)
     said["LIBCUDA_LOG_LEVEL"] = str(settings.log_level)

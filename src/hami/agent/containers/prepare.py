@@ -194,9 +194,9 @@ class Preparer:
         return not share.exempt and not self._are_whole(cards)
 
     def _are_whole(self, cards: Sequence[Share]) -> bool:
-        sizes = [self._device(card.uuid).devmem for card in cards]
+        sizes = [self._device(card.card).devmem for card in cards]
         return self._config.unscaled and all(
-            card.memory >= size and card.cores in _NO_CORE_LIMIT
+            card.memory_mib >= size and card.cores in _NO_CORE_LIMIT
             for card, size in zip(cards, sizes, strict=True)
         )
 
@@ -219,7 +219,7 @@ class Preparer:
                 "runtime so that it binds late",
             )
         driver = self._driver(cards) if cdi else None
-        uuids = ",".join(card.uuid for card in cards)
+        uuids = ",".join(card.card for card in cards)
         env = dict(driver.env) if driver else {}
         # Merged, NVIDIA's runtime must add nothing, whatever the image says. Only where the cards'
         # own edits name them, all of them have to be named.
@@ -240,7 +240,7 @@ class Preparer:
         """Return NVIDIA's edits for the cards, or None where its runtime is to bring them."""
         if self._config.injection == "runtime":
             return None
-        found = [(card.uuid, self._devices(card.uuid)) for card in cards]
+        found = [(card.card, self._devices(card.card)) for card in cards]
         try:
             return self._nvidia.merged(
                 [(uuid, device.index if device else None) for uuid, device in found]
