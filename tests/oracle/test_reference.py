@@ -1,7 +1,8 @@
 """The reference itself, on cases computed by hand, so that the oracle is not taken on faith.
 
-Numbers come from the worked examples of HAMi's protocol and tests, and from docs/placement.md. Here
-are whole pods on whole nodes (sections 8 and 9); the sections before are in test_reference_*.py.
+Numbers come from the worked examples of docs/designs/006-hami-protocol.md, HAMi's tests, and
+docs/placement.md. Here are whole pods on whole nodes (its sections 8 and 9); the sections before
+are in test_reference_*.py.
 """
 
 from __future__ import annotations

@@ -166,7 +166,10 @@ def test_slots_find_their_containers(
 
 
 def test_a_grant_of_hami_with_a_missing_slot_is_not_given_back_when_init_ends() -> None:
-    """HAMi's issue 2899: the app container's slot stands where the init container's should."""
+    """HAMi leaves out empty places, so the app container's is where the init container's should be.
+
+    docs/designs/006-hami-protocol.md has the format.
+    """
     shifted = granted(
         "p",
         "n",

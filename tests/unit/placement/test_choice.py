@@ -14,7 +14,7 @@ from tests.builders import ask, card, cards, cluster, container, granted, node, 
 
 
 class TestScores:
-    """The worked numbers of the protocol (K.3)."""
+    """The worked numbers of docs/designs/006-hami-protocol.md."""
 
     def of(
         self,
