@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from hami.agent import assembly, pods, process, shares
 from hami.agent.assembly import Agent
 from hami.agent.cards import node_cards
@@ -34,6 +36,7 @@ from hami.kube.client import Client
 from hami.node import files, layout
 from hami.node.cards import Card, Problem
 from hami.node.nvml import NvmlError
+from hami.node.record import Record
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
 from hami.wire import annotation_keys, codec, grant, node_lock, region
@@ -366,6 +369,22 @@ class Node:
             with contextlib.suppress(FileNotFoundError):  # a thread of the agent was faster
                 found[path.stem] = json.loads(path.read_bytes())
         return found
+
+
+def note_admissions(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the pod's UID whenever the ledger is asked to take it in.
+
+    Whoever stands in it has been admitted, or waits until the write before has ended.
+    """
+    asked: list[str] = []
+    admit = agent.shares.admit
+
+    async def noted(uid: str, change: shares.Change, **options: float) -> Record:
+        asked.append(uid)
+        return await admit(uid, change, **options)
+
+    monkeypatch.setattr(agent.shares, "admit", noted)
+    return asked
 
 
 def uid(pod: Object) -> str:
