@@ -167,7 +167,7 @@ class Node:
         settings = self.settings(**changes)
         file = NodeConfigFile(settings, BUILT_IN.nvidia)
         with self._quickly():
-            async with Client(self.api.access(), user_agent="hami-tests", timeout=5) as client:
+            async with Client(self.api.access(), user_agent="hami-tests", timeout=30) as client:
                 agent = Agent(
                     settings,
                     client,
