@@ -40,6 +40,7 @@ LOOK_S = 0.2
 ENDS = ("Succeeded", "Failed")
 #: Catches hangs only.
 PATIENCE_S = 540.0
+PATIENCE_PER_POD_S = 3.0
 
 Object = dict[str, object]
 
@@ -100,7 +101,7 @@ class Churn:
         await self._create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         killing = asyncio.create_task(self._kill_as_scheduled())
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(max(PATIENCE_S, PATIENCE_PER_POD_S * self._pods)):
                 await self._come_and_go(killing)
                 await killing
         finally:

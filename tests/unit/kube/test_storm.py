@@ -34,7 +34,7 @@ EVENTS = {
 #: So many changes at least, and on until there were so many faults and the reflector met one.
 CHANGES, FAULTS = 300, 25
 #: More of them look for what these miss (`make soak`).
-SEEDS = int(os.environ.get("HAMI_STORM_SEEDS", "4"))
+SEEDS = int(os.environ.get("HAMI_STORMS", "4"))
 
 
 class Checked(Held):
