@@ -11,7 +11,7 @@ from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import config_maps, core, group, leases, namespaces, nodes, pods
 from tests.sandbox.kubectl import READY
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def replica_sets(namespace: str, *names: str) -> str:

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "soak-results.md"
 _CLOSING = re.compile(r"(?:\d+ [a-z]+(?:, )?)+ in [\d.]+s")
 #: Lines that a step prints for the reader.
-_FIGURES = re.compile(r"^.*(?:killed \{|pods on|pods onto|nodes Ready after).*$", re.MULTILINE)
+_FIGURES = re.compile(r"killed \{.*|^\d+ pods on.*$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)

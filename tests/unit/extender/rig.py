@@ -29,9 +29,11 @@ from hami.wire import codec, late_binding, node_register
 from tests import builders
 from tests.builders import GPU, NVIDIA
 from tests.scripted_api.server import ScriptedApi
-from tests.unit.kube.following import PATIENCE_S
+from tests.unit.kube import following
 
 Object = dict[str, Any]
+#: Seconds; catches hangs only.
+PATIENCE_S = following.PATIENCE_S
 BUILT_IN = device_config.load_or_built_in("")
 
 
