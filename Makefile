@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e conformance clean-room gpu bench lint native
+.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e conformance clean-room gpu bench lint native flaky soak
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,3 +72,11 @@ gpu: native ## the product on a real GPU, beside the same without it (GPU_PYTHON
 
 native: setup ## libvgpu.so, the stand-in driver and the probe, for both architectures
 	$(PY) -m native.build
+
+N := 10
+flaky: setup native ## repeat tests and name those that failed (SUITE: pytest paths, N: how often)
+	@[ -n "$(SUITE)" ] || { echo "make flaky: SUITE is empty; name what to repeat: make flaky SUITE=tests/unit/kube N=20" >&2; exit 2; }
+	@$(PY) -m tests.flaky --times $(N) $(SUITE)
+
+soak: setup native ## what is too long for CI, for a night (SHORT=1: a few minutes); writes docs/soak-results.md
+	$(PY) -m tests.soak.run $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))

@@ -19,7 +19,7 @@ from tests.kubeapi.paths import core
 
 PODS = 10
 BOUND_S = 60
-WRITTEN_S = 10
+WRITTEN_S = 60
 
 
 @pytest.fixture(scope="module")

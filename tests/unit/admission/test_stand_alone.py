@@ -20,6 +20,7 @@ from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import desk, pods
 from tests.unit.admission.desk import review
 from tests.unit.admission.pods import MIG, Document
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
 ASKING = pods.pod(pods.container(mig={"3g.30gb": 1}))
@@ -42,7 +43,7 @@ class Asked:
     async def noted(self, document: Document = ASKING) -> str:
         """Return the fallback that a pod gets, once all there is has been seen."""
         for cache in self._webhook.caches.values():
-            await asyncio.wait_for(cache.wait_version(self._api.store.version), 5)
+            await asyncio.wait_for(cache.wait_version(self._api.store.version), PATIENCE_S)
         body = json.dumps(review(document)).encode()
         status, _, told = await servers.ask(self._port, "POST", "/webhook", body=body)
         answer = json.loads(told)["response"]

@@ -18,7 +18,7 @@ from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import PluginClient, Registration
 
-PATIENCE = 30
+PATIENCE = 60
 RESOURCE = "nvidia.com/gpu"
 
 

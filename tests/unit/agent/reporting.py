@@ -12,7 +12,7 @@ from hami.agent.node_status import NodeStatus
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from tests.scripted_api.server import Recorded, ScriptedApi
-from tests.unit.kube.following import quick
+from tests.unit.kube.following import PATIENCE_S, quick
 
 NODE = "gpu-1"
 REGISTER = "hami.io/node-nvidia-register"
@@ -72,7 +72,7 @@ async def reporting(client: Client, **options: Any) -> AsyncIterator[NodeStatus]
     report = NodeStatus(client, NODE, events, **{"sleep": quick, **options})
     running = [asyncio.create_task(report.run()), asyncio.create_task(events.run())]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await report.wait_synced()
         yield report
         assert not any(task.done() for task in running)

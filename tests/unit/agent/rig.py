@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from hami.agent import allocator, main, pods
 from hami.agent.cards import node_cards
 from hami.agent.cards.node_config import NodeConfigFile
@@ -32,6 +34,7 @@ from hami.agent.main import Agent
 from hami.agent.settings import Settings
 from hami.kube.client import Client
 from hami.node import files, layout
+from hami.node.ledger_record import LedgerRecord
 from hami.node.nvml import NvmlError
 from hami.node.nvml_cards import Card, Problem
 from hami.serving.tracing import Tracer
@@ -164,7 +167,7 @@ class Node:
         settings = self.settings(**changes)
         file = NodeConfigFile(settings, BUILT_IN.nvidia)
         with self._quickly():
-            async with Client(self.api.access(), user_agent="hami-tests", timeout=5) as client:
+            async with Client(self.api.access(), user_agent="hami-tests", timeout=30) as client:
                 agent = Agent(
                     settings,
                     client,
@@ -368,6 +371,22 @@ class Node:
             with contextlib.suppress(FileNotFoundError):  # a thread of the agent was faster
                 found[path.stem] = json.loads(path.read_bytes())
         return found
+
+
+def note_admissions(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the pod's UID whenever the ledger is asked to take it in.
+
+    Whoever stands in it has been admitted, or waits until the write before has ended.
+    """
+    asked: list[str] = []
+    admit = agent.shares.admit
+
+    async def noted(uid: str, change: allocator.Change, **options: float) -> LedgerRecord:
+        asked.append(uid)
+        return await admit(uid, change, **options)
+
+    monkeypatch.setattr(agent.shares, "admit", noted)
+    return asked
 
 
 def uid(pod: Object) -> str:

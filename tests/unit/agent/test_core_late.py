@@ -11,7 +11,7 @@ from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet import kubelet_api
 from hami.node.ledger_record import LedgerRecord
-from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, token_of, uid
+from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, note_admissions, token_of, uid
 from tests.unit.kube.following import until
 
 
@@ -72,6 +72,7 @@ async def test_a_write_that_kubelet_does_not_wait_for_counts_before_the_next(
             put(record, durable=durable)
 
         monkeypatch.setattr(agent.ledger, "put", slow)
+        admitted = note_admissions(agent, monkeypatch)
         for name in "ab":
             pod = node.pod(name, main=[(CARD, 30_000, 0)])
             await node.allocate(agent, pod, "main", f"id-{name}")
@@ -79,8 +80,8 @@ async def test_a_write_that_kubelet_does_not_wait_for_counts_before_the_next(
         await until(entered.is_set)
         first.cancel()
         second = asyncio.create_task(node.start(agent, "id-b"))
-        # Nothing but the wrong grant could end it before the first is written.
-        await asyncio.wait([second], timeout=0.1)
+        # It has asked for its share before the first is written.
+        await until(lambda: admitted == ["uid-a", "uid-b"])
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await first

@@ -11,7 +11,7 @@ from hami.agent.containers.prepare import PrepareError
 from hami.node.ledger_record import LedgerRecord
 from hami.wire import annotation_keys, signature
 from tests.unit.agent.records import devices
-from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, uid
+from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, note_admissions, uid
 from tests.unit.kube.following import until
 
 PART = (CARD, 4000, 30)
@@ -115,18 +115,17 @@ async def test_a_container_that_starts_meanwhile_is_not_lost(
             put(record, durable=durable)
 
         monkeypatch.setattr(agent.ledger, "put", slow)
+        admitted = note_admissions(agent, monkeypatch)
         if first == "resize":
             node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
             await until(entered.is_set)
             starting = asyncio.create_task(node.start(agent, "id-1"))
-            # Both know what the ledger has before the other's write.
-            await asyncio.wait([starting], timeout=0.05)
         else:
             starting = asyncio.create_task(node.start(agent, "id-1"))
             await until(entered.is_set)
             node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
-            await node.seen(agent)
-            await asyncio.sleep(0.05)
+        # Both know what the ledger has before the other's write.
+        await until(lambda: len(admitted) == 2)
         go_on.set()
         await starting
         await until(lambda: node.events(RESIZED))

@@ -14,6 +14,7 @@ from hami.serving import grant_keys
 from hami.wire import signature
 from tests.scripted_api.server import Lost
 from tests.unit.installation.rig import NAMESPACE, Rig
+from tests.unit.kube.following import PATIENCE_S
 
 NAME = "hami-grant-key"
 OLD, OLDER = b"o" * 32, b"p" * 32
@@ -90,7 +91,7 @@ async def test_a_damaged_one_is_told_and_left_for_a_person_to_decide(
 async def test_of_two_jobs_one_makes_it_and_the_other_is_content(rig: Rig) -> None:
     held = asyncio.Event()
     gate = rig.api.fault(method="POST", path="/secrets", gate=held, times=2)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as both:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as both:
         for _ in range(2):
             both.create_task(ensure(rig))
         while gate.hits < 2:

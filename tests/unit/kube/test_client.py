@@ -18,7 +18,7 @@ from hami.kube.credentials import Identity
 from hami.kube.transport import Access
 from hami.wire import correlation
 from tests.scripted_api.server import Lost, ScriptedApi
-from tests.unit.kube.following import pod, until
+from tests.unit.kube.following import PATIENCE_S, pod, until
 
 BODY = json.dumps({"metadata": {"name": "p"}}).encode()
 
@@ -295,7 +295,7 @@ class TestGuards:
             async with Client(_plain(url), user_agent="t") as client:
                 with pytest.raises(self.StaleError):
                     await client.create(paths.pods("n"), BODY, guard=refuse)
-                async with asyncio.timeout(5):  # the client has dropped the connection
+                async with asyncio.timeout(PATIENCE_S):  # the client has dropped the connection
                     await closed.wait()
         assert received == [b""]
 

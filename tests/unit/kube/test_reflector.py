@@ -13,7 +13,7 @@ from hami.kube.informer import Reflector
 from hami.wire import codec, objects
 from hami.wire.errors import WireError
 from tests.scripted_api.server import Kind, Lost, Recorded, ScriptedApi
-from tests.unit.kube.following import Held, decode, following, pod, truth, until
+from tests.unit.kube.following import PATIENCE_S, Held, decode, following, pod, truth, until
 
 
 @pytest.fixture(autouse=True)
@@ -404,18 +404,18 @@ async def test_who_waits_for_a_version_is_woken_by_event_bookmark_or_list(
         await reflector.wait_synced()
         await reflector.wait_version(1)
         made = api.put(pod("a"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await reflector.wait_version(int(made["metadata"]["resourceVersion"]))
         assert held.names == {"a"}
         other = api.put({"kind": "Node", "metadata": {"name": "n"}})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await reflector.wait_version(int(other["metadata"]["resourceVersion"]))
         api.bookmarks = False
         waiting = asyncio.create_task(reflector.wait_version(api.store.version + 1))
         api.put({"kind": "Node", "metadata": {"name": "m"}})
         await asyncio.sleep(0)
         reflector.request_relist()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await waiting
 
 

@@ -24,7 +24,7 @@ def authority() -> Authority:
 
 
 async def ask(found: access.Access) -> None:
-    async with Client(found, user_agent="tls", timeout=5) as client:
+    async with Client(found, user_agent="tls", timeout=30) as client:
         await client.get(paths.pods())
 
 
@@ -101,7 +101,7 @@ async def test_new_connections_use_the_certificate_that_lies_there_now(
         certificate.write_text(pair.certificate)
         key.write_text(pair.key)
         path = kubeconfigs.write(tmp_path / "config", cluster=cluster, user=user)
-        async with Client(access.find(path), user_agent="t", timeout=5) as client:
+        async with Client(access.find(path), user_agent="t", timeout=30) as client:
             with pytest.raises(errors.Unreachable):
                 await client.get(paths.pods())
             # Caught between the two files, the old pair stays in use.

@@ -29,8 +29,11 @@ from hami.wire import codec, node_marks, node_register
 from tests import builders
 from tests.builders import GPU, NVIDIA
 from tests.scripted_api.server import ScriptedApi
+from tests.unit.kube import following
 
 Object = dict[str, Any]
+#: Seconds; catches hangs only.
+PATIENCE_S = following.PATIENCE_S
 BUILT_IN = device_config.load_or_built_in("")
 
 
@@ -106,7 +109,7 @@ class Replica:
         """Wait until the watches have shown everything the API server has."""
         for kind, cache in self.scheduler.caches.items():
             if kind != "lease":
-                await asyncio.wait_for(cache.wait_version(self.api.store.version), 5)
+                await asyncio.wait_for(cache.wait_version(self.api.store.version), PATIENCE_S)
 
     def used(self, node: str) -> list[int]:
         """Return the MiB in use on each card of a node."""
@@ -154,7 +157,7 @@ async def running(
         replica = Replica(scheduler, api)
         try:
             if ready:
-                await scheduler.readiness.require(5)
+                await scheduler.readiness.require(PATIENCE_S)
             if ready and seen:
                 await replica.seen()
             yield replica
@@ -167,8 +170,8 @@ async def running(
         assert not failed, failed
 
 
-async def eventually(check: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait until something is true; the loop goes on meanwhile."""
+async def eventually(check: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    """Wait until something is true; the loop goes on meanwhile. The bound only catches hangs."""
     async with asyncio.timeout(seconds):
         while not check():
             await asyncio.sleep(0.01)

@@ -180,18 +180,19 @@ async def test_a_binding_that_was_lost_before_it_was_done_is_given_up_when_that_
 async def test_a_binding_that_the_server_carries_out_late_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hami.scheduler.leadership.UNELECTED_WRITE_S", 1.0)
+    monkeypatch.setattr("hami.scheduler.leadership.UNELECTED_WRITE_S", rig.PATIENCE_S)
+    monkeypatch.setattr(bind, "FATE_PATIENCE_S", rig.PATIENCE_S)
     monkeypatch.setattr(assumed_pods, "ASK_AGAIN_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
 
             def carry_out_late() -> None:
-                loop = asyncio.get_running_loop()
-                target = {"target": {"name": "a"}, "metadata": {}}
-                loop.call_later(0.2, api.store.bind, "default", "p", target)
+                if asked.hits == 3:
+                    api.store.bind("default", "p", {"target": {"name": "a"}, "metadata": {}})
 
-            api.fault(method="POST", path="/binding", lost=Lost.BEFORE, on_hit=carry_out_late)
+            api.fault(method="POST", path="/binding", lost=Lost.BEFORE)
+            asked = api.fault(method="GET", path="/pods/p", times=3, on_hit=carry_out_late)
             api.fault(path="/api/v1/pods", hang=True, times=None)
             api.close_watches()
             assert await replica.place(rig.pod("p", memory=5000)) == "a"
@@ -254,9 +255,9 @@ async def test_a_conflict_with_our_own_earlier_binding_is_a_success() -> None:
         async with rig.running(api) as replica:
             pod = api.put(rig.pod("p"))
             await replica.filter(pod)
-            api.fault(path="/api/v1/pods", hang=True, times=None)
+            deaf = api.fault(path="/api/v1/pods", hang=True, times=None)
             api.close_watches()
-            await asyncio.sleep(0.05)
+            await rig.eventually(lambda: deaf.hits > 0)
             api.store.bind("default", "p", {"target": {"name": "a"}, "metadata": {}})
             assert await replica.bind(pod, "a") == ""
 

@@ -15,6 +15,7 @@ from hami.scheduler.informers import World
 from hami.wire import node_marks, node_register, objects
 from tests import builders
 from tests.builders import NVIDIA
+from tests.unit.kube.following import PATIENCE_S
 
 LIFE_S = 900.0
 
@@ -103,7 +104,7 @@ async def test_whoever_waits_for_a_node_hears_of_its_change(world: World) -> Non
     waiting = asyncio.create_task(world.nodes.changed("a", within=60, unless=never))
     await asyncio.sleep(0)
     world.nodes.put(node("a", 2))
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(world: World, times: Times) -> None:

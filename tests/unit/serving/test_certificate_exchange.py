@@ -18,6 +18,7 @@ from hami.serving import certificates, lifetime
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Route
 from tests.authority import Authority
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 from tests.unit.serving.tls_files import Secret, client_context
 
@@ -54,7 +55,7 @@ async def test_a_swapped_secret_serves_new_connections_while_old_ones_go_on(
         before = await served(server.port, ca, tmp_path)
         certificate, key = ca.issue("server")
         secret.swap(crt=certificate, key=key)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while await served(server.port, ca, tmp_path) == before:
                 pass
         assert (await kept.ask("GET", "/"))[0] == 200
