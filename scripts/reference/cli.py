@@ -26,10 +26,12 @@ class _FoundError(BaseException):
 
 def render(_root: Path) -> str:
     """Return the page."""
-    commands = main.COMMANDS
+    commands = {words: what for words, (_, what) in main.COMMANDS.items()}
+    for name, (distribution, what) in main.ADDED.items():
+        commands[name,] = f"{what} (needs the package {markdown.code(distribution)})"
     rows = [
         (f"[`hami {' '.join(words)}`](#{'-'.join(('hami', *words))})", what)
-        for words, (_, what) in commands.items()
+        for words, what in commands.items()
     ]
     parts = [markdown.table(("command", "purpose"), rows)]
     for words in commands:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from hami.extender import cluster_metrics
 from hami.monitor import node_metrics
 from hami.monitor.pods import Seen
 from hami.monitor.rounds import Latest
 from hami.monitor.rows import Row
 from hami.monitor.sampling import CardNow, Part
 from hami.node.cards import Card
+from hami.scheduler import cluster_metrics
 from tests import builders as b
 
 _CARD = "GPU-1"

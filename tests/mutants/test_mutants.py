@@ -7,6 +7,7 @@ imported. On an unchanged copy the same tests must pass, or the failures would m
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -26,28 +27,36 @@ from tests.mutants.running import (
 MUTANTS = read_mutants("mutants.toml")
 
 
-def run_on(source: pathlib.Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests with `source` in place of src."""
-    return run_tests(tests, {"PYTHONPATH": str(source), "HAMI_TESTED_SOURCE": str(source)})
+#: Folders with our packages; the checkout's native files stay in reach of the copies.
+SOURCES = ("src", "sandbox/src")
+
+
+def run_on(copy: pathlib.Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests with the packages of `copy` in place of the checkout's."""
+    path = os.pathsep.join(str(copy / folder) for folder in SOURCES)
+    return run_tests(tests, {"PYTHONPATH": path, "HAMI_TESTED_CHECKOUT": str(copy)})
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> pathlib.Path:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path / "src"
+def copy(tmp_path: pathlib.Path) -> pathlib.Path:
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in SOURCES:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    (tmp_path / "native").symlink_to(ROOT / "native")
+    return tmp_path
 
 
 @pytest.mark.timeout(600)
-def test_the_unchanged_product_passes(source: pathlib.Path) -> None:
-    ran = run_on(source, all_tests(MUTANTS))
+def test_the_unchanged_product_passes(copy: pathlib.Path) -> None:
+    ran = run_on(copy, all_tests(MUTANTS))
     assert ran.returncode == PASSED, ran.stdout
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_the_error_is_noticed(mutant: Mutant, source: pathlib.Path) -> None:
-    mutant.put_into(source / "hami")
-    ran = run_on(source, mutant.tests)
+def test_the_error_is_noticed(mutant: Mutant, copy: pathlib.Path) -> None:
+    mutant.put_into(copy)
+    ran = run_on(copy, mutant.tests)
     assert ran.returncode == FAILED, ran.stdout[-3000:]
 
 

@@ -42,7 +42,7 @@ def test_the_map_lists_every_module() -> None:
 
 def test_the_commands_page_has_each_command_with_its_flags() -> None:
     page = cli.render(ROOT)
-    for words in command.COMMANDS:
+    for words in (*command.COMMANDS, *((name,) for name in command.ADDED)):
         assert f"\n## hami {' '.join(words)}\n" in page
     assert "| `--http_bind TEXT` | " in page
     assert str(Path.home()) not in page
