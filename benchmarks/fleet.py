@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from hami.vendors import table
-from hami.wire import annotation_keys, codec, node_register, objects, pod_devices
-from hami.wire.pod_devices import Grant
+from hami.wire import annotation_keys, codec, node_register, objects, shares
+from hami.wire.shares import Grant
 
 VENDORS = table.built_in()
 (NVIDIA,) = VENDORS
@@ -66,7 +66,7 @@ def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
             [{"gpu": 1, "memory": grant.memory, "cores": grant.cores}],
             annotations={
                 annotation_keys.ASSIGNED_NODE: node_name(node),
-                NVIDIA.annotations.allocated: pod_devices.encode([[grant]]),
+                NVIDIA.annotations.allocated: shares.encode([[grant]]),
             },
             node_name=node_name(node),
         )

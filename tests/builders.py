@@ -11,9 +11,9 @@ from typing import Any
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.vendors import table
-from hami.wire import annotation_keys, codec, node_register, objects, pod_devices
+from hami.wire import annotation_keys, codec, node_register, objects, shares
 from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 
 VENDORS = table.built_in()
 (NVIDIA,) = VENDORS
@@ -120,7 +120,7 @@ def granted(
         ]
     annotations = {
         annotation_keys.ASSIGNED_NODE: on,
-        NVIDIA.annotations.allocated: pod_devices.encode(grants),
+        NVIDIA.annotations.allocated: shares.encode(grants),
         **more.pop("annotations", {}),
     }
     return pod(uid, *containers, init=init, annotations=annotations, node_name=on, **more)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from hami.monitor import node_metrics
+from hami.monitor import metrics
+from hami.monitor.audit import Latest
+from hami.monitor.collect import Row
+from hami.monitor.driver import CardNow, Part
 from hami.monitor.pods import Seen
-from hami.monitor.rounds import Latest
-from hami.monitor.rows import Row
-from hami.monitor.sampling import CardNow, Part
-from hami.node.cards import Card
+from hami.node.nvml_cards import Card
 from hami.scheduler import cluster_metrics
 from tests import builders as b
 
@@ -78,5 +78,5 @@ def node_text(*, legacy: bool) -> str:
         cards=(CardNow(card=card, memory_used=1, utilization=(1, 1)),),
         parts=(Part(uuid=_CARD, index=0),),
     )
-    picture = node_metrics.Picture(node="node", rows=[row], latest=latest, pods=[pod])
-    return b"".join(node_metrics.families(picture, legacy=legacy)).decode()
+    picture = metrics.Picture(node="node", rows=[row], latest=latest, pods=[pod])
+    return b"".join(metrics.families(picture, legacy=legacy)).decode()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hami.wire import annotation_keys, explanation_note, grant
+from hami.wire import annotation_keys, explanation_note, signature
 from tests.e2e import pods
 from tests.e2e.cluster import fleet, programs
 from tests.e2e.cluster.cluster import Cluster
@@ -74,7 +74,9 @@ def require_record(cluster: Cluster, bound: Object) -> None:
     assert written[nodes.KEYS.to_allocate] == devices
     current, _ = identity.keys(cluster)
     code = written[annotation_keys.GRANT_MAC]
-    assert grant.verify(grant.GrantKeys(current), code, uid=meta["uid"], node=node, devices=devices)
+    assert signature.verify(
+        signature.GrantKeys(current), code, uid=meta["uid"], node=node, devices=devices
+    )
 
 
 @pytest.mark.parametrize(

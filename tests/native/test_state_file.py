@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hami.wire import region
-from hami.wire.region_layout import LOCK_BASE, MAX_SLOTS, SLOT, STATE, STATE_SIZE
+from hami.wire.file_layout import LOCK_BASE, MAX_SLOTS, SLOT, STATE, STATE_SIZE
 from native import build
 from tests.native import state_driving
 from tests.native.state_driving import SOURCES, Container, Process, field_at, policy, usage_at

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hami.wire import annotation_keys as keys
-from hami.wire import node_register, objects, pod_devices
+from hami.wire import node_register, objects, shares
 from tests.oracle import reference
 from tests.oracle.reference_wish import Kind
 from tests.oracle.sample_vendors import ACME, NVIDIA
@@ -116,7 +116,7 @@ def named(annotations: Mapping[str, str]) -> dict[str, str | None]:
 
 def placed(uid: str, on: str, slots: str, *kinds: Kind, **options: Any) -> objects.Pod:
     """Build a pod that holds `slots`, written as in its annotation."""
-    held = pod_devices.decode(slots)
+    held = shares.decode(slots)
     counts: list[Amounts] = [{NVIDIA.count: len(slot)} if slot else {} for slot in held]
     containers = zip(kinds or [APP] * len(held), counts, strict=True)
     return pod(*containers, uid=uid, on=on, allocated=slots, **options)

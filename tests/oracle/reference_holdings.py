@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from hami.wire import comma_list, node_register, objects, pod_devices, quantity
+from hami.wire import node_register, objects, quantity, shares, text_values
 from tests.oracle.reference_vendor import RefVendor
 from tests.oracle.reference_wish import Kind, read_count
 
@@ -27,12 +27,10 @@ def peak(series: Iterable[tuple[Kind, int]]) -> int:
     return max(highest, running)
 
 
-def held_slots(
-    pod: objects.Pod, vendor: RefVendor
-) -> list[tuple[Kind, tuple[pod_devices.Grant, ...]]]:
+def held_slots(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Grant, ...]]]:
     """Return what each container holds now: init containers that are all done hold nothing."""
     kinds = [kind for kind, _ in pod.containers()]
-    slots = pod_devices.decode(pod.annotation(vendor.allocated))
+    slots = shares.decode(pod.annotation(vendor.allocated))
     held = []
     for kind, slot in zip(kinds, slots, strict=bool(slots)):
         held.append((kind, () if kind is Kind.INIT and pod.init_done else slot))
@@ -75,7 +73,7 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     value = node.annotation(vendor.register)
     devices = list(node_register.decode_json(value)) if value else []
     devices.sort(key=lambda device: (device.index, device.id))
-    cordoned = list(comma_list.tokens(node.annotation(vendor.cordon)))
+    cordoned = list(text_values.tokens(node.annotation(vendor.cordon)))
     cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
     for pod in pods:
         if pod.annotation(vendor.allocated):
@@ -83,7 +81,7 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     return cards
 
 
-def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[pod_devices.Grant, ...]]]) -> None:
+def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Grant, ...]]]) -> None:
     """Add to each card the pod's peaks of slots, memory and cores on it."""
     for card in cards:
         slots: list[tuple[Kind, int]] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hami.wire import node_register, objects, pod_devices
+from hami.wire import node_register, objects, shares
 from tests.oracle.hand_made_cases import (
     APP,
     INIT,
@@ -147,7 +147,7 @@ def test_a_vendor_rule_sees_columns_and_the_type_of_grants_is_the_word() -> None
     acme = [card("x", 3), card("y", 1), card("z", 2)]
     limits: Amounts = {ACME.count: 2, ACME.memory: 4}
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))
-    grants = [pod_devices.Grant(name, "ACME", 1024, 0) for name in "yx"]
+    grants = [shares.Grant(name, "ACME", 1024, 0) for name in "yx"]
     assert answer.slots == {"ACME": (tuple(grants),)}
     limits[ACME.count] = 3
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))

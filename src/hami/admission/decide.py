@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hami.admission import cards, checks, edits, fallback, patching
-from hami.admission.fallback import Step
-from hami.admission.refusal import Refusal, invalid
+from hami.admission import checks, edits, json_patch, mig_fallback
+from hami.admission.errors import Refusal, invalid
+from hami.admission.mig_fallback import Step
 from hami.admission.rules import Facts, Rules
 from hami.placement import request
 from hami.placement.request import PodRequest
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects
 from hami.wire.objects import Container, ContainerKind, Pod
 
@@ -87,14 +87,14 @@ def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> Decision:
 
 def _allowed(before: Pod, after: Pod, steps: tuple[Step, ...]) -> Decision:
     return Decision(
-        patch=patching.between(before, after),
+        patch=json_patch.between(before, after),
         warnings=tuple(_told(step) for step in steps),
         steps=steps,
     )
 
 
 def _told(step: Step) -> str:
-    to = "a GPU" if step.to == fallback.GPU else f"nvidia.com/mig-{step.to}"
+    to = "a GPU" if step.to == mig_fallback.GPU else f"nvidia.com/mig-{step.to}"
     return (
         f"container {step.container}: no node of this cluster can give it nvidia.com/mig-"
         f"{step.origin}, it will get {to} instead"
@@ -110,7 +110,7 @@ def _is_for_another(pod: Pod, rules: Rules) -> bool:
 
 def _moved(pod: Pod, facts: Facts) -> tuple[Pod, tuple[Step, ...]]:
     plan = facts.rules.fallback
-    return (pod, ()) if plan is None else fallback.move(pod, plan, facts.inventory)
+    return (pod, ()) if plan is None else mig_fallback.move(pod, plan, facts.inventory)
 
 
 def _completed(pod: Pod, rules: Rules) -> tuple[Pod, PodRequest | None]:
@@ -118,11 +118,11 @@ def _completed(pod: Pod, rules: Rules) -> tuple[Pod, PodRequest | None]:
 
     def edit(_: ContainerKind, container: Container) -> Container:
         for vendor in rules.vendors:
-            container = cards.completed(container, vendor)
-            if cards.wants(container, vendor):
-                container = cards.with_variables(container, vendor, rules.nvidia)
+            container = edits.completed(container, vendor)
+            if edits.wants(container, vendor):
+                container = edits.with_variables(container, vendor, rules.nvidia)
             elif rules.nvidia.overwrite_env and vendor.section == "nvidia":
-                container = cards.hidden(container, vendor)
+                container = edits.hidden(container, vendor)
         return container
 
     try:

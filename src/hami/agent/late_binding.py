@@ -20,14 +20,14 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from hami.agent.allocator import Shares
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.identity import CheckpointError, Claim, Held, Identity
 from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.pods import NodePods
-from hami.agent.shares import Shares
 from hami.node import layout
-from hami.node.record import Record, TokenRecord
+from hami.node.ledger_record import Record, TokenRecord
 from hami.serving import tracing
 
 _log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from typing import NoReturn
 
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet.device_list import DeviceList
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.kubelet.kubelet_link import KubeletLink
+from hami.agent.kubelet.plugin_server import DeviceList
+from hami.agent.kubelet.registration import KubeletLink
 from hami.agent.late_binding import VISIBLE
-from hami.node.cards import MigDevice
 from hami.node.layout import NodeLayout
+from hami.node.nvml_cards import MigDevice
 
 
 class MigPlugin:

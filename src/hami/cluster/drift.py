@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hami.cluster import operations
-from hami.cluster.ledger import Hold, LedgerRow
+from hami.cluster import state
+from hami.cluster.pod_info import Hold, LedgerRow
 from hami.cluster.state import Cluster
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from hami.wire import objects
 
 
@@ -52,7 +52,7 @@ def drift(
         true = fresh.rows.get(row.uid)
         waits = row.hold is Hold.RESERVED and (true is None or true.hold is not Hold.BOUND)
         if waits or _is_rewritten(row, true):
-            fresh.apply(operations.PutRow(row))
+            fresh.apply(state.PutRow(row))
     return [
         *_compare("row of pod", cluster.rows, fresh.rows),
         *_compare("node", cluster.nodes, fresh.nodes),
@@ -81,9 +81,9 @@ def node_drift(cluster: Cluster, name: str) -> list[str]:
     if facts is None:
         return []
     fresh = Cluster(cluster.vendors.values())
-    fresh.apply(operations.PutNode(facts))
+    fresh.apply(state.PutNode(facts))
     for row in cluster.rows_on(name):
-        fresh.apply(operations.PutRow(row))
+        fresh.apply(state.PutRow(row))
     kept, true = (dict(_tables_of(each, name)) for each in (cluster, fresh))
     return list(_compare(f"table of node {name},", kept, true))
 

@@ -1,5 +1,11 @@
-"""What the cluster is now: nodes, ledger and quota, with the tables kept in step.
+"""The cluster's state: nodes, pods and quotas, with the card tables in step.
 
+Changes of the cluster, as data.
+Each operation sets one thing (a node, a ledger row, a quota) or drops it. `Cluster.apply` returns
+the operation that reverses it, which is again one of these: a log of reverses, applied last to
+first, is an undo.
+
+What the cluster is now: nodes, ledger and quota, with the tables kept in step.
 State is kept, not recomputed: each event of the API server becomes one operation on the tables, so
 a decision costs the same with ten placed pods and with a hundred thousand. The tables are always
 the sum of the ledger's rows over the nodes' cards; `hami.cluster.drift` rebuilds them from scratch
@@ -15,13 +21,42 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster import ledger, node_facts, operations, quota, scratch
-from hami.cluster.ledger import Hold, LedgerRow
-from hami.cluster.node_facts import NodeFacts
-from hami.cluster.operations import Operation
-from hami.cluster.shelf import Shelf, width_for
-from hami.vendors.row import Vendor
+from hami.cluster import card_table, node_info, pod_info, quota
+from hami.cluster.card_table import Shelf, width_for
+from hami.cluster.node_info import NodeFacts
+from hami.cluster.pod_info import Hold, LedgerRow
+from hami.cluster.quota import QuotaLimits
+from hami.vendors.table import Vendor
 from hami.wire import objects
+
+
+class PutNode(msgspec.Struct, frozen=True):
+    facts: NodeFacts
+
+
+class DropNode(msgspec.Struct, frozen=True):
+    name: str
+
+
+class PutRow(msgspec.Struct, frozen=True):
+    row: LedgerRow
+
+
+class DropRow(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class PutQuota(msgspec.Struct, frozen=True):
+    limits: QuotaLimits
+
+
+class DropQuota(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+
+
+Operation = PutNode | DropNode | PutRow | DropRow | PutQuota | DropQuota
+
 
 _ROW_BITS = 32
 #: So many names are looked up in no time, and must not displace the question about all nodes.
@@ -52,7 +87,7 @@ class Cluster:
     """The aggregate. `apply` is the only way to change what nodes, rows and quotas count."""
 
     def __init__(self, vendors: Iterable[Vendor]) -> None:
-        scratch.keep_freed_memory()
+        card_table.keep_freed_memory()
         self.vendors: Mapping[str, Vendor] = {vendor.word: vendor for vendor in vendors}
         self.quotas = quota.QuotaBook()
         #: By width.
@@ -80,19 +115,19 @@ class Cluster:
 
     def observe_node(self, node: objects.Node) -> Operation | None:
         """Take over a node as the API server has it; returns the reverse, None for no change."""
-        facts = node_facts.read_node(node, tuple(self.vendors.values()))
+        facts = node_info.read_node(node, tuple(self.vendors.values()))
         if self._nodes.get(facts.name) == facts:
             return None
-        return self.apply(operations.PutNode(facts))
+        return self.apply(PutNode(facts))
 
     def forget_node(self, name: str) -> Operation | None:
-        return self.apply(operations.DropNode(name)) if name in self._nodes else None
+        return self.apply(DropNode(name)) if name in self._nodes else None
 
     def observe_pod(self, pod: objects.Pod) -> Operation | None:
         """Take over a pod as the API server has it; returns the reverse, None for no change."""
         if not pod.uid:
             return None  # no API server shows such a pod; without a UID it could not be told apart
-        reading = ledger.read_pod(pod, tuple(self.vendors.values()))
+        reading = pod_info.read_pod(pod, tuple(self.vendors.values()))
         if reading.row is not None and reading.row.hold is Hold.ANNOTATED:
             self._annotated[pod.uid] = reading.row
         else:
@@ -102,15 +137,15 @@ class Cluster:
         else:
             self._pod_problems.pop(pod.uid, None)
         known = self._rows.get(pod.uid)
-        row = None if pod.finished else ledger.merge(known, reading.row)
+        row = None if pod.finished else pod_info.merge(known, reading.row)
         if row == known:
             return None
-        return self.apply(operations.DropRow(pod.uid) if row is None else operations.PutRow(row))
+        return self.apply(DropRow(pod.uid) if row is None else PutRow(row))
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
         self._annotated.pop(uid, None)
-        return self.apply(operations.DropRow(uid)) if uid in self._rows else None
+        return self.apply(DropRow(uid)) if uid in self._rows else None
 
     def lapse(self, uid: str) -> Operation | None:
         """Give up a reservation; what the pod's own annotations ask for counts again."""
@@ -118,19 +153,19 @@ class Cluster:
             return None
         annotated = self._annotated.get(uid)
         if annotated is None:
-            return self.apply(operations.DropRow(uid))
-        return self.apply(operations.PutRow(annotated))
+            return self.apply(DropRow(uid))
+        return self.apply(PutRow(annotated))
 
     def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
         limits = quota.read_quota(observed, self.vendors.values())
         if self.quotas.get(limits.namespace, limits.name) == limits:
             return None
-        return self.apply(operations.PutQuota(limits))
+        return self.apply(PutQuota(limits))
 
     def forget_quota(self, namespace: str, name: str) -> Operation | None:
         if self.quotas.get(namespace, name) is None:
             return None
-        return self.apply(operations.DropQuota(namespace, name))
+        return self.apply(DropQuota(namespace, name))
 
     # Questions.
 
@@ -218,17 +253,17 @@ class Cluster:
     def apply(self, operation: Operation) -> Operation:
         """Make one change and return the one that reverses it."""
         match operation:
-            case operations.PutNode(facts):
+            case PutNode(facts):
                 return self._set_node(facts.name, facts)
-            case operations.DropNode(name):
+            case DropNode(name):
                 return self._set_node(name, None)
-            case operations.PutRow(row):
+            case PutRow(row):
                 return self._set_row(row.uid, row)
-            case operations.DropRow(uid):
+            case DropRow(uid):
                 return self._set_row(uid, None)
-            case operations.PutQuota(limits):
+            case PutQuota(limits):
                 return self._set_quota(limits.namespace, limits.name, limits)
-            case operations.DropQuota(namespace, name):
+            case DropQuota(namespace, name):
                 return self._set_quota(namespace, name, None)
 
     def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
@@ -241,7 +276,7 @@ class Cluster:
         self._set_place(name, before, facts)
         for row_on_it in self.rows_on(name):
             self._count(row_on_it, +1)
-        return operations.DropNode(name) if before is None else operations.PutNode(before)
+        return DropNode(name) if before is None else PutNode(before)
 
     def _set_place(self, name: str, before: NodeFacts | None, facts: NodeFacts | None) -> None:
         """Give a node its place in the tables, with nothing used on it."""
@@ -277,7 +312,7 @@ class Cluster:
             self._by_node.setdefault(row.node, {})[uid] = None
             self._count(row, +1)
             self._charge(row, +1)
-        return operations.DropRow(uid) if before is None else operations.PutRow(before)
+        return DropRow(uid) if before is None else PutRow(before)
 
     def _set_quota(self, namespace: str, name: str, limits: quota.QuotaLimits | None) -> Operation:
         before = self.quotas.get(namespace, name)
@@ -286,8 +321,8 @@ class Cluster:
         else:
             self.quotas.put(limits)
         if before is None:
-            return operations.DropQuota(namespace, name)
-        return operations.PutQuota(before)
+            return DropQuota(namespace, name)
+        return PutQuota(before)
 
     def _count(self, row: LedgerRow, sign: int) -> None:
         """Add a ledger row to its node's tables, or take it out. Unknown nodes and cards wait."""

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from hami.cluster.card_table import Cards, Flags, Shelf
 from hami.cluster.quota import Headroom
-from hami.cluster.shelf import Cards, Flags, Shelf
 from hami.placement import rules
-from hami.placement.question import Question
+from hami.placement.question import Question, State
 from hami.placement.reasons import NodeReason, Standing, Usage
 from hami.placement.request import WHOLE_CARD, CardRequest, Wishes
 from hami.placement.rules import Mask
 from hami.placement.score import Amounts
-from hami.placement.tally import State
-from hami.wire import product_names
+from hami.wire import text_values
 
 NODE_REASONS = (
     None,
@@ -80,10 +79,10 @@ def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
 
 
 def _type_accepted(card_type: str, wishes: Wishes) -> bool:
-    if any(product_names.matches(token, card_type) for token in wishes.nouse_types):
+    if any(text_values.matches(token, card_type) for token in wishes.nouse_types):
         return False
     return not wishes.use_types or any(
-        product_names.matches(token, card_type) for token in wishes.use_types
+        text_values.matches(token, card_type) for token in wishes.use_types
     )
 
 

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from hami.cluster import operations
-from hami.cluster.ledger import Hold, LedgerRow
-from hami.cluster.shelf import Shelf
+from hami.cluster import state
+from hami.cluster.card_table import Shelf
+from hami.cluster.pod_info import Hold, LedgerRow
 from hami.cluster.state import Asked, Cluster
-from hami.placement import near_miss, policy, question, score
+from hami.placement import explanation, policy, question, score
 from hami.placement.explanation import Explanation, Finding
+from hami.placement.fit import Survey, Surveyor
 from hami.placement.question import Question
 from hami.placement.request import WHOLE_CARD, PodRequest
 from hami.placement.rules import Mask
-from hami.placement.survey import Survey, Surveyor
-from hami.wire.pod_devices import Grant, Slots
+from hami.wire.shares import Grant, Slots
 
 _LINKS_NOTE = "topology-aware: links between cards are not weighed yet, cards are spread"
 
@@ -53,7 +53,7 @@ def decide(cluster: Cluster, pod: PodRequest, names: Names = None) -> Decision:
     """
     if pod.uid not in cluster.rows:
         return _decide(cluster, pod, names)
-    held = cluster.apply(operations.DropRow(pod.uid))
+    held = cluster.apply(state.DropRow(pod.uid))
     try:
         return _decide(cluster, pod, names)
     finally:
@@ -103,7 +103,7 @@ def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
             score=winner.score if winner else None,
             near_misses=()
             if winner
-            else near_miss.find(first, [(j.shelf, j.finding) for j in judged]),
+            else explanation.find(first, [(j.shelf, j.finding) for j in judged]),
             problems={} if winner else cluster.broken(asked.names),
             notes=(_LINKS_NOTE,) if pod.gpu_policy.wants_links else (),
         ),

@@ -21,10 +21,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import msgspec
 
-from hami.cluster.ledger import LedgerRow
+from hami.cluster.pod_info import LedgerRow
 from hami.cluster.state import Cluster
 from hami.serving import metrics
-from hami.wire.mig_allocations import Allocation
+from hami.wire.mig import Allocation
 from hami.wire.node_register import Device
 from hami.wire.objects import ContainerKind
 

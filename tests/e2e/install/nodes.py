@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from hami.vendors import table
-from hami.wire import late_binding, node_register
+from hami.wire import node_marks, node_register
 from hami.wire.node_register import Device
 from tests.e2e.bare_plugin.binding import TOKENS
 from tests.e2e.cluster import fleet
@@ -59,7 +59,7 @@ def told(devices: Sequence[Device], *, late: bool = True) -> dict[str, str | Non
     register = node_register.encode_json(devices)
     return {
         KEYS.register: register,
-        KEYS.binding: late_binding.mark(register) if late else None,
+        KEYS.binding: node_marks.mark(register) if late else None,
     }
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from prometheus_client import parser
 
-from hami.admission.instruments import Instruments
-from hami.admission.reviewing import Reviewer
+from hami.admission.serve import Instruments, Reviewer
 from hami.serving import metrics
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer

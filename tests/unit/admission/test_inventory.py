@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hami.admission import configuring
-from hami.admission.inventory import Inventory
-from hami.kube import decoding, sink
+from hami.admission import settings
+from hami.admission.mig_offer import Inventory
+from hami.kube import store
 from hami.wire import codec, objects
 from tests.builders import GPU, VENDORS
 from tests.unit.admission import pods
@@ -190,20 +190,20 @@ class TestPods:
     [({"gpu": 1}, True), ({"mig": {"3g.40gb": 1}}, True), ({"memory": 1}, False), ({}, False)],
 )
 def test_pods_that_hold_nothing_are_not_even_decoded(asked: Any, seen: bool) -> None:
-    plan = configuring.plan(VENDORS, mode="available", end="whole", file="")
+    plan = settings.plan(VENDORS, mode="available", end="whole", file="")
     document = pods.pod(container(**asked))
     document["metadata"] |= {"uid": "u", "resourceVersion": "7"}
-    decoded = decoding.pods_with(configuring.looked_for(plan))(codec.encode(document))
+    decoded = store.pods_with(settings.looked_for(plan))(codec.encode(document))
     if seen:
         assert isinstance(decoded, objects.Pod)
     else:
-        assert decoded == sink.Ignored("u", 7)
+        assert decoded == store.Ignored("u", 7)
 
 
 @pytest.mark.parametrize("mode", ["off", "type"])
 def test_pods_are_watched_in_available_mode_only(mode: str) -> None:
-    plan = configuring.plan(VENDORS, mode=mode, end="share", file="")
-    assert configuring.looked_for(plan) == ()
+    plan = settings.plan(VENDORS, mode=mode, end="share", file="")
+    assert settings.looked_for(plan) == ()
 
 
 def test_without_a_gpus_name_only_instances_are_kept() -> None:

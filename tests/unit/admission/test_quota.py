@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hami.cluster.quota import Headroom, QuotaBook, read_quota
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from tests import builders
 from tests.builders import NVIDIA
 from tests.unit.admission import pods

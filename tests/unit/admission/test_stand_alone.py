@@ -7,8 +7,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
-from hami.admission import configuring
-from hami.admission.process import Webhook
+from hami.admission import settings
+from hami.admission.main import Webhook
 from hami.admission.rules import Rules
 from hami.admission.settings import Settings
 from hami.kube.client import Client
@@ -54,7 +54,7 @@ class Asked:
 
 @contextlib.asynccontextmanager
 async def running(api: ScriptedApi, *, mode: str) -> AsyncIterator[Asked]:
-    plan = configuring.plan(VENDORS, mode=mode, end="whole", file="")
+    plan = settings.plan(VENDORS, mode=mode, end="whole", file="")
     rules = Rules(vendors=VENDORS, scheduler_name="", fallback=plan)
     async with Client(api.access(), user_agent="test") as client:
         webhook = Webhook(Settings(), client, rules=rules, tracer=Tracer.disabled())

@@ -13,7 +13,7 @@ from hami.agent.containers.prepare import ContainerShare, PrepareConfig, Prepare
 from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
 from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 
 FIRST = "GPU-0a1b2c3d-1111-4000-8000-000000000001"
 SECOND = "GPU-0a1b2c3d-2222-4000-8000-000000000002"

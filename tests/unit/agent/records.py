@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami.node.record import ContainerRecord, Record, TokenRecord
-from hami.wire import pod_devices
+from hami.node.ledger_record import ContainerRecord, Record, TokenRecord
+from hami.wire import shares
 from hami.wire.objects import ContainerKind
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 
 Part = tuple[str, int, int]
 """Card, MiB, percent."""
@@ -15,7 +15,7 @@ APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECA
 
 
 def devices(slots: Sequence[Sequence[Part]]) -> str:
-    return pod_devices.encode(
+    return shares.encode(
         [
             Grant(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
             for uuid, memory, cores in slot

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hami.agent.node_report import NodeReport
+from hami.agent.node_status import NodeReport
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from tests.scripted_api.server import Recorded, ScriptedApi

@@ -9,8 +9,8 @@ import pytest
 
 from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet import pod_resources
-from hami.node.record import Record
+from hami.agent.kubelet import kubelet_api
+from hami.node.ledger_record import Record
 from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, token_of, uid
 from tests.unit.kube.following import until
 
@@ -147,7 +147,7 @@ async def test_what_lost_its_files_waits_for_the_driver(
         token = await node.run_pod(agent, pod, "main", "id-0")
     node.layout.spec(token).unlink()
     node.driver.missing = "is not loaded"
-    monkeypatch.setattr("hami.agent.shares._DRIVER", 0.05)
+    monkeypatch.setattr("hami.agent.allocator._DRIVER", 0.05)
     async with node.running(wait=False) as agent:
         with pytest.raises(RefusalError, match="cards are not known"):
             await node.start(agent, "id-0")
@@ -268,7 +268,7 @@ async def test_kubelets_memory_is_asked_again_before_it_is_believed(
     async def holders(*_args: object) -> object:
         return said.pop() if said else {"id-0": frozenset({("team", "p", "main")})}
 
-    monkeypatch.setattr(pod_resources, "holders", holders)
+    monkeypatch.setattr(kubelet_api, "holders", holders)
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 1000, 10)])
         await node.allocate(agent, pod, "main", "id-0")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hami.agent.ledger import Ledger, LedgerError
-from hami.node.record import Record
+from hami.node.ledger_record import Record
 from tests.unit.agent import preparing, records
 
 

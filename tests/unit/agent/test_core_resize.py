@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from hami.agent.containers.prepare import PrepareError
-from hami.node.record import Record
-from hami.wire import annotation_keys, grant
+from hami.node.ledger_record import Record
+from hami.wire import annotation_keys, signature
 from tests.unit.agent.records import devices
 from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, uid
 from tests.unit.kube.following import until
@@ -66,7 +66,7 @@ async def test_a_grant_is_no_resize(node: Node) -> None:
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
         more = devices([[(CARD, 9000, 0)]])
-        replayed = grant.sign(KEYS, uid=uid(pod), node=NODE, devices=more)
+        replayed = signature.sign(KEYS, uid=uid(pod), node=NODE, devices=more)
         asked = {annotation_keys.RESIZE: more, annotation_keys.RESIZE_MAC: replayed}
         node.change(pod, asked)
         await until(lambda: "was not made" in "".join(node.events(REFUSED)))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent.assembly import Agent
 from hami.agent.errors import RefusalError
-from hami.node import record
+from hami.agent.main import Agent
+from hami.node import ledger_record
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, Object, token_of
 from tests.unit.kube.following import until
@@ -123,7 +123,7 @@ class Storm:
 
     def check(self) -> None:
         kept = [
-            record.decode(json.dumps(content).encode(), what=uid)
+            ledger_record.decode(json.dumps(content).encode(), what=uid)
             for uid, content in self.node.ledger().items()
         ]
         for card in (CARD, OTHER):

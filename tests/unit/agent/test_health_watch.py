@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from hami.agent.cards import xids
-from hami.agent.cards.health import Health
-from hami.agent.cards.health_watch import watch
+from hami.agent.cards.health import Health, watch
 from hami.node.nvml import NvmlError, Xid
 from hami_sandbox import gpus
 from tests.unit.node import stand_in
@@ -255,7 +254,7 @@ def test_on_the_stand_in_driver_a_card_falls_off_and_comes_back(tmp_path: Path) 
         """
 import asyncio
 from hami.agent.cards.health import Health
-from hami.agent.cards.health_watch import watch
+from hami.agent.cards.health import watch
 uuids = [card(i) for i in range(3)]
 changes = []
 async def until(fact):

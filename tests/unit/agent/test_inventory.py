@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami.agent.cards import inventory
 from hami.agent.cards.inventory import Inventory
 from hami.agent.cards.node_config import NodeConfig
-from hami.node.cards import Card, Problem
+from hami.node.nvml_cards import Card, Problem
 from hami.vendors import table
 from hami.vendors.device_config import NvidiaSettings
 from hami.wire import node_register

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import uvloop
 
-from hami.agent.kubelet import kubelet_link
-from hami.agent.kubelet.kubelet_link import DEAF_AFTER, KubeletLink
+from hami.agent.kubelet import registration
+from hami.agent.kubelet.registration import DEAF_AFTER, KubeletLink
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Device, Registration
@@ -224,7 +224,7 @@ async def test_a_stop_before_the_start_ends_it_at_once(layout: NodeLayout) -> No
 async def test_a_stop_does_not_wait_for_a_kubelet_that_hangs(
     layout: NodeLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubelet_link, "_REGISTER_TIMEOUT", 1e6)
+    monkeypatch.setattr(registration, "_REGISTER_TIMEOUT", 1e6)
     asked = asyncio.Event()
 
     async def hang(_: Registration) -> None:

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from hami.agent.ledger import Ledger, LedgerError
-from hami.node import record as records_file
+from hami.node import ledger_record as records_file
 from hami.node.layout import NodeLayout
-from hami.node.record import Record
+from hami.node.ledger_record import Record
 from tests.unit.agent.preparing import layout
 from tests.unit.agent.records import APP, INIT, record, token
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent.cards.scores import pair_scores
-from hami.node.cards import NVSWITCH, CardLinks
-from hami.wire import pair_scores as wire
+from hami.agent.cards.inventory import pair_scores
+from hami.node.nvml_cards import NVSWITCH, CardLinks
+from hami.wire import node_register as wire
 
 
 def bus(name: str) -> str:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from hami.cli import errors, main, version
-from hami.vendors.errors import ConfigError
+from hami.cli import errors, main
+from hami.vendors.config_file import ConfigError
 from hami.wire.errors import WireError
 
 EVERY = [
@@ -64,8 +64,8 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
 def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     code, out, err = run(capsys, *words)
     assert (code, err) == (0, "")
-    assert out == f"{version.line()}\n"
-    assert out.startswith(f"hami {version.number()} (Python 3.")
+    assert out == f"{main.line()}\n"
+    assert out.startswith(f"hami {main.number()} (Python 3.")
 
 
 def test_a_wrong_argument_of_a_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_the_users_errors_are_one_line_and_a_code(
     def fail(*_: object, **__: object) -> int:
         raise error
 
-    monkeypatch.setattr(version, "main", fail)
+    monkeypatch.setattr(main, "main", fail)
     assert run(capsys, "version") == (code, "", f"hami version: {error}\n")
 
 
@@ -102,7 +102,7 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object, **__: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(version, "main", fail)
+    monkeypatch.setattr(main, "main", fail)
     with pytest.raises(ZeroDivisionError):
         main.main(["version"])
 
@@ -113,7 +113,7 @@ def test_an_interrupt_is_not_a_traceback(
     def interrupt(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(version, "main", interrupt)
+    monkeypatch.setattr(main, "main", interrupt)
     assert run(capsys, "version") == (130, "", "")
 
 
@@ -143,7 +143,7 @@ def test_python_m_hami_is_hami() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hami", "version"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version.line()}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{main.line()}\n", "")
     unknown = subprocess.run(
         [sys.executable, "-m", "hami", "nothing"], capture_output=True, text=True, check=False
     )

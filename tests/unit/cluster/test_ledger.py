@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hami.cluster import ledger, operations
-from hami.cluster.ledger import Hold
+from hami.cluster import state
+from hami.cluster.pod_info import Hold
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
-from hami.wire.pod_devices import Grant
+from hami.wire import shares
+from hami.wire.shares import Grant
 from tests import builders
 from tests.builders import card, cluster, container, granted, node, pod, use
 
@@ -97,7 +98,7 @@ class TestReservations:
         decision = decide.decide(kept, demand)
         assert decision.winner is not None
         row = decide.reservation(demand, decision.winner, deadline=100.0)
-        kept.apply(operations.PutRow(row))
+        kept.apply(state.PutRow(row))
         return kept, demand
 
     def test_a_reservation_is_seen_by_the_next_decision_at_once(self) -> None:
@@ -161,7 +162,7 @@ def test_slots_find_their_containers(
     counts: list[int],
     want: tuple[tuple[Grant, ...], ...],
 ) -> None:
-    assert ledger.align(written, counts) == want
+    assert shares.align(written, counts) == want
 
 
 def test_a_grant_of_hami_with_a_missing_slot_is_not_given_back_when_init_ends() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hami.installation import grant_secret
-from hami.installation.errors import InstallationError
+from hami.installation import secrets
+from hami.installation.job import InstallationError
 from hami.serving import grant_keys
-from hami.wire import grant
+from hami.wire import signature
 from tests.scripted_api.server import Lost
 from tests.unit.installation.rig import NAMESPACE, Rig
 
@@ -20,14 +20,14 @@ OLD, OLDER = b"o" * 32, b"p" * 32
 
 
 async def ensure(rig: Rig) -> None:
-    await grant_secret.ensure(rig.job, namespace=NAMESPACE, name=NAME)
+    await secrets.ensure_grant_key(rig.job, namespace=NAMESPACE, name=NAME)
 
 
 async def rotate(rig: Rig) -> None:
-    await grant_secret.rotate(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
+    await secrets.rotate(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
 
 
-def mounted(folder: Path, entries: dict[str, bytes]) -> grant.GrantKeys:
+def mounted(folder: Path, entries: dict[str, bytes]) -> signature.GrantKeys:
     """Read the Secret as a process does that has it mounted."""
     for name, content in entries.items():
         (folder / name).write_bytes(content)
@@ -41,7 +41,9 @@ async def test_a_key_is_made_that_the_scheduler_takes(rig: Rig, tmp_path: Path) 
     assert made["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami"}
     keys = mounted(tmp_path, rig.entries(NAME))
     assert (len(keys.current), keys.previous) == (32, None)
-    assert rig.said == [f"Secret kube-system/{NAME}: made, key {grant.key_id(keys.current)} signs"]
+    assert rig.said == [
+        f"Secret kube-system/{NAME}: made, key {signature.key_id(keys.current)} signs"
+    ]
 
 
 async def test_every_installation_has_another_key(rig: Rig) -> None:
@@ -63,7 +65,7 @@ async def test_one_that_is_there_is_never_changed(
     before = rig.secret(NAME)
     await ensure(rig)
     assert rig.secret(NAME) == before
-    assert rig.said == [f"Secret kube-system/{NAME}: kept, key {grant.key_id(OLD)} signs"]
+    assert rig.said == [f"Secret kube-system/{NAME}: kept, key {signature.key_id(OLD)} signs"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ async def test_of_two_jobs_one_makes_it_and_the_other_is_content(rig: Rig) -> No
         while gate.hits < 2:
             await asyncio.sleep(0)
         held.set()
-    key = grant.key_id(rig.entries(NAME)["current"])
+    key = signature.key_id(rig.entries(NAME)["current"])
     made, kept = [line for line in rig.said if line.endswith(f"key {key} signs")]
     assert ": made, " in made
     assert ": kept, " in kept
@@ -114,9 +116,11 @@ async def test_a_new_key_is_known_everywhere_before_it_signs(rig: Rig, tmp_path:
     assert rig.slept == [180]
     asked = {"uid": "u", "node": "n", "devices": "d"}
     late_agent = mounted(tmp_path, between)
-    assert grant.verify(late_agent, grant.sign(grant.GrantKeys(after["current"]), **asked), **asked)
-    assert grant.verify(
-        mounted(tmp_path, after), grant.sign(grant.GrantKeys(OLD), **asked), **asked
+    assert signature.verify(
+        late_agent, signature.sign(signature.GrantKeys(after["current"]), **asked), **asked
+    )
+    assert signature.verify(
+        mounted(tmp_path, after), signature.sign(signature.GrantKeys(OLD), **asked), **asked
     )
 
 
@@ -154,7 +158,7 @@ async def test_without_a_secret_of_ours_nothing_is_exchanged(rig: Rig) -> None:
 
 
 def test_the_entries_are_those_that_the_scheduler_reads() -> None:
-    assert (grant_secret.CURRENT, grant_secret.PREVIOUS) == (
+    assert (secrets.CURRENT, secrets.PREVIOUS) == (
         grant_keys.CURRENT,
         grant_keys.PREVIOUS,
     )

@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from hami.kube import listing
+from hami.kube import listwatch
 from hami.kube.client import Client
 from hami.wire import objects
 from tests.scripted_api.server import Kind, ScriptedApi, Storm
@@ -82,8 +82,8 @@ async def test_after_every_storm_the_sink_equals_the_servers_state(
     watch_lists: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hami.kube.reflector._CATCH_UP", 0.05)
-    monkeypatch.setattr(listing, "PAGE", 7)
+    monkeypatch.setattr("hami.kube.informer._CATCH_UP", 0.05)
+    monkeypatch.setattr(listwatch, "PAGE", 7)
     rng = random.Random(seed)
     async with (
         ScriptedApi(bookmark_interval=0.02) as api,

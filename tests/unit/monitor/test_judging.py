@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.monitor import judging
+from hami.monitor import findings
 from hami.monitor.containers import Container, Key, Share
-from hami.monitor.judging import OnCard, Verdict
-from hami.monitor.owners import NOBODY, Owner
+from hami.monitor.findings import OnCard, Verdict
+from hami.monitor.processes import NOBODY, Owner
 from tests.unit.monitor.nodes import CARD, GIB, OTHER
 
 
@@ -49,7 +49,7 @@ def judged(*found: OnCard, living: dict[Key, set[int]] | None = None) -> Verdict
         if process.owner.container is not None
         for share in process.owner.container.shares
     }
-    return judging.judge(found, living=living or {}, given=given_out)
+    return findings.judge(found, living=living or {}, given=given_out)
 
 
 def test_processes_of_a_container_are_added_up() -> None:
@@ -150,7 +150,7 @@ def test_every_excess_is_found_and_no_other(
         for name, pid, memory, uuid in found
     ]
     living = {containers[name].key: slots.get(name, set()) for name in "ab"}
-    verdict = judging.judge(processes, living=living, given={CARD})
+    verdict = findings.judge(processes, living=living, given={CARD})
     sums = {
         name: sum(memory for who, _, memory, uuid in found if who == name and uuid == CARD)
         for name in "ab"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hami.monitor import node_metrics
+from hami.monitor import metrics
+from hami.monitor.audit import Latest
+from hami.monitor.collect import Row, rows
 from hami.monitor.containers import Container, Key, Share
-from hami.monitor.judging import OnCard, Verdict
-from hami.monitor.node_metrics import Picture
-from hami.monitor.owners import NOBODY, Owner
+from hami.monitor.driver import CardNow, Part
+from hami.monitor.findings import OnCard, Verdict
+from hami.monitor.metrics import Picture
 from hami.monitor.pods import Seen
-from hami.monitor.rounds import Latest
-from hami.monitor.rows import Row, rows
-from hami.monitor.sampling import CardNow, Part
-from hami.monitor.use import CardUse, Use
-from hami.node.cards import Card
+from hami.monitor.processes import NOBODY, Owner
+from hami.monitor.usage import CardUse, Use
+from hami.node.nvml_cards import Card
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER, Series
 
@@ -77,7 +77,7 @@ def text(
     pods: list[Seen] | None = None,
 ) -> str:
     picture = Picture(node="n1", rows=made, latest=known, pods=pods or [])
-    return b"".join(node_metrics.families(picture, legacy=legacy)).decode()
+    return b"".join(metrics.families(picture, legacy=legacy)).decode()
 
 
 def one(told: Use | None, known: Latest | None, *, limited: bool = True) -> list[Row]:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from hami.monitor.audit import Rounds
+from hami.monitor.driver import CardNow, Part, Sample
+from hami.monitor.events import Teller
 from hami.monitor.pods import Pods
-from hami.monitor.proc import Processes
-from hami.monitor.readings import Readings
-from hami.monitor.rounds import Rounds
-from hami.monitor.sampling import CardNow, Part, Sample
+from hami.monitor.processes import Processes
 from hami.monitor.scrape import Scrape
-from hami.monitor.telling import Teller
+from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
 from hami.node.nvml import GpuProcess
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, Series
 

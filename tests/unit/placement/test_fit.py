@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 from tests.builders import ask, card, cards, cluster, container, granted, node, pod, winner
 
 H200, H20, A100 = "NVIDIA H200", "NVIDIA H20", "NVIDIA A100-SXM4-40GB"

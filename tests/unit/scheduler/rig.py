@@ -18,14 +18,14 @@ from typing import Any
 
 from hami.admission.rules import Rules
 from hami.kube.client import Client
-from hami.scheduler import process
-from hami.scheduler.assembly import Scheduler
+from hami.scheduler import main
+from hami.scheduler.main import Scheduler
 from hami.scheduler.settings import Settings
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
-from hami.wire import codec, late_binding, node_register
+from hami.wire import codec, node_marks, node_register
 from tests import builders
 from tests.builders import GPU, NVIDIA
 from tests.scripted_api.server import ScriptedApi
@@ -39,7 +39,7 @@ def node(name: str, *, cards: int = 1, late: bool = True, **annotations: str) ->
     register = node_register.encode_json(builders.cards(name, cards))
     keys = {NVIDIA.annotations.register: register, **annotations}
     if late:
-        keys[NVIDIA.annotations.binding] = late_binding.mark(register)
+        keys[NVIDIA.annotations.binding] = node_marks.mark(register)
     return {
         "kind": "Node",
         "metadata": {"name": name, "annotations": keys},
@@ -143,7 +143,7 @@ async def running(
         scheduler = Scheduler(
             chosen,
             client,
-            rules=rules or process.admission_rules(chosen, BUILT_IN),
+            rules=rules or main.admission_rules(chosen, BUILT_IN),
             keys=KeyFolder(str(keys)) if keys else None,
             tracer=tracer or Tracer.disabled(),
             hostname=hostname,

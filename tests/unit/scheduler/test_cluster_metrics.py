@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.metrics_core import Metric
 
-from hami.cluster import operations
-from hami.cluster.ledger import Hold, LedgerRow
+from hami.cluster import state
+from hami.cluster.pod_info import Hold, LedgerRow
 from hami.cluster.state import Cluster
 from hami.scheduler import cluster_metrics
-from hami.wire import mig_allocations, node_register
+from hami.wire import mig, node_register
 from hami.wire.objects import ContainerKind
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 from tests import builders as b
 
 MIB = 2**20
@@ -185,7 +185,7 @@ async def test_a_reservation_counts_as_allocated() -> None:
         hold=Hold.RESERVED,
         deadline=math.inf,
     )
-    cluster.apply(operations.PutRow(row))
+    cluster.apply(state.PutRow(row))
     found = await read(cluster)
     (used,) = found["hami_gpu_memory_allocated_bytes"].samples
     (share,) = found["hami_vgpu_memory_allocated_bytes"].samples
@@ -213,8 +213,8 @@ async def test_compute_units_of_amd_are_told_in_percent_rounded_up_but_raw_by_ol
     assert values["vGPUCoreAllocated"] == [100]
 
 
-def mig_slice(card: str, instance: int | None) -> mig_allocations.Allocation:
-    return mig_allocations.Allocation(
+def mig_slice(card: str, instance: int | None) -> mig.Allocation:
+    return mig.Allocation(
         container_index=0,
         device_index=0,
         gpu_uuid=card,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hami.kube import reflector
-from hami.scheduler import roles
+from hami.kube import informer
+from hami.scheduler import readiness
 from hami.scheduler.leadership import Leadership, Permit
 from hami.wire import annotation_keys
 from tests.scripted_api.server import Fault, Recorded, ScriptedApi
@@ -86,8 +86,8 @@ class Election:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roles, "CATCH_UP_S", 0.05)
-    monkeypatch.setattr(reflector, "_CATCH_UP", 0.05)
+    monkeypatch.setattr(readiness, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(informer, "_CATCH_UP", 0.05)
 
 
 async def readyz(replica: rig.Replica, query: str = "") -> tuple[int, str]:
@@ -301,7 +301,7 @@ def _asks_version(request: Recorded) -> bool:
 
 
 def scheduler_pod(name: str) -> rig.Object:
-    labels = {annotation_keys.COMPONENT_LABEL: roles.COMPONENT}
+    labels = {annotation_keys.COMPONENT_LABEL: readiness.COMPONENT}
     return {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "kube-system", "labels": labels},
@@ -393,7 +393,7 @@ async def test_a_late_demotion_does_not_stick_to_the_leader(times: Times) -> Non
             slow = api.fault(
                 method="PATCH",
                 path="/pods/sched-1",
-                when=lambda r: roles.FOLLOWER.encode() in r.body,
+                when=lambda r: readiness.FOLLOWER.encode() in r.body,
                 gate=gate,
             )
             await election.elect("sched-2")

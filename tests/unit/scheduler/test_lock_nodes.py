@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hami.scheduler import node_locks
+from hami.scheduler import node_lock
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -137,7 +137,7 @@ async def test_a_lock_without_a_living_owner_is_removed(value: str) -> None:
 async def test_an_old_lock_whose_owner_still_waits_is_not_stolen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_locks, "LOOK_S", 0.02)
+    monkeypatch.setattr(node_lock, "LOOK_S", 0.02)
     async with ScriptedApi() as api:
         value = time.strftime("%Y-%m-%dT%H:%M:%SZ,default,owner", time.gmtime())
         api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))

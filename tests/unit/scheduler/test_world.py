@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cluster.ledger import Hold
+from hami.cluster.pod_info import Hold
 from hami.placement import decide, request
-from hami.scheduler.bookings import Bookings, Stage
-from hami.scheduler.world import World
-from hami.wire import late_binding, node_register, objects
+from hami.scheduler.assumed_pods import Bookings, Stage
+from hami.scheduler.informers import World
+from hami.wire import node_marks, node_register, objects
 from tests import builders
 from tests.builders import NVIDIA
 
@@ -90,8 +90,8 @@ def test_an_older_sight_of_a_node_does_not_undo_a_newer_one(world: World) -> Non
 def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(world: World) -> None:
     register = node_register.encode_json(builders.cards("a", 2))
     key = NVIDIA.annotations.binding
-    world.nodes.put(node("a", 1, "", **{key: late_binding.mark(register)}))
-    world.nodes.put(node("b", 1, "", **{key: late_binding.mark("another list")}))
+    world.nodes.put(node("a", 1, "", **{key: node_marks.mark(register)}))
+    world.nodes.put(node("b", 1, "", **{key: node_marks.mark("another list")}))
     world.nodes.put(node("c"))
     late = {record.name: record.late for record in world.nodes.records()}
     assert late == {"a": {NVIDIA.word}, "b": frozenset(), "c": frozenset()}

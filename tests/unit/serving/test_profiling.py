@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from hami.serving import profiling
+from hami.serving import endpoints
 from hami.serving.http_server import Server
 from tests.unit.serving import servers
 
@@ -20,7 +20,7 @@ async def get(server: Server, path: str) -> tuple[int, str]:
 
 
 async def test_strangers_see_nothing() -> None:
-    async with servers.serving(*profiling.routes(), is_local=lambda _: False) as server:
+    async with servers.serving(*endpoints.debug_routes(), is_local=lambda _: False) as server:
         for path in ("/debug/tasks", "/debug/profile", "/debug/memory"):
             assert (await get(server, path))[0] == 403
 
@@ -30,7 +30,7 @@ async def test_tasks_are_named_with_where_they_wait() -> None:
         await asyncio.Event().wait()
 
     task = asyncio.create_task(wait_for_godot(), name="waiting for pods")
-    async with servers.serving(*profiling.routes()) as server:
+    async with servers.serving(*endpoints.debug_routes()) as server:
         status, text = await get(server, "/debug/tasks")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -43,7 +43,7 @@ async def test_a_profile_shows_what_the_loop_was_at() -> None:
     """The thread of the loop is watched while it really works; how often is not asserted."""
     ended = threading.Event()
     sampling = asyncio.create_task(
-        asyncio.to_thread(profiling._sample, threading.get_ident(), seconds=60, ended=ended)
+        asyncio.to_thread(endpoints._sample, threading.get_ident(), seconds=60, ended=ended)
     )
     await asyncio.sleep(0)
     work_hard(until=0.2)
@@ -60,14 +60,14 @@ def work_hard(until: float) -> None:
 
 @pytest.mark.parametrize("seconds", ["0", "61", "-1", "1.5", "x", "", "9" * 5000])
 async def test_a_profile_takes_1_to_60_seconds(seconds: str) -> None:
-    async with servers.serving(*profiling.routes()) as server:
+    async with servers.serving(*endpoints.debug_routes()) as server:
         status, text = await get(server, f"/debug/profile?seconds={seconds}")
     assert status == 400
     assert "from 1 to 60" in text
 
 
 async def test_one_profile_at_a_time_and_a_caller_that_goes_away_ends_it() -> None:
-    async with servers.serving(*profiling.routes()) as server:
+    async with servers.serving(*endpoints.debug_routes()) as server:
         async with servers.connected(server.port) as one, servers.connected(server.port) as other:
             answers = [asyncio.create_task(connection.answer()) for connection in (one, other)]
             for connection in (one, other):
@@ -82,7 +82,7 @@ async def test_one_profile_at_a_time_and_a_caller_that_goes_away_ends_it() -> No
 
 
 async def test_memory_says_what_is_resident_and_what_is_traced() -> None:
-    async with servers.serving(*profiling.routes()) as server:
+    async with servers.serving(*endpoints.debug_routes()) as server:
         status, text = await get(server, "/debug/memory")
         assert status == 200
         resident = int(text.splitlines()[0].removeprefix("resident bytes: "))

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import msgspec
 
 from hami.vendors import table
-from hami.vendors.row import Vendor
-from hami.wire import errors, late_binding, node_register, objects
+from hami.vendors.table import Vendor
+from hami.wire import errors, node_marks, node_register, objects
 from hami_sandbox.demo.pods import SeenPod
 
 #: More nodes than a fleet has.
@@ -91,7 +91,7 @@ def binding(node: objects.Node) -> str:
     registered = node.annotation(keys.register)
     if not registered:
         return "no cards registered"
-    if late_binding.is_late(node.annotation(keys.binding), registered):
+    if node_marks.is_late(node.annotation(keys.binding), registered):
         return "late"
     reason = node.annotation(keys.lock_reason)
     return f"lock ({reason})" if reason else "lock"

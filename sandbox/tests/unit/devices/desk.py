@@ -11,7 +11,7 @@ from typing import Any
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import Entry
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.kubelet.kubelet_link import KubeletLink
+from hami.agent.kubelet.registration import KubeletLink
 from hami.node.layout import NodeLayout
 from hami_sandbox.kubelet.devices.manager import DeviceManager
 from tests.unit.agent.kubelet_rig import RESOURCE, Plugin

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from hami.agent.kubelet.kubelet_link import KubeletLink
+from hami.agent.kubelet.registration import KubeletLink
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
 from hami_sandbox.kubelet.crash_backoff import Waits

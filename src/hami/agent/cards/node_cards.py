@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from hami.agent.cards import health_watch, inventory, scores, xids
+from hami.agent.cards import health, inventory, xids
 from hami.agent.cards.health import Health
 from hami.agent.cards.inventory import Inventory
 from hami.agent.cards.node_config import NodeConfig
 from hami.agent.settings import Settings
-from hami.node.cards import Card, Problem
 from hami.node.nvml import Nvml, NvmlError
-from hami.wire import pair_scores
+from hami.node.nvml_cards import Card, Problem
+from hami.wire import node_register
 from hami.wire.node_register import Device
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class NodeCards:
     async def _follow(self, nvml: Nvml) -> None:
         await self._list(nvml)
         async with asyncio.TaskGroup() as group:
-            group.create_task(health_watch.watch(self.health, nvml, lambda: list(self._known)))
+            group.create_task(health.watch(self.health, nvml, lambda: list(self._known)))
             group.create_task(self._keep_listing(nvml))
 
     async def _keep_listing(self, nvml: Nvml) -> None:
@@ -125,8 +125,8 @@ class NodeCards:
         links, of_links = await asyncio.to_thread(nvml.links, cards)
         self._known.update((card.uuid, card) for card in cards)
         self._problems = (*problems, *of_links)
-        pairs, notes = scores.pair_scores(links)
-        self._scores = pair_scores.encode(pairs) if len(pairs) > 1 else ""
+        pairs, notes = inventory.pair_scores(links)
+        self._scores = node_register.encode(pairs) if len(pairs) > 1 else ""
         for note in notes:
             self._say("AsymmetricGPUP2PLink", note)
         returned = bool(self.missing)

@@ -20,18 +20,18 @@ from typing import Literal
 
 import msgspec
 
-from hami.agent.containers import cdi_spec, library, policy
+from hami.agent.containers import cdi_spec, library, limits
 from hami.agent.containers.cdi_spec import EditMount, Edits
 from hami.agent.containers.library import Library
+from hami.agent.containers.limits import LimitSettings
 from hami.agent.containers.nvidia_cdi import DriverEdits, NvidiaCdiError, NvidiaSpecs
-from hami.agent.containers.policy import LimitSettings
 from hami.agent.containers.state_files import StateFiles
 from hami.agent.errors import AgentError
 from hami.node import files, layout
 from hami.node.layout import NodeLayout
 from hami.wire import errors
 from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Grant
 
 __all__ = [
     "ContainerShare",
@@ -115,7 +115,7 @@ class Preparer:
             )
         if not share.grants:
             raise PrepareError(what, "was granted no card", "delete the pod to have it placed anew")
-        cards = policy.by_card(share.grants)
+        cards = limits.by_card(share.grants)
         try:
             limited = self._is_limited(share, cards)
             edits = self._edits(share.token, cards, limited=limited, cdi=cdi)
@@ -174,7 +174,7 @@ class Preparer:
             if not self._layout.token_folder(token).is_dir():
                 return False
             if (told := _read(self._layout.policy(token))) is not None:
-                if not policy.is_valid(told):
+                if not limits.is_valid(told):
                     return False
                 self._states.ensure(token)
             return not cdi or self._layout.spec(token).exists()
@@ -184,7 +184,7 @@ class Preparer:
     def is_limited(self, grants: Sequence[Grant]) -> bool:
         """Tell whether a container with these grants runs under the limiter."""
         try:
-            return not self._are_whole(policy.by_card(grants))
+            return not self._are_whole(limits.by_card(grants))
         except PrepareError:
             return True  # nobody knows how large the card is
 
@@ -225,7 +225,7 @@ class Preparer:
         # own edits name them, all of them have to be named.
         env[_VISIBLE] = uuids if driver is None or _VISIBLE in driver.card_env else _VOID
         if limited:
-            env |= policy.env(cards, self._config)
+            env |= limits.env(cards, self._config)
         return Edits(
             env=env,
             mounts=self._mounts(token) if limited else (),
@@ -268,7 +268,7 @@ class Preparer:
 
     def _write_policy(self, share: ContainerShare, cards: Sequence[Grant]) -> None:
         path = self._layout.policy(share.token)
-        wanted = policy.policy(
+        wanted = limits.policy(
             cards,
             self._config,
             generation=share.generation,
@@ -280,10 +280,10 @@ class Preparer:
         )
         old = _read(path)
         try:
-            if (content := policy.renewed(old, wanted)) is not None:
+            if (content := limits.renewed(old, wanted)) is not None:
                 files.write_atomic(path, content)
         except (OSError, errors.WireError):
-            if not policy.is_valid(old):  # no spec without its policy
+            if not limits.is_valid(old):  # no spec without its policy
                 self._layout.spec(share.token).unlink(missing_ok=True)
             raise
 
