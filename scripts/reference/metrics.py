@@ -22,9 +22,9 @@ is the memory that a container uses. Metrics of cards and containers also have `
 
 _KINDS = ("counter", "gauge", "histogram")
 _ZONE = "zone"
-#: Processes: title, and the folders whose calls belong to it; those that do not exist are left out.
+#: Processes: title, and the folders whose calls belong to it.
 PROCESSES = (
-    ("Scheduler: the process", ("extender", "scheduler")),
+    ("Scheduler: the process", ("scheduler",)),
     ("Admission: in the scheduler and in `hami webhook`", ("admission",)),
     ("Agent", ("agent",)),
     ("Monitor: the process", ("monitor",)),
@@ -54,7 +54,8 @@ def render(root: Path) -> str:
     """Return the page."""
     parts = list(_section("Every process", rendered(_registry_text())))
     for title, folders in PROCESSES:
-        parts += _section(title, counted([root / "src/hami" / folder for folder in folders]))
+        found = counted([root / "src/hami" / folder for folder in folders])
+        parts += _section(title, sorted(found, key=lambda family: family.name))
     for title, text, old in (
         ("Scheduler: the cluster", samples.cluster_text, "--legacy-metrics"),
         ("Monitor: the node", samples.node_text, "--legacy-metrics"),
