@@ -144,7 +144,7 @@ def _node(name: str, register: str, version: int) -> dict[str, Any]:
             },
             "annotations": {
                 _ANNOTATIONS.register: register,
-                _ANNOTATIONS.binding: node_marks.mark(register),
+                _ANNOTATIONS.binding: node_marks.late_binding_mark(register),
                 _ANNOTATIONS.handshake: _HANDSHAKE,
                 "node.alpha.kubernetes.io/ttl": "0",
             },

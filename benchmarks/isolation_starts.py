@@ -130,7 +130,7 @@ def _with_context(side: Side) -> Iterator[int]:
 @contextlib.contextmanager
 def _probes(side: Side, count: int) -> Iterator[list[Probe]]:
     """Give processes that are up, without CUDA yet."""
-    path = str(library.library("probe"))
+    path = str(library.find_built("probe"))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         probes = []

@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hami.monitor.audit import Latest, Rounds
+from hami.monitor.audit import Audit, Latest
 from hami.monitor.driver import CardNow, Part, Sampler
-from hami.monitor.events import Teller
+from hami.monitor.events import AuditEvents
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.scrape import Scrape
@@ -86,12 +86,12 @@ def scrape_of(node: NodeLayout, cards: list[str]) -> Scrape:
     pods = Pods()
     unreadable, _ = nodes.unreadable()
     readings = Readings(node, pods, unreadable)
-    rounds = Rounds(
+    rounds = Audit(
         sampler=Sampler(),
         processes=Processes(Path("/proc")),
         readings=readings,
         pods=pods,
-        teller=Teller(None, NODE),  # type: ignore[arg-type]  # no round is run
+        teller=AuditEvents(None, NODE),  # type: ignore[arg-type]  # no round is run
     )
     rounds.latest = sampled(cards)
     return Scrape(node=NODE, readings=readings, rounds=rounds, pods=pods, legacy=False)

@@ -12,8 +12,8 @@ from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.vendors import table
 from hami.wire import annotation_keys, codec, node_register, objects, shares
-from hami.wire.node_register import Device
-from hami.wire.shares import Grant
+from hami.wire.node_register import RegisteredCard
+from hami.wire.shares import Share
 
 VENDORS = table.built_in()
 (NVIDIA,) = VENDORS
@@ -26,7 +26,7 @@ GPU, MEMORY, PERCENT, CORES = (
 )
 
 
-def card(name: str, **changes: Any) -> Device:
+def card(name: str, **changes: Any) -> RegisteredCard:
     """Make a healthy 8000 MiB card that ten containers may share."""
     values: dict[str, Any] = {
         "count": 10,
@@ -37,16 +37,16 @@ def card(name: str, **changes: Any) -> Device:
         "health": True,
         **changes,
     }
-    return Device(id=name, **values)
+    return RegisteredCard(id=name, **values)
 
 
-def cards(prefix: str, number: int, **changes: Any) -> list[Device]:
+def cards(prefix: str, number: int, **changes: Any) -> list[RegisteredCard]:
     return [card(f"{prefix}-{index}", index=index, **changes) for index in range(number)]
 
 
 def node(
     name: str,
-    devices: Sequence[Device] | str,
+    devices: Sequence[RegisteredCard] | str,
     *,
     allocatable: objects.Amount | None = 100,
     **annotations: str,
@@ -110,7 +110,7 @@ def granted(
     **more: Any,
 ) -> objects.Pod:
     """Make a bound pod: a slot of (card, memory, cores) per container, init ones first."""
-    grants = [[Grant(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
+    grants = [[Share(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
     init = more.pop("init", ())
     containers = more.pop("containers", None)
     if containers is None:

@@ -78,5 +78,5 @@ def node_text(*, legacy: bool) -> str:
         cards=(CardNow(card=card, memory_used=1, utilization=(1, 1)),),
         parts=(Part(uuid=_CARD, index=0),),
     )
-    picture = metrics.Picture(node="node", rows=[row], latest=latest, pods=[pod])
-    return b"".join(metrics.families(picture, legacy=legacy)).decode()
+    snapshot = metrics.NodeSnapshot(node="node", rows=[row], latest=latest, pods=[pod])
+    return b"".join(metrics.families(snapshot, legacy=legacy)).decode()

@@ -28,12 +28,12 @@ OF_THE_AGENT = {
 
 def known() -> set[str]:
     """Give the names under which our processes write samples."""
-    counted = scheduler.Instruments()
-    admission.Instruments(counted.registry)
-    shown = metrics.Picture(node="node-1", rows=(), latest=None)
+    counted = scheduler.Metrics()
+    admission.Metrics(counted.registry)
+    shown = metrics.NodeSnapshot(node="node-1", rows=(), latest=None)
     texts = (
         *counted.registry.render(),
-        *agent.Instruments().registry.render(),
+        *agent.Metrics().registry.render(),
         *metrics.families(shown, legacy=False),
     )
     names = set()

@@ -23,9 +23,9 @@ from hypothesis.strategies import SearchStrategy
 
 from hami.admission import edits
 from hami.admission import settings as admission_settings
-from hami.admission.mig_offer import Inventory
+from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import ANY, Facts, Rules, unlimited
-from hami.admission.serve import Instruments, Reviewer
+from hami.admission.serve import Metrics, Reviewer
 from hami.serving import metrics, tracing
 from hami.serving.http_server import Request
 from hami.vendors import device_config
@@ -103,11 +103,11 @@ class Case(msgspec.Struct):
 
 
 def _reviewer(rules: Rules) -> Reviewer:
-    inventory = Inventory(GPU)
+    inventory = MigOffer(GPU)
     inventory.set_node("a", OFFERED)
     return Reviewer(
         Facts(rules=rules, inventory=inventory, headroom=unlimited),
-        instruments=Instruments(metrics.Registry()),
+        instruments=Metrics(metrics.Registry()),
         tracer=tracing.Tracer.disabled(),
         why_not_ready=str,
     )

@@ -67,7 +67,9 @@ def test_a_lock_whose_pod_is_gone_stops_nobody(
 ) -> None:
     node.served.clear()
     left = node_marks.Lock(dt.datetime.now(dt.UTC), namespace, "never-was")
-    nodes.annotate(client, hami_node.NAME, {annotation_keys.NODE_LOCK: node_marks.encode(left)})
+    nodes.annotate(
+        client, hami_node.NAME, {annotation_keys.NODE_LOCK: node_marks.encode_lock(left)}
+    )
     pods.create(client, namespace, pod("next"))
     placing.await_one_bound(client, namespace, "next", BOUND_S)
     wait_for("its lock to go", lambda: node.served == ["next"], BOUND_S)

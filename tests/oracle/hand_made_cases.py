@@ -20,7 +20,7 @@ INIT, SIDECAR, APP = Kind.INIT, Kind.SIDECAR, Kind.APP
 Asked = tuple[Kind, Amounts]
 
 
-def card(name: str, index: int = 0, **changes: Any) -> node_register.Device:
+def card(name: str, index: int = 0, **changes: Any) -> node_register.RegisteredCard:
     values: dict[str, Any] = {
         "count": 10,
         "devmem": 8000,
@@ -29,13 +29,13 @@ def card(name: str, index: int = 0, **changes: Any) -> node_register.Device:
         "mode": "hami-core",
         "health": True,
     }
-    return node_register.Device(id=name, index=index, **(values | changes))
+    return node_register.RegisteredCard(id=name, index=index, **(values | changes))
 
 
 def node(
     name: str,
-    *cards: node_register.Device,
-    acme: Sequence[node_register.Device] = (),
+    *cards: node_register.RegisteredCard,
+    acme: Sequence[node_register.RegisteredCard] = (),
     ids: Mapping[str, objects.Amount | None] | None = None,
     cordon: str | None = None,
 ) -> objects.Node:

@@ -43,7 +43,7 @@ class Answer:
     winner: str | None = None
     score: float | None = None
     #: By vendor word, for the requested vendors: the winner's cards, one slot per container.
-    slots: dict[str, shares.Slots] = dataclasses.field(default_factory=dict)
+    slots: dict[str, shares.PodShares] = dataclasses.field(default_factory=dict)
     #: Every refused node among those asked about.
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     #: What this case exercised, for the counts of the agreement test.
@@ -52,7 +52,7 @@ class Answer:
 
 # Section 4, its frame: the containers one after the other, on a copy of what the node is.
 
-Slot = dict[str, tuple[shares.Grant, ...]]
+Slot = dict[str, tuple[shares.Share, ...]]
 """What one container is given, by vendor word."""
 
 
@@ -72,7 +72,7 @@ def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Slot] | No
             if not chosen:
                 return None, text
             slots[index][word] = tuple(
-                shares.Grant(card.device.id, word, memory_on(card, ask), ask.cores)
+                shares.Share(card.device.id, word, memory_on(card, ask), ask.cores)
                 for card in by_column(chosen)
             )
             if wish.kinds[index] is not Kind.INIT:

@@ -27,7 +27,7 @@ def peak(series: Iterable[tuple[Kind, int]]) -> int:
     return max(highest, running)
 
 
-def held_slots(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Grant, ...]]]:
+def held_slots(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Share, ...]]]:
     """Return what each container holds now: init containers that are all done hold nothing."""
     kinds = [kind for kind, _ in pod.containers()]
     slots = shares.decode(pod.annotation(vendor.allocated))
@@ -48,7 +48,7 @@ def held_ids(pod: objects.Pod, vendor: RefVendor) -> int:
 class Card:
     """A card of a node, and what is used of it in a state."""
 
-    device: node_register.Device
+    device: node_register.RegisteredCard
     column: int
     cordoned: bool
     slots: int = 0
@@ -73,7 +73,7 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     value = node.annotation(vendor.register)
     devices = list(node_register.decode_json(value)) if value else []
     devices.sort(key=lambda device: (device.index, device.id))
-    cordoned = list(text_values.tokens(node.annotation(vendor.cordon)))
+    cordoned = list(text_values.comma_list(node.annotation(vendor.cordon)))
     cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
     for pod in pods:
         if pod.annotation(vendor.allocated):
@@ -81,7 +81,7 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     return cards
 
 
-def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Grant, ...]]]) -> None:
+def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Share, ...]]]) -> None:
     """Add to each card the pod's peaks of slots, memory and cores on it."""
     for card in cards:
         slots: list[tuple[Kind, int]] = []

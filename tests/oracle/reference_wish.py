@@ -134,7 +134,7 @@ def read_node_policy(pod: objects.Pod, default: str) -> str:
 def read_gpu_policy(pod: objects.Pod, default: str) -> list[str]:
     words = tokens_of(pod, keys.GPU_POLICY)
     if not words:
-        words = list(text_values.tokens(default))
+        words = list(text_values.comma_list(default))
     for word in words:
         if word not in GPU_POLICIES:
             raise errors.WireError(keys.GPU_POLICY, word, "is no GPU policy")
@@ -168,7 +168,7 @@ def check_wanted_cards(pod: objects.Pod, vendor: RefVendor) -> None:
 
 def tokens_of(pod: objects.Pod, key: str) -> list[str]:
     """Read a comma list of the pod: its words, trimmed, without empty ones."""
-    return list(text_values.tokens(pod.annotation(key)))
+    return list(text_values.comma_list(pod.annotation(key)))
 
 
 def numa_bound(pod: objects.Pod, vendor: RefVendor) -> bool:

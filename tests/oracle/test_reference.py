@@ -45,7 +45,7 @@ def test_the_two_node_example_of_hami(
     incoming = pod(gpu(1, 1000, 20), node_policy=node_policy, gpu_policy=gpu_policy)
     answer = ask(incoming, *TWO_NODES, pods=TWO_PODS)
     assert (answer.winner, answer.score) == (want_node, want_score)
-    assert answer.slots == {"NVIDIA": ((shares.Grant(want_card, "NVIDIA", 1000, 20),),)}
+    assert answer.slots == {"NVIDIA": ((shares.Share(want_card, "NVIDIA", 1000, 20),),)}
     assert answer.failed == {}
 
 
@@ -66,7 +66,7 @@ def test_node_score_of_the_worked_example_grows_by_the_pod() -> None:
     wish = read_wish(pod(gpu()), [NVIDIA], "binpack", "spread")
     assert wish is not None
     assert node_score(state, wish, [{}]) == 3.0
-    grant = shares.Grant("device2", "NVIDIA", 8000, 0)
+    grant = shares.Share("device2", "NVIDIA", 8000, 0)
     assert node_score(state, wish, [{"NVIDIA": (grant,)}]) == 8.5
 
 

@@ -121,7 +121,7 @@ def test_reasons_are_counted_and_sorted_as_text() -> None:
     }.values(),
 )
 def test_card_checks(
-    device: node_register.Device, used: str, incoming: objects.Pod, want: str | None
+    device: node_register.RegisteredCard, used: str, incoming: objects.Pod, want: str | None
 ) -> None:
     pods = [placed("p", "n", f"{device.id},NVIDIA,{used}:;")] if used else []
     answer = ask(incoming, node("n", device, cordon=" cordoned,,"), pods=pods)
@@ -147,7 +147,7 @@ def test_a_vendor_rule_sees_columns_and_the_type_of_grants_is_the_word() -> None
     acme = [card("x", 3), card("y", 1), card("z", 2)]
     limits: Amounts = {ACME.count: 2, ACME.memory: 4}
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))
-    grants = [shares.Grant(name, "ACME", 1024, 0) for name in "yx"]
+    grants = [shares.Share(name, "ACME", 1024, 0) for name in "yx"]
     assert answer.slots == {"ACME": (tuple(grants),)}
     limits[ACME.count] = 3
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))

@@ -46,7 +46,7 @@ _FAULT = re.compile(
 def driver_folder() -> Path:
     """Return the folder with the stand-in driver's libraries for this machine."""
     package = Path(__file__).parent
-    return library.library(f"fakegpu/{LIBRARIES[0]}", package=package).parent
+    return library.find_built(f"fakegpu/{LIBRARIES[0]}", package=package).parent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

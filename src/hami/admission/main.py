@@ -14,9 +14,9 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn
 
 from hami.admission import settings as admission_settings
-from hami.admission.mig_offer import Inventory
+from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import Facts, Rules, unlimited
-from hami.admission.serve import Instruments, Reviewer
+from hami.admission.serve import Metrics, Reviewer
 from hami.admission.settings import Settings
 from hami.kube import access, paths, store
 from hami.kube.client import Client
@@ -73,11 +73,11 @@ class Webhook:
         )
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
         assert rules.fallback is not None
-        self.inventory = Inventory(rules.fallback.vendor.resources.count)
+        self.inventory = MigOffer(rules.fallback.vendor.resources.count)
         self.caches = self._caches(client, admission_settings.looked_for(rules.fallback))
         self._reviewer = Reviewer(
             Facts(rules=rules, inventory=self.inventory, headroom=unlimited),
-            instruments=Instruments(self.registry),
+            instruments=Metrics(self.registry),
             tracer=tracer,
             why_not_ready=self._caches_missing,
         )

@@ -25,7 +25,7 @@ import msgspec
 
 from hami.admission import edits
 from hami.admission.errors import Refusal, invalid
-from hami.admission.mig_offer import Inventory
+from hami.admission.mig_offer import MigOffer
 from hami.placement.request import WHOLE_CARD
 from hami.vendors import config_file
 from hami.vendors.config_file import ConfigError
@@ -64,7 +64,7 @@ class Chains(msgspec.Struct, frozen=True):
 
 
 def built_in() -> Chains:
-    chains = [[mig.parse(name) for name in names] for names in BUILT_IN.values()]
+    chains = [[mig.parse_profile(name) for name in names] for names in BUILT_IN.values()]
     return _joined(chains, source="built-in chains")
 
 
@@ -105,9 +105,9 @@ def _chain(given: object, source: str, place: str) -> list[Profile]:
 def _profile(given: object, source: str, place: str) -> Profile:
     try:
         if isinstance(given, str):
-            return mig.parse(given.strip())
+            return mig.parse_profile(given.strip())
         entry = config_file.Section(given, source=source, path=place)
-        base = mig.parse(entry.text("profile", ""))
+        base = mig.parse_profile(entry.text("profile", ""))
     except errors.WireError as error:
         raise ConfigError(
             source=source, place=place, value=given, rule=error.rule, remedy=error.remedy
@@ -204,7 +204,7 @@ class Step(msgspec.Struct, frozen=True):
         return f"{self.origin}->{self.to}"
 
 
-def move(pod: Pod, plan: Plan, inventory: Inventory) -> tuple[Pod, tuple[Step, ...]]:
+def move(pod: Pod, plan: Plan, inventory: MigOffer) -> tuple[Pod, tuple[Step, ...]]:
     """Return the pod with profiles that exist, and what was replaced; raises Refusal."""
     if plan.mode is Mode.OFF:
         return pod, ()
@@ -279,7 +279,7 @@ def _resource(candidate: Profile | None, plan: Plan) -> str:
 
 
 def _target(
-    profile: Profile, number: int, plan: Plan, inventory: Inventory, taken: Mapping[str, int]
+    profile: Profile, number: int, plan: Plan, inventory: MigOffer, taken: Mapping[str, int]
 ) -> Profile | None:
     """Return what to ask for in place of a profile: itself, one after it, or None, the GPU."""
     candidates: list[Profile | None] = [profile, *plan.chains.after(profile.name), None]

@@ -26,7 +26,7 @@ class _Held(msgspec.Struct, frozen=True):
     amounts: Mapping[str, int]
 
 
-class Inventory:
+class MigOffer:
     """Whole numbers of the resources in question, by node."""
 
     def __init__(self, gpu: str) -> None:
@@ -120,7 +120,7 @@ class Inventory:
 
 
 class _NodeSink:
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: MigOffer) -> None:
         self._inventory = inventory
         self._names: dict[str, str] = {}
 
@@ -139,7 +139,7 @@ class _NodeSink:
 
 
 class _PodSink:
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: MigOffer) -> None:
         self._inventory = inventory
         self._seen: dict[str, None] = {}
 

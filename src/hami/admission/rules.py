@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from hami.admission.mig_fallback import Plan
-from hami.admission.mig_offer import Inventory
+from hami.admission.mig_offer import MigOffer
 from hami.cluster.quota import Headroom
 from hami.placement.request import Defaults
 from hami.vendors.device_config import NvidiaSettings
@@ -40,7 +40,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     rules: Rules
     #: What nodes offer.
-    inventory: Inventory
+    inventory: MigOffer
     #: What a namespace may still take of a vendor's cards.
     headroom: Callable[[str, Vendor], Headroom]
 

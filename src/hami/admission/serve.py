@@ -17,7 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from hami.admission import decide
-from hami.admission.decide import Decision
+from hami.admission.decide import AdmissionResult
 from hami.admission.rules import Facts
 from hami.serving import metrics, tracing
 from hami.serving.http_server import MEBIBYTE, Request, Response, Route
@@ -25,7 +25,7 @@ from hami.wire import admission_review, errors
 from hami.wire.admission_review import Review
 
 
-class Instruments:
+class Metrics:
     def __init__(self, registry: metrics.Registry) -> None:
         self.fallbacks = registry.counter(
             "gpu_webhook_fallback",
@@ -43,7 +43,7 @@ class Instruments:
             ("kind",),
         )
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: AdmissionResult) -> None:
         """Count what a pod that will really be created got."""
         for step in decision.steps:
             self.fallbacks.labels(step.origin, step.to).inc()
@@ -63,7 +63,7 @@ class Reviewer:
         self,
         facts: Facts,
         *,
-        instruments: Instruments,
+        instruments: Metrics,
         tracer: tracing.Tracer,
         why_not_ready: Callable[[], str],
         patience: float = 5.0,
@@ -119,7 +119,7 @@ class Reviewer:
         if review.kind == "Pod" and review.operation != _CREATE:
             # Nothing that we change may be changed later.
             told = f"{review.operation or 'this'} is not CREATE: nothing to do"
-            return _counted(review, "unchanged"), _written(review, Decision(message=told))
+            return _counted(review, "unchanged"), _written(review, AdmissionResult(message=told))
         try:
             pod = decide.namespaced(review.pod(), review.namespace)
         except errors.WireError as error:
@@ -129,7 +129,7 @@ class Reviewer:
             remedy = "let the rules of the webhook configuration name pods, and CREATE, only"
             told = f"{error}; {remedy}"
             return _counted(review, "error"), _written(
-                review, Decision(allowed=False, code=HTTPStatus.BAD_REQUEST, message=told)
+                review, AdmissionResult(allowed=False, code=HTTPStatus.BAD_REQUEST, message=told)
             )
         name = f"{pod.namespace}/{_name(review, pod.name)}"
         with self._tracer.span(
@@ -147,7 +147,7 @@ class Reviewer:
         return _counted(review, result), _written(review, decision)
 
 
-def _word(decision: Decision) -> str:
+def _word(decision: AdmissionResult) -> str:
     if not decision.allowed:
         return "refused"
     return "changed" if decision.patch else "unchanged"
@@ -157,7 +157,7 @@ def _counted(review: Review, result: str) -> str:
     return "" if review.dry_run else result
 
 
-def _tell(review: Review, name: str, decision: Decision, result: str) -> None:
+def _tell(review: Review, name: str, decision: AdmissionResult, result: str) -> None:
     extra: dict[str, object] = {"pod": name, "user": review.username}
     if review.dry_run:
         extra["dry_run"] = True
@@ -175,7 +175,7 @@ def _name(review: Review, name: str) -> str:
     return name or f"(to be named, review {review.uid})"
 
 
-def _written(review: Review, decision: Decision) -> Response:
+def _written(review: Review, decision: AdmissionResult) -> Response:
     return Response(
         body=admission_review.answer(
             review,

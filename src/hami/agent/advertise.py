@@ -16,18 +16,18 @@ from hami.vendors.table import AnnotationKeys
 from hami.wire import errors, node_marks, objects, quantity, text_values
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
     #: None: the annotation must not be there.
     annotations: Mapping[str, str | None]
     #: Of the node's status; empty: none of ours.
     shares: Mapping[str, int]
 
-    def without(self, key: str) -> Wishes:
+    def without(self, key: str) -> Advertisement:
         """Return the same, but for one annotation that must not be there."""
         return msgspec.structs.replace(self, annotations={**self.annotations, key: None})
 
 
-def wishes(
+def advertisement(
     keys: AnnotationKeys,
     *,
     register: str | None,
@@ -35,14 +35,16 @@ def wishes(
     late: bool,
     lock_reason: str,
     shares: Mapping[str, int] | None,
-) -> Wishes:
+) -> Advertisement:
     """Return what the node should say; without cards to register it says nothing of cards."""
-    return Wishes(
+    return Advertisement(
         annotations={
             keys.register: register,
             keys.pair_scores: scores if register is not None else None,
             # Marked with the very value that it is written with: one patch carries both.
-            keys.binding: node_marks.mark(register) if register is not None and late else None,
+            keys.binding: node_marks.late_binding_mark(register)
+            if register is not None and late
+            else None,
             keys.lock_reason: (lock_reason or None) if register is not None and not late else None,
         },
         shares=dict(shares or {}),
@@ -50,7 +52,7 @@ def wishes(
 
 
 def annotation_changes(
-    node: objects.Node, wanted: Wishes, keys: AnnotationKeys
+    node: objects.Node, wanted: Advertisement, keys: AnnotationKeys
 ) -> dict[str, str | None]:
     """Return the annotations that differ, as a merge patch has them: null removes."""
     kept = sorted({*wanted.shares, *_stale(node, wanted, keys)})
@@ -59,7 +61,7 @@ def annotation_changes(
 
 
 def share_changes(
-    node: objects.Node, wanted: Wishes, keys: AnnotationKeys
+    node: objects.Node, wanted: Advertisement, keys: AnnotationKeys
 ) -> dict[str, dict[str, str | None]]:
     """Return what differs in the node's status, as a merge patch has it."""
     removed: dict[str, str | None] = dict.fromkeys(_stale(node, wanted, keys))
@@ -81,11 +83,11 @@ def _differing(
     }
 
 
-def _stale(node: objects.Node, wanted: Wishes, keys: AnnotationKeys) -> list[str]:
+def _stale(node: objects.Node, wanted: Advertisement, keys: AnnotationKeys) -> list[str]:
     """Return the resources that we put there once, and that must go."""
     return [
         name
-        for name in text_values.tokens(node.annotation(keys.shares))
+        for name in text_values.comma_list(node.annotation(keys.shares))
         if name not in wanted.shares and (name in node.capacity or name in node.allocatable)
         if _is_extended(name)
     ]
@@ -94,7 +96,7 @@ def _stale(node: objects.Node, wanted: Wishes, keys: AnnotationKeys) -> list[str
 def _is_extended(name: str) -> bool:
     """Whatever the annotation says, cpu and memory are never ours."""
     try:
-        quantity.check(name, what="resource")
+        quantity.check_resource_name(name, what="resource")
     except errors.WireError:
         return False
     return True

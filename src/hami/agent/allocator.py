@@ -20,8 +20,8 @@ from hami.agent import ledger
 from hami.agent.containers.prepare import ContainerShare, Edits, PrepareError, Preparer
 from hami.agent.errors import RefusalError
 from hami.agent.ledger import Ledger, LedgerError
-from hami.node.ledger_record import Record, TokenRecord
-from hami.wire.node_register import Device
+from hami.node.ledger_record import AllocationRecord, LedgerRecord
+from hami.wire.node_register import RegisteredCard
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +31,15 @@ _LOOK_EVERY = 0.25
 #: Seconds that a container's start waits for the driver to tell its cards.
 _DRIVER = 15.0
 
-Devices = Mapping[str, Device]
+Devices = Mapping[str, RegisteredCard]
 """The cards of the node as they are registered, by id."""
 Sweep = Callable[[], Awaitable[bool]]
 """Forgets pods that are gone; tells whether some of them still have processes."""
-Change = Callable[[Record | None], Record]
+Change = Callable[[LedgerRecord | None], LedgerRecord]
 """Makes a pod's record from what the ledger has of it; may raise a RefusalError. Pure."""
 
 
-class Shares:
+class Allocator:
     def __init__(
         self,
         ledger: Ledger,
@@ -69,7 +69,7 @@ class Shares:
         """Whether the driver has told its cards."""
         return self._devices() is not None
 
-    async def admit(self, uid: str, change: Change, *, patience: float = _LEAVING) -> Record:
+    async def admit(self, uid: str, change: Change, *, patience: float = _LEAVING) -> LedgerRecord:
         """Take in a pod, or change what it has; a RefusalError if that does not fit.
 
         `patience`: seconds that pods which are gone get to end their processes.
@@ -101,7 +101,7 @@ class Shares:
             if not last:
                 await asyncio.sleep(_LOOK_EVERY)
 
-    def _why_not(self, record: Record, known: Record | None) -> str:
+    def _why_not(self, record: LedgerRecord, known: LedgerRecord | None) -> str:
         if known is not None and known.slots == record.slots:
             return ""  # it has what it has, whatever became of the cards
         devices = self._devices()
@@ -110,8 +110,8 @@ class Shares:
         return ledger.check(self.ledger.records(), record, devices, init_done=self._init_done())
 
     async def change(
-        self, uid: str, change: Callable[[Record], Record], *, durable: bool = True
-    ) -> Record | None:
+        self, uid: str, change: Callable[[LedgerRecord], LedgerRecord], *, durable: bool = True
+    ) -> LedgerRecord | None:
         """Change a pod's record without asking whether it fits; None: the pod is not known."""
         async with self._writing:
             known = self.ledger.get(uid)
@@ -131,7 +131,7 @@ class Shares:
         except RefusalError as error:
             _log.warning("it is not noted that a pod was told", extra={"error": str(error)})
 
-    async def _put(self, record: Record, *, durable: bool = True) -> None:
+    async def _put(self, record: LedgerRecord, *, durable: bool = True) -> None:
         try:
             await _to_the_end(functools.partial(self.ledger.put, record, durable=durable))
         except LedgerError as error:
@@ -156,7 +156,7 @@ class Shares:
         """Return the cards behind each device id that is held, and each card's taken shares."""
         return self.ledger.held(), self.ledger.used_slots(init_done=self._init_done())
 
-    def prepare(self, record: Record, token: TokenRecord) -> Edits:
+    def prepare(self, record: LedgerRecord, token: AllocationRecord) -> Edits:
         """Lay out everything that a container needs to start; the same again changes nothing."""
         # A resize may have come between: what was read before that must not undo it.
         record = self.ledger.get(record.uid) or record
@@ -176,7 +176,7 @@ class Shares:
         except PrepareError as error:
             raise RefusalError(error.what, error.rule, error.remedy) from error
 
-    async def start(self, record: Record, token: TokenRecord) -> None:
+    async def start(self, record: LedgerRecord, token: AllocationRecord) -> None:
         """Have a container that starts prepared, also before the driver has told its cards."""
         if self._devices() is None:
             if self._preparer.is_ready(token.token, cdi=token.cdi):

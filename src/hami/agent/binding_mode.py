@@ -220,7 +220,7 @@ class BindingMode:
 
     async def _ask_runtime(self) -> RuntimeStatus:
         if len(self._runtime_endpoints) == 1:
-            return await runtime.status(self._runtime_endpoints[0])
+            return await runtime.runtime_status(self._runtime_endpoints[0])
         named = self._runtime_endpoints or runtime.CANDIDATES
         return await runtime.detect(candidates=named)
 

@@ -22,10 +22,10 @@ from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.kubelet.plugin_server import DeviceList
-from hami.agent.late_binding import Binder
+from hami.agent.late_binding import LateBinding
 from hami.agent.ledger import Ledger
 from hami.agent.lock_binding import LockBinding
-from hami.agent.metrics import Instruments
+from hami.agent.metrics import Metrics
 from hami.agent.pods import NodePods
 from hami.wire import annotation_keys, errors, shares
 from hami.wire.objects import Pod
@@ -33,7 +33,7 @@ from hami.wire.objects import Pod
 _DIGITS = 20
 
 
-class Preferring:
+class Preference:
     def __init__(self, pods: NodePods, ledger: Ledger) -> None:
         self._pods = pods
         self._ledger = ledger
@@ -92,11 +92,11 @@ class VgpuPlugin:
         resource: str,
         *,
         is_late: Callable[[], Awaitable[bool]],
-        binder: Binder,
+        binder: LateBinding,
         lock_binding: LockBinding,
-        preferring: Preferring,
+        preferring: Preference,
         preferred_allocation: bool,
-        instruments: Instruments,
+        instruments: Metrics,
     ) -> None:
         self.resource = resource
         self.preferred_allocation = preferred_allocation

@@ -21,15 +21,15 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from hami.agent.allocator import Shares
+from hami.agent.allocator import Allocator
 from hami.agent.errors import AgentError, RefusalError
 from hami.agent.pods import NodePods
 from hami.kube.events import EventRecorder
-from hami.node.ledger_record import ContainerRecord, Record
+from hami.node.ledger_record import ContainerRecord, LedgerRecord
 from hami.vendors.table import ResourceNames
 from hami.wire import annotation_keys, errors, quantity, shares, signature, text_values
 from hami.wire.objects import Container, Pod
-from hami.wire.shares import Slots, align
+from hami.wire.shares import PodShares, align
 
 _SWITCH = "CUDA_DISABLE_CONTROL"
 _LOW = 1
@@ -58,7 +58,7 @@ class Grants:
         self.allow_unsigned = allow_unsigned
         self._uncontrolled = uncontrolled
 
-    def record_of(self, pod: Pod, *, now: float) -> Record:
+    def record_of(self, pod: Pod, *, now: float) -> LedgerRecord:
         """Return what the ledger is to know of a pod; a RefusalError if it has no good grant."""
         what = f"pod {pod.namespace}/{pod.name}"
         if pod.node_name != self._node:
@@ -93,7 +93,7 @@ class Grants:
             raise RefusalError(
                 what, f"was granted cards for {len(slots)} containers, but has {len(containers)}"
             )
-        return Record(
+        return LedgerRecord(
             uid=pod.uid,
             namespace=pod.namespace,
             name=pod.name,
@@ -103,7 +103,7 @@ class Grants:
             created=now,
         )
 
-    def resize_of(self, pod: Pod, record: Record) -> str:
+    def resize_of(self, pod: Pod, record: LedgerRecord) -> str:
         """Return the pod's new share if it asks for one, else an empty text."""
         devices = pod.annotation(annotation_keys.RESIZE)
         if not devices or devices == record.resize:
@@ -151,7 +151,7 @@ class Grants:
         return _amount(container, self._resources.count, otherwise=0)
 
 
-def _cards(slots: Slots) -> list[list[str]]:
+def _cards(slots: PodShares) -> list[list[str]]:
     cards = [[grant.uuid for grant in slot] for slot in slots]
     while cards and not cards[-1]:
         cards.pop()
@@ -182,7 +182,7 @@ _log = logging.getLogger(__name__)
 
 RESIZED, REFUSED = "GPUShareResized", "GPUResizeRefused"
 
-Limited = Callable[[tuple[shares.Grant, ...]], bool]
+Limited = Callable[[tuple[shares.Share, ...]], bool]
 """Whether a container with these grants runs under the limiter."""
 
 
@@ -191,7 +191,7 @@ class Resizing:
         self,
         pods: NodePods,
         grants: Grants,
-        shares: Shares,
+        shares: Allocator,
         events: EventRecorder,
         *,
         limited: Limited,
@@ -247,7 +247,7 @@ class Resizing:
             _log.info("a share was resized", extra={"uid": uid, "devices": devices})
             self._say(pod, RESIZED, f"generation {resized.generation}: {devices}")
 
-    async def _lay_out(self, record: Record, *, before: str) -> None:
+    async def _lay_out(self, record: LedgerRecord, *, before: str) -> None:
         """Write the new limits; if they cannot be written, the ledger has the old ones again."""
         try:
             for token in record.tokens:
@@ -264,7 +264,7 @@ class Resizing:
                     self._shares.prepare(record, token)
             raise
 
-    def _resized(self, record: Record | None, devices: str) -> Record:
+    def _resized(self, record: LedgerRecord | None, devices: str) -> LedgerRecord:
         if record is None:
             raise RefusalError("resize", "the pod has given its cards back meanwhile")
         resized = msgspec.structs.replace(record, resize=devices, generation=record.generation + 1)

@@ -18,7 +18,7 @@ from hami.agent.kubelet import checkpoint, kubelet_api
 from hami.agent.kubelet.checkpoint import CheckpointError
 from hami.agent.kubelet.kubelet_api import PodResourcesError
 from hami.node.layout import NodeLayout
-from hami.node.ledger_record import Record
+from hami.node.ledger_record import LedgerRecord
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Identity:
         return Claim(uid=uid, held=tuple(held_by))
 
     async def claim_of_known(
-        self, device_ids: frozenset[str], records: Iterable[Record]
+        self, device_ids: frozenset[str], records: Iterable[LedgerRecord]
     ) -> Claim | None:
         """Return who holds these ids by our own ledger, where kubelet's file cannot be read.
 

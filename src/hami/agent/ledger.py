@@ -27,9 +27,9 @@ from typing import NamedTuple
 from hami.agent.errors import AgentError
 from hami.node import files, layout, ledger_record
 from hami.node.layout import NodeLayout
-from hami.node.ledger_record import Record
+from hami.node.ledger_record import LedgerRecord
 from hami.wire import errors, shares
-from hami.wire.node_register import Device
+from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 
 
@@ -45,9 +45,9 @@ class Use(NamedTuple):
 
 
 def check(
-    records: Iterable[Record],
-    new: Record,
-    devices: Mapping[str, Device],
+    records: Iterable[LedgerRecord],
+    new: LedgerRecord,
+    devices: Mapping[str, RegisteredCard],
     *,
     init_done: Collection[str] = (),
 ) -> str:
@@ -77,7 +77,7 @@ def check(
     return ""
 
 
-def total(records: Iterable[Record], *, init_done: Collection[str] = ()) -> dict[str, Use]:
+def total(records: Iterable[LedgerRecord], *, init_done: Collection[str] = ()) -> dict[str, Use]:
     """Return what all pods together hold of each card."""
     sums: dict[str, Use] = {}
     for record in records:
@@ -87,7 +87,7 @@ def total(records: Iterable[Record], *, init_done: Collection[str] = ()) -> dict
     return sums
 
 
-def held_by(record: Record, *, init_done: bool = False) -> dict[str, Use]:
+def held_by(record: LedgerRecord, *, init_done: bool = False) -> dict[str, Use]:
     """Return the most that one pod holds of each of its cards at one time."""
     kinds = (container.kind for container in record.containers)
     #: Card -> its part in each container that has one.
@@ -124,7 +124,7 @@ class LedgerError(AgentError):
 class Ledger:
     def __init__(self, layout: NodeLayout) -> None:
         self._layout = layout
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, LedgerRecord] = {}
         #: Token -> UID.
         self._owners: dict[str, str] = {}
         #: UID -> what is wrong with its file.
@@ -154,13 +154,13 @@ class Ledger:
         for uid, why in self.damaged.items():
             _log.error("a record of the ledger cannot be read", extra={"uid": uid, "error": why})
 
-    def get(self, uid: str) -> Record | None:
+    def get(self, uid: str) -> LedgerRecord | None:
         return self._records.get(uid)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LedgerRecord]:
         return list(self._records.values())
 
-    def by_token(self, token: str) -> Record | None:
+    def by_token(self, token: str) -> LedgerRecord | None:
         """Return the record of the pod that a token belongs to."""
         return self._records.get(self._owners.get(token, ""))
 
@@ -185,7 +185,7 @@ class Ledger:
         taken = total(self.records(), init_done=init_done)
         return {uuid: use.slots for uuid, use in taken.items()}
 
-    def put(self, new: Record, *, durable: bool = True) -> None:
+    def put(self, new: LedgerRecord, *, durable: bool = True) -> None:
         """Write a record; LedgerError if it is not on disk for sure.
 
         Whatever happens on the way, the file has the old record or the new one. After a failure
@@ -254,7 +254,7 @@ class Ledger:
         else:
             self._know(found)
 
-    def _know(self, new: Record) -> None:
+    def _know(self, new: LedgerRecord) -> None:
         """Put a record in the place of the older one; others may look at any moment between."""
         old = self._records.get(new.uid)
         self._records[new.uid] = new
@@ -269,7 +269,7 @@ class Ledger:
             self._owners.pop(token.token, None)
 
 
-def _unsafe(new: Record) -> str:
+def _unsafe(new: LedgerRecord) -> str:
     """Tell what of a record must not become part of a path."""
     if not layout.is_uid(new.uid):
         return f"has the UID {errors.shorten(new.uid)}, which is none"

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from hami.agent.allocator import Shares
+from hami.agent.allocator import Allocator
 from hami.agent.containers.prepare import Edits
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
@@ -32,7 +32,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.transport import Backoff
 from hami.node import layout
-from hami.node.ledger_record import Record, TokenRecord
+from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Node, Pod
@@ -51,8 +51,8 @@ class LockBinding:
         node: str,
         *,
         grants: Grants,
-        shares: Shares,
-        served: Callable[[Record], None],
+        shares: Allocator,
+        served: Callable[[LedgerRecord], None],
         failed: Failed,
         why_unhealthy: Callable[[str], str],
         now: Callable[[], float] = time.time,
@@ -99,7 +99,7 @@ class LockBinding:
                     f"has no {annotation_keys.NODE_LOCK}, so nobody says whose these devices are",
                     "let the pod be scheduled by hami; delete it to have it placed anew",
                 )
-            lock = node_marks.decode(value)
+            lock = node_marks.decode_lock(value)
             if not lock.name:
                 raise RefusalError(what, f"its lock {value!r} names no pod")
             path = paths.pods(lock.namespace, lock.name)
@@ -122,7 +122,7 @@ class LockBinding:
             self._served(record)
         return allocation(name, edits)
 
-    def _first_sight(self, pod: Pod) -> Record:
+    def _first_sight(self, pod: Pod) -> LedgerRecord:
         record = self._grants.record_of(pod, now=self._now())
         check_health(record, self._why_unhealthy)
         return record
@@ -144,10 +144,10 @@ def allocation(token: str, edits: Edits) -> Allocation:
     )
 
 
-def _with_next(record: Record, name: str, device_ids: tuple[str, ...]) -> Record:
+def _with_next(record: LedgerRecord, name: str, device_ids: tuple[str, ...]) -> LedgerRecord:
     """Give the next container that waits a token."""
     slot = _next_slot(record, len(device_ids))
-    token = TokenRecord(
+    token = AllocationRecord(
         token=name,
         container=record.containers[slot].name,
         slot=slot,
@@ -157,12 +157,12 @@ def _with_next(record: Record, name: str, device_ids: tuple[str, ...]) -> Record
     return msgspec.structs.replace(record, tokens=(*record.tokens, token))
 
 
-def _unserved(record: Record) -> list[int]:
+def _unserved(record: LedgerRecord) -> list[int]:
     served = {token.slot for token in record.tokens}
     return [slot for slot, grants in enumerate(record.slots) if grants and slot not in served]
 
 
-def _next_slot(record: Record, count: int) -> int:
+def _next_slot(record: LedgerRecord, count: int) -> int:
     what = f"pod {record.namespace}/{record.name}"
     waiting = _unserved(record)
     if not waiting:
@@ -234,6 +234,6 @@ def is_held_by(value: str, namespace: str, name: str) -> bool:
     if not value:
         return False
     try:
-        return node_marks.decode(value).held_by(namespace, name)
+        return node_marks.decode_lock(value).held_by(namespace, name)
     except wire_errors.WireError:
         return False

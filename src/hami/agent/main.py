@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from hami.agent.allocator import Shares
+from hami.agent.allocator import Allocator
 from hami.agent.binding_mode import BindingMode
 from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
@@ -28,28 +28,28 @@ from hami.agent.containers.library import Library
 from hami.agent.containers.nvidia_cdi import NvidiaSpecs
 from hami.agent.containers.prepare import Injection, PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
-from hami.agent.device_plugin import Preferring, VgpuPlugin
+from hami.agent.device_plugin import Preference, VgpuPlugin
 from hami.agent.errors import AgentError
 from hami.agent.grants import Grants, Keys, Resizing
 from hami.agent.identity import Identity
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import CheckpointError
-from hami.agent.kubelet.registration import KubeletLink
-from hami.agent.late_binding import Binder
+from hami.agent.kubelet.registration import Registration
+from hami.agent.late_binding import LateBinding
 from hami.agent.ledger import Ledger
 from hami.agent.lock_binding import LockBinding
-from hami.agent.metrics import Instruments
-from hami.agent.node_status import NodeReport
-from hami.agent.pod_status import PodReport, Refusals
+from hami.agent.metrics import Metrics
+from hami.agent.node_status import NodeStatus
+from hami.agent.pod_status import PodStatus, RefusedPods
 from hami.agent.pods import NodePods
-from hami.agent.reconciler import Adopting, Sweeper
+from hami.agent.reconciler import Adopter, Cleaner
 from hami.agent.settings import Settings
 from hami.agent.static_mig import MigPlugins
 from hami.kube import access
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.node.layout import NodeLayout
-from hami.node.ledger_record import Record
+from hami.node.ledger_record import LedgerRecord
 from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
@@ -91,13 +91,13 @@ class Agent:
         self.settings = settings
         self.layout = layout_of(settings)
         self.vendor = _nvidia(config)
-        self.instruments = Instruments()
+        self.instruments = Metrics()
         resource = self.vendor.resources.count
 
         # What the API server knows.
         self.events = EventRecorder(client, component="hami-device-plugin", host=settings.node_name)
         self.pods = NodePods(client, settings.node_name, resync_interval=settings.resync_interval)
-        self.node = NodeReport(
+        self.node = NodeStatus(
             client,
             settings.node_name,
             self.events,
@@ -109,15 +109,15 @@ class Agent:
         self.mode = BindingMode(
             self.layout,
             binding=settings.binding,
-            runtime_endpoints=tuple(text_values.tokens(settings.runtime_endpoint)),
+            runtime_endpoints=tuple(text_values.comma_list(settings.runtime_endpoint)),
             kubelet_version=self.node.kubelet_version,
             on_change=self.tell,
         )
         self.node.subscribe(lambda _old, _new: self.mode.look())
         self.ledger = Ledger(self.layout)
-        self.library = Library(self.layout, library.library("libvgpu.so"))
+        self.library = Library(self.layout, library.find_built("libvgpu.so"))
         self.states = StateFiles(self.layout)
-        self.nvidia = NvidiaSpecs(map(Path, text_values.tokens(settings.nvidia_cdi_dirs)))
+        self.nvidia = NvidiaSpecs(map(Path, text_values.comma_list(settings.nvidia_cdi_dirs)))
         nvidia = node_config.nvidia
         self.preparer = Preparer(
             self.layout,
@@ -136,7 +136,7 @@ class Agent:
         )
 
         # Who gets what.
-        self.shares = Shares(
+        self.shares = Allocator(
             self.ledger,
             self.preparer,
             devices=self.cards.devices,
@@ -150,17 +150,17 @@ class Agent:
             resources=self.vendor.resources,
             keys=keys,
             allow_unsigned=settings.allow_unsigned_grants,
-            uncontrolled=frozenset(text_values.tokens(settings.uncontrolled_namespaces)),
+            uncontrolled=frozenset(text_values.comma_list(settings.uncontrolled_namespaces)),
         )
-        self.report = PodReport(
+        self.report = PodStatus(
             client,
             settings.node_name,
             to_allocate=self.vendor.annotations.to_allocate,
             release_lock=self._release_lock,
             told=self.shares.told,
         )
-        self.refusals = Refusals(client, self.pods, self.events, evict=settings.evict_refused)
-        self.adopting = Adopting(
+        self.refusals = RefusedPods(client, self.pods, self.events, evict=settings.evict_refused)
+        self.adopting = Adopter(
             self.layout,
             resource,
             pods=self.pods,
@@ -170,7 +170,7 @@ class Agent:
             busy=self.states.busy,
             adopted=self._adopted,
         )
-        self.sweeper = Sweeper(
+        self.sweeper = Cleaner(
             client,
             self.pods,
             records=self.ledger.records,
@@ -183,7 +183,7 @@ class Agent:
         )
 
         # What kubelet asks.
-        self.binder = Binder(
+        self.binder = LateBinding(
             identity=Identity(self.layout, resource),
             pods=self.pods,
             grants=self.grants,
@@ -208,12 +208,12 @@ class Agent:
                 failed=self._failed,
                 why_unhealthy=self.cards.why_unhealthy,
             ),
-            preferring=Preferring(self.pods, self.ledger),
+            preferring=Preference(self.pods, self.ledger),
             preferred_allocation=settings.enable_get_preferred_allocation
             and node_config.preferred_allocation,
             instruments=self.instruments,
         )
-        self.link = KubeletLink(self.layout, self.plugin, _socket(resource))
+        self.link = Registration(self.layout, self.plugin, _socket(resource))
         self.instruments.damaged.set_function(lambda: len(self.ledger.damaged))
         self.instruments.registered.labels(resource).set_function(
             lambda: float(self.link.registered)
@@ -282,7 +282,7 @@ class Agent:
     def caches_missing(self) -> str:
         return "" if self.pods.synced else "this node's pods are not read yet"
 
-    async def _release_lock(self, record: Record | None, namespace: str, name: str) -> None:
+    async def _release_lock(self, record: LedgerRecord | None, namespace: str, name: str) -> None:
         """Give the node's lock back; a pod that never needed it costs no request."""
         late = record is not None and all(token.cdi for token in record.tokens)
         if not late or self._locked_by(namespace, name):
@@ -291,14 +291,14 @@ class Agent:
     def _locked_by(self, namespace: str, name: str) -> bool:
         try:
             value = self.node.lock()
-            return bool(value) and node_marks.decode(value).held_by(namespace, name)
+            return bool(value) and node_marks.decode_lock(value).held_by(namespace, name)
         except wire_errors.WireError:
             return False
 
     def _failed(self, pod: Pod) -> None:
         self.report.failed(uid=pod.uid, namespace=pod.namespace, name=pod.name)
 
-    def _adopted(self, record: Record) -> None:
+    def _adopted(self, record: LedgerRecord) -> None:
         self.report.prepared(record)
         self.resizing.remind(record.uid)
 

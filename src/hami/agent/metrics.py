@@ -7,7 +7,7 @@ import importlib.metadata
 from hami.serving import metrics
 
 
-class Instruments:
+class Metrics:
     def __init__(self) -> None:
         self.registry = metrics.Registry()
         self.registry.build_info(version=importlib.metadata.version("hami"))

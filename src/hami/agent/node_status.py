@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
 from hami.agent import advertise, lock_binding
-from hami.agent.advertise import Wishes
+from hami.agent.advertise import Advertisement
 from hami.kube import errors, paths, store
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
@@ -41,7 +41,7 @@ _QUIET_S = 60.0
 _WITHDRAW_S = 5.0
 
 
-class NodeReport:
+class NodeStatus:
     def __init__(
         self,
         client: Client,
@@ -73,9 +73,9 @@ class NodeReport:
             random=random,
         )
         self._cache.subscribe(lambda _old, _new: self._look.set())
-        self._wishes: Wishes | None = None
+        self._wishes: Advertisement | None = None
         #: What has been true once: if it is not any more, somebody else has changed it.
-        self._fulfilled: Wishes | None = None
+        self._fulfilled: Advertisement | None = None
         self._look = asyncio.Event()
         self._wished = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -130,7 +130,7 @@ class NodeReport:
         `register` None: there are no cards to speak of, and nothing of them stays. `shares`: sums
         for the node's status by resource name, None for none. Nothing is written before this.
         """
-        wishes = advertise.wishes(
+        wishes = advertise.advertisement(
             self._keys,
             register=register,
             scores=scores,

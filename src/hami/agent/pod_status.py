@@ -26,7 +26,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.kube.transport import Backoff
-from hami.node.ledger_record import Record
+from hami.node.ledger_record import LedgerRecord
 from hami.wire import annotation_keys, codec
 from hami.wire.objects import Pod
 
@@ -36,14 +36,14 @@ SUCCESS, FAILED = "success", "failed"
 _LONGEST_LABEL = 63
 _TIMEOUT = 10.0
 
-ReleaseLock = Callable[[Record | None, str, str], Awaitable[None]]
+ReleaseLock = Callable[[LedgerRecord | None, str, str], Awaitable[None]]
 """Gives the node's lock back if that pod (its record, namespace, name) has it."""
 Work = Callable[[], Awaitable[None]]
 Told = Callable[[str], Awaitable[None]]
 """Notes that the pod with this UID was told."""
 
 
-class PodReport:
+class PodStatus:
     def __init__(
         self,
         client: Client,
@@ -62,7 +62,7 @@ class PodReport:
         self._queue: asyncio.Queue[Work] = asyncio.Queue()
         self._pending: set[str] = set()
 
-    def prepared(self, record: Record) -> None:
+    def prepared(self, record: LedgerRecord) -> None:
         """Tell the pod that it has its cards; once per pod."""
         if record.told or not record.tokens or record.uid in self._pending:
             return
@@ -101,7 +101,7 @@ class PodReport:
             else:
                 return
 
-    def _telling(self, record: Record) -> Work:
+    def _telling(self, record: LedgerRecord) -> Work:
         annotations = {annotation_keys.BIND_PHASE: SUCCESS}
         by_lock = any(not token.cdi for token in record.tokens)
         if by_lock:
@@ -118,7 +118,7 @@ class PodReport:
 
         return tell
 
-    def _releasing(self, record: Record | None, namespace: str, name: str) -> Work:
+    def _releasing(self, record: LedgerRecord | None, namespace: str, name: str) -> Work:
         """Give the lock back before the pod is told, and once.
 
         The next pod waits for it, and what this one says changes nothing for that. Later, the lock
@@ -162,7 +162,7 @@ _TIMES = 3
 _WITHIN = 120.0
 
 
-class Refusals:
+class RefusedPods:
     def __init__(
         self,
         client: Client,

@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import msgspec
 
-from hami.agent.allocator import Shares
+from hami.agent.allocator import Allocator
 from hami.agent.containers import limits
 from hami.agent.containers.prepare import Preparer
 from hami.agent.errors import AgentError, RefusalError
@@ -37,7 +37,7 @@ from hami.agent.pods import NodePods
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
-from hami.node.ledger_record import Record, TokenRecord
+from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import codec, region
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
@@ -48,7 +48,7 @@ TokenEntry = tuple[str, Entry, Allocation]
 """A token, kubelet's entry of it, and our answer in that."""
 
 
-class Adopting:
+class Adopter:
     def __init__(
         self,
         place: NodeLayout,
@@ -56,10 +56,10 @@ class Adopting:
         *,
         pods: NodePods,
         grants: Grants,
-        shares: Shares,
+        shares: Allocator,
         preparer: Preparer,
         busy: Callable[[str], bool],
-        adopted: Callable[[Record], None],
+        adopted: Callable[[LedgerRecord], None],
     ) -> None:
         self._layout = place
         self._resource = resource
@@ -117,11 +117,13 @@ class Adopting:
             if checkpoint.token_of(answer) is None
         ]
 
-    def _with_tokens(self, record: Record, entries: Iterable[TokenEntry]) -> Record:
+    def _with_tokens(self, record: LedgerRecord, entries: Iterable[TokenEntry]) -> LedgerRecord:
         tokens = tuple(self._token(record, *entry) for entry in entries)
         return msgspec.structs.replace(record, tokens=tokens)
 
-    def _token(self, record: Record, token: str, entry: Entry, answer: Allocation) -> TokenRecord:
+    def _token(
+        self, record: LedgerRecord, token: str, entry: Entry, answer: Allocation
+    ) -> AllocationRecord:
         slot = slot_of(record, entry.container)
         cards = ",".join(card.uuid for card in limits.by_card(record.grants_of(slot)))
         cdi = bool(answer.cdi_devices)
@@ -132,7 +134,7 @@ class Adopting:
                 f"kubelet gave it what was made for another one (pod {owner or 'unknown'})",
                 "delete the pod to have it placed anew",
             )
-        return TokenRecord(
+        return AllocationRecord(
             token=token,
             container=entry.container,
             slot=slot,
@@ -186,7 +188,7 @@ class Adopting:
                 _log.info("files of a token that nobody knows are removed", extra={"token": token})
 
 
-def _unless_known(found: Record) -> Callable[[Record | None], Record]:
+def _unless_known(found: LedgerRecord) -> Callable[[LedgerRecord | None], LedgerRecord]:
     return lambda known: known or found
 
 
@@ -195,13 +197,13 @@ _EVERY = 5.0
 _TIMEOUT = 5.0
 
 
-class Sweeper:
+class Cleaner:
     def __init__(
         self,
         client: Client,
         pods: NodePods,
         *,
-        records: Callable[[], list[Record]],
+        records: Callable[[], list[LedgerRecord]],
         remove: Callable[[str], Awaitable[None]],
         busy: Callable[[str], bool],
         tidy: Callable[[], Awaitable[None]],
@@ -260,7 +262,7 @@ class Sweeper:
                     _log.info("a pod gave its cards back", extra=told)
             return leaving
 
-    async def _gone(self, record: Record) -> bool:
+    async def _gone(self, record: LedgerRecord) -> bool:
         pod = self._pods.find(record.uid)
         if pod is not None:
             return pod.finished

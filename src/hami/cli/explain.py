@@ -61,7 +61,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
 
 
 async def _read(found: access.Access, namespace: str, name: str) -> bytes:
-    agent = f"hami/{cli_main.number()} explain"
+    agent = f"hami/{cli_main.version_number()} explain"
     async with client.Client(found, user_agent=agent, timeout=_TIMEOUT_S) as api:
         return await api.get(paths.pods(namespace, name))
 

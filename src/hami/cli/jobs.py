@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from hami.cli import errors
 from hami.cli import main as cli_main
-from hami.installation import certificates, cleanup, secrets, webhook_trust
+from hami.installation import cleanup, grant_secret, pem, webhook_trust
 from hami.installation.job import InstallationError, Job
 from hami.kube import access, client
 from hami.kube import errors as kube_errors
@@ -64,7 +64,7 @@ def run(asked: argparse.Namespace, work: Callable[[Job], Awaitable[None]], *, pr
 async def _with_client(
     found: access.Access, work: Callable[[Job], Awaitable[None]], prog: str
 ) -> None:
-    agent = f"hami/{cli_main.number()} {prog.partition(' ')[2]}"
+    agent = f"hami/{cli_main.version_number()} {prog.partition(' ')[2]}"
     async with client.Client(found, user_agent=agent, timeout=_TIMEOUT_S) as api:
         await work(Job(api, say))
 
@@ -80,16 +80,14 @@ _SHORTEST, _LONGEST = _HOUR_S, 100 * 365 * 24 * _HOUR_S
 def create_certs(arguments: Sequence[str], *, prog: str) -> int:
     asked = _create_parser(prog).parse_args(arguments)
     _check(asked)
-    hosts = certificates.parse(asked.hosts, what="--hosts") if asked.tls_secret else ()
+    hosts = pem.parse(asked.hosts, what="--hosts") if asked.tls_secret else ()
     lifetime = _lifetime(asked.lifetime)
 
     async def work(job: Job) -> None:
         if asked.tls_secret:
             await _certificate(job, asked, hosts, lifetime)
         if asked.grant_key_secret:
-            await secrets.ensure_grant_key(
-                job, namespace=asked.namespace, name=asked.grant_key_secret
-            )
+            await grant_secret.ensure(job, namespace=asked.namespace, name=asked.grant_key_secret)
 
     run(asked, work, prog=prog)
     return 0
@@ -100,16 +98,16 @@ async def _certificate(
 ) -> None:
     try:
         # Only here, because it loads cryptography, which is an extra.
-        from hami.installation import secrets  # noqa: PLC0415 - see above
+        from hami.installation import tls_secret  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:
         raise errors.UsageError(
             f"--tls-secret: certificates need the Python package {error.name}, which is not "
             "installed; install 'hami[certs]', or have cert-manager make the Secret"
         ) from error
-    wanted = secrets.Wanted(
+    wanted = tls_secret.Wanted(
         asked.namespace, asked.tls_secret, hosts, lifetime, webhook=asked.webhook
     )
-    await secrets.ensure_certificate(job, wanted)
+    await tls_secret.ensure(job, wanted)
 
 
 def _check(asked: argparse.Namespace) -> None:
@@ -173,7 +171,7 @@ def clean_up(arguments: Sequence[str], *, prog: str) -> int:
         failures = await cleanup.remove(
             job,
             namespace=asked.namespace,
-            secrets=text_values.tokens(asked.secrets),
+            secrets=text_values.comma_list(asked.secrets),
             lease=asked.lease,
             marks=_marks(),
         )
@@ -218,7 +216,9 @@ def rotate_grant_key(arguments: Sequence[str], *, prog: str) -> int:
         raise errors.usage("--wait", asked.wait, "is negative", "write for example 3m")
 
     async def work(job: Job) -> None:
-        await secrets.rotate(job, namespace=asked.namespace, name=asked.grant_key_secret, wait=wait)
+        await grant_secret.rotate(
+            job, namespace=asked.namespace, name=asked.grant_key_secret, wait=wait
+        )
 
     run(asked, work, prog=prog)
     return 0

@@ -168,11 +168,11 @@ def _help(prog: str) -> str:
 
 def version(arguments: Sequence[str], *, prog: str) -> int:
     errors.Parser(prog=prog, description="Print the version.").parse_args(arguments)
-    print(line())  # noqa: T201 - this is what was asked for
+    print(version_line())  # noqa: T201 - this is what was asked for
     return 0
 
 
-def number() -> str:
+def version_number() -> str:
     """Return the version of the installed distribution."""
     try:
         return importlib.metadata.version("hami")
@@ -180,6 +180,6 @@ def number() -> str:
         return "of a source tree that is not installed"
 
 
-def line() -> str:
+def version_line() -> str:
     python = platform.python_version()
-    return f"hami {number()} (Python {python}, {platform.system()} {platform.machine()})"
+    return f"hami {version_number()} (Python {python}, {platform.system()} {platform.machine()})"

@@ -26,8 +26,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.node_info import NodeFacts
-from hami.wire.node_register import Device
+from hami.cluster.node_info import NodeInfo
+from hami.wire.node_register import RegisteredCard
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -159,7 +159,7 @@ class Cards(_Arrays):
         #: Rows of nodes with a card without slots, memory or cores, which has no score.
         self.unscored: set[int] = set()
 
-    def put(self, row: int, devices: Sequence[Device], cordoned: frozenset[str]) -> None:
+    def put(self, row: int, devices: Sequence[RegisteredCard], cordoned: frozenset[str]) -> None:
         if len({device.devmem for device in devices}) > 1:
             self.mixed.add(row)
         ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in devices}))}
@@ -181,7 +181,7 @@ class Cards(_Arrays):
             self.mode_number[cell] = self.modes.number(device.mode)
             self.cells[device.id] = (*self.cells.get(device.id, ()), (row, column))
 
-    def remove(self, row: int, devices: Sequence[Device]) -> None:
+    def remove(self, row: int, devices: Sequence[RegisteredCard]) -> None:
         self.closed = {cell: pods for cell, pods in self.closed.items() if cell[1] != row}
         for device in reversed(devices):  # so that putting them back finds the same numbers
             self.types.drop(device.type)
@@ -224,7 +224,7 @@ class Totals(_Arrays):
     cores_used: Ints
 
 
-class Shelf:
+class CardTable:
     """The tables of all nodes of one width."""
 
     def __init__(self, width: int, words: Sequence[str]) -> None:
@@ -253,7 +253,7 @@ class Shelf:
             self._name_ranks[order] = np.arange(self.rows)
         return self._name_ranks
 
-    def add(self, facts: NodeFacts) -> int:
+    def add(self, facts: NodeInfo) -> int:
         """Put a node on the shelf, nothing used, and return its row."""
         if self._free:
             row = self._free.pop()
@@ -267,19 +267,19 @@ class Shelf:
         self._fill(row, facts)
         return row
 
-    def remove(self, row: int, facts: NodeFacts) -> None:
+    def remove(self, row: int, facts: NodeInfo) -> None:
         """Take a node off the shelf, with all that is used on it."""
         self._empty(row, facts)
         self.names = [*self.names[:row], "", *self.names[row + 1 :]]
         self._name_ranks = None
         self._free.append(row)
 
-    def replace(self, row: int, before: NodeFacts, facts: NodeFacts) -> None:
+    def replace(self, row: int, before: NodeInfo, facts: NodeInfo) -> None:
         """Change a node where it stands, with nothing used on it."""
         self._empty(row, before)
         self._fill(row, facts)
 
-    def _fill(self, row: int, facts: NodeFacts) -> None:
+    def _fill(self, row: int, facts: NodeInfo) -> None:
         self.totals.occupied[row] = 1
         for word, devices in facts.cards.items():
             if word not in self.cards:
@@ -292,7 +292,7 @@ class Shelf:
         for word, offered in facts.allocatable.items():
             self.ids[word].offered[row] = offered
 
-    def _empty(self, row: int, facts: NodeFacts) -> None:
+    def _empty(self, row: int, facts: NodeInfo) -> None:
         for word, devices in facts.cards.items():
             self.cards[word].remove(row, devices)
         for arrays in (self.totals, *self.ids.values()):
@@ -330,7 +330,7 @@ class Shelf:
         """Add (or with a negative number return) device ids."""
         self.ids[word].held[row] += ids
 
-    def numbers(self, row: int, facts: NodeFacts) -> Iterator[tuple[str, object]]:
+    def numbers(self, row: int, facts: NodeInfo) -> Iterator[tuple[str, object]]:
         """Yield all that the tables hold of one node, by name, for comparison with other tables."""
         texts = (
             "type_number",

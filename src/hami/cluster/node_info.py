@@ -18,12 +18,12 @@ MAX_CARDS = 256
 """More cards of one vendor on one node than any machine has: beyond it an annotation is broken."""
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
+class NodeInfo(msgspec.Struct, frozen=True):
     """The part of a node that placement depends on."""
 
     name: str
     #: Vendor word -> cards, sorted by (index, id); vendors without a card are absent.
-    cards: Mapping[str, tuple[node_register.Device, ...]]
+    cards: Mapping[str, tuple[node_register.RegisteredCard, ...]]
     #: Vendor word -> device ids kubelet offers; absent is 0.
     allocatable: Mapping[str, int]
     #: Vendor word -> ids of cards closed for new pods.
@@ -36,9 +36,9 @@ class NodeFacts(msgspec.Struct, frozen=True):
         return max(map(len, self.cards.values()), default=0)
 
 
-def read_node(node: objects.Node, vendors: Sequence[Vendor]) -> NodeFacts:
+def read_node(node: objects.Node, vendors: Sequence[Vendor]) -> NodeInfo:
     """Read what every vendor has on the node; trouble with one vendor leaves the others alone."""
-    cards: dict[str, tuple[node_register.Device, ...]] = {}
+    cards: dict[str, tuple[node_register.RegisteredCard, ...]] = {}
     allocatable: dict[str, int] = {}
     cordoned: dict[str, frozenset[str]] = {}
     problems: list[str] = []
@@ -52,13 +52,13 @@ def read_node(node: objects.Node, vendors: Sequence[Vendor]) -> NodeFacts:
                 allocatable[vendor.word] = ids
         except errors.WireError as error:
             problems.append(str(error))
-        closed = text_values.tokens(node.annotation(vendor.annotations.cordon))
+        closed = text_values.comma_list(node.annotation(vendor.annotations.cordon))
         if closed:
             cordoned[vendor.word] = frozenset(closed)
-    return NodeFacts(node.name, cards, allocatable, cordoned, tuple(problems))
+    return NodeInfo(node.name, cards, allocatable, cordoned, tuple(problems))
 
 
-def _cards(node: objects.Node, vendor: Vendor) -> tuple[node_register.Device, ...]:
+def _cards(node: objects.Node, vendor: Vendor) -> tuple[node_register.RegisteredCard, ...]:
     key = vendor.annotations.register
     value = node.annotation(key)
     if not value:

@@ -19,7 +19,7 @@ from hami.wire import annotation_keys, errors, objects, quantity, shares
 from hami.wire.objects import ContainerKind
 
 
-class Hold(enum.IntEnum):
+class Allocation(enum.IntEnum):
     """How firm a row is."""
 
     #: Ours, in memory only: it lapses unless the pod is bound.
@@ -30,7 +30,7 @@ class Hold(enum.IntEnum):
     BOUND = 2
 
 
-class LedgerRow(msgspec.Struct, frozen=True, gc=False):
+class PodInfo(msgspec.Struct, frozen=True, gc=False):
     """What one pod holds on one node. A hundred thousand of them: the collector passes them by."""
 
     uid: str
@@ -40,12 +40,12 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     #: One per container, init containers first.
     kinds: tuple[ContainerKind, ...]
     #: (vendor word, one slot per container) for each vendor with any grant, sorted by word.
-    slots: tuple[tuple[str, shares.Slots], ...] = ()
+    slots: tuple[tuple[str, shares.PodShares], ...] = ()
     #: (vendor word, card id) of grants whose amounts cannot be read: those cards are closed.
     closed: tuple[tuple[str, str], ...] = ()
     #: (vendor word, device ids kubelet gave or will give), foreign pods included.
     ids: tuple[tuple[str, int], ...] = ()
-    hold: Hold = Hold.BOUND
+    hold: Allocation = Allocation.BOUND
     #: Whether its init containers have ended and count no more.
     init_done: bool = False
     #: When a reservation lapses, in the caller's clock.
@@ -90,7 +90,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
 class PodReading(msgspec.Struct, frozen=True):
     """What a pod object says: a row, or none; and what could not be read."""
 
-    row: LedgerRow | None
+    row: PodInfo | None
     problems: tuple[str, ...] = ()
 
 
@@ -112,7 +112,7 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
         kinds.append(kind)
         containers.append(container)
     problems: list[str] = []
-    slots: dict[str, shares.Slots] = {}
+    slots: dict[str, shares.PodShares] = {}
     closed: list[tuple[str, str]] = []
     ids: list[tuple[str, int]] = []
     for vendor in vendors:
@@ -142,7 +142,7 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
     if not node or not (slots or closed or ids):
         return PodReading(None, tuple(problems))
     layout = tuple(kinds)
-    row = LedgerRow(
+    row = PodInfo(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
@@ -151,13 +151,13 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> PodReading:
         slots=tuple(sorted(slots.items())),
         closed=tuple(closed),
         ids=tuple(ids),
-        hold=Hold.BOUND if pod.node_name else Hold.ANNOTATED,
+        hold=Allocation.BOUND if pod.node_name else Allocation.ANNOTATED,
         init_done=pod.init_done,
     )
     return PodReading(row, tuple(problems))
 
 
-def merge(known: LedgerRow | None, seen: LedgerRow | None) -> LedgerRow | None:
+def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
     """Return the row of a living pod of which we know one thing and the API server shows another.
 
     A pod that is not bound keeps our reservation. One that is bound keeps, vendor by vendor, the
@@ -166,12 +166,12 @@ def merge(known: LedgerRow | None, seen: LedgerRow | None) -> LedgerRow | None:
     """
     if known is None:
         return seen
-    if seen is None or seen.hold is not Hold.BOUND:
-        return seen if known.hold is Hold.ANNOTATED else known
+    if seen is None or seen.hold is not Allocation.BOUND:
+        return seen if known.hold is Allocation.ANNOTATED else known
     if known.node != seen.node or known.kinds != seen.kinds:
         return seen
-    by_belief = (known, seen) if known.hold is Hold.BOUND else (seen, known)
-    slots: list[tuple[str, shares.Slots]] = []
+    by_belief = (known, seen) if known.hold is Allocation.BOUND else (seen, known)
+    slots: list[tuple[str, shares.PodShares]] = []
     closed: list[tuple[str, str]] = []
     for word in sorted({*known.words(), *seen.words()}):
         sources = [row for row in by_belief if word in row.words()]

@@ -61,7 +61,7 @@ class Headroom(msgspec.Struct, frozen=True):
         )
 
 
-class QuotaBook:
+class Quotas:
     """Limits and use of every namespace."""
 
     def __init__(self) -> None:

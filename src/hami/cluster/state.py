@@ -22,27 +22,27 @@ import numpy as np
 import numpy.typing as npt
 
 from hami.cluster import card_table, node_info, pod_info, quota
-from hami.cluster.card_table import Shelf, width_for
-from hami.cluster.node_info import NodeFacts
-from hami.cluster.pod_info import Hold, LedgerRow
+from hami.cluster.card_table import CardTable, width_for
+from hami.cluster.node_info import NodeInfo
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.cluster.quota import QuotaLimits
 from hami.vendors.table import Vendor
 from hami.wire import objects
 
 
 class PutNode(msgspec.Struct, frozen=True):
-    facts: NodeFacts
+    facts: NodeInfo
 
 
 class DropNode(msgspec.Struct, frozen=True):
     name: str
 
 
-class PutRow(msgspec.Struct, frozen=True):
-    row: LedgerRow
+class PutPod(msgspec.Struct, frozen=True):
+    row: PodInfo
 
 
-class DropRow(msgspec.Struct, frozen=True):
+class DropPod(msgspec.Struct, frozen=True):
     uid: str
 
 
@@ -55,7 +55,7 @@ class DropQuota(msgspec.Struct, frozen=True):
     name: str
 
 
-Operation = PutNode | DropNode | PutRow | DropRow | PutQuota | DropQuota
+Operation = PutNode | DropNode | PutPod | DropPod | PutQuota | DropQuota
 
 
 _ROW_BITS = 32
@@ -89,11 +89,11 @@ class Cluster:
     def __init__(self, vendors: Iterable[Vendor]) -> None:
         card_table.keep_freed_memory()
         self.vendors: Mapping[str, Vendor] = {vendor.word: vendor for vendor in vendors}
-        self.quotas = quota.QuotaBook()
+        self.quotas = quota.Quotas()
         #: By width.
-        self.shelves: dict[int, Shelf] = {}
-        self._nodes: dict[str, NodeFacts] = {}
-        self._rows: dict[str, LedgerRow] = {}
+        self.shelves: dict[int, CardTable] = {}
+        self._nodes: dict[str, NodeInfo] = {}
+        self._rows: dict[str, PodInfo] = {}
         #: Node name -> UIDs of the rows on it, whether the node is known or not.
         self._by_node: dict[str, dict[str, None]] = {}
         #: Node name -> width << 32 | row; nodes without a card have no place.
@@ -109,7 +109,7 @@ class Cluster:
         #: UIDs of the rows that are reservations.
         self._reserved: dict[str, None] = {}
         #: Pod UID -> the row its annotations ask for, while it is not bound.
-        self._annotated: dict[str, LedgerRow] = {}
+        self._annotated: dict[str, PodInfo] = {}
 
     # Events of the API server.
 
@@ -128,7 +128,7 @@ class Cluster:
         if not pod.uid:
             return None  # no API server shows such a pod; without a UID it could not be told apart
         reading = pod_info.read_pod(pod, tuple(self.vendors.values()))
-        if reading.row is not None and reading.row.hold is Hold.ANNOTATED:
+        if reading.row is not None and reading.row.hold is Allocation.ANNOTATED:
             self._annotated[pod.uid] = reading.row
         else:
             self._annotated.pop(pod.uid, None)
@@ -140,12 +140,12 @@ class Cluster:
         row = None if pod.finished else pod_info.merge(known, reading.row)
         if row == known:
             return None
-        return self.apply(DropRow(pod.uid) if row is None else PutRow(row))
+        return self.apply(DropPod(pod.uid) if row is None else PutPod(row))
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
         self._annotated.pop(uid, None)
-        return self.apply(DropRow(uid)) if uid in self._rows else None
+        return self.apply(DropPod(uid)) if uid in self._rows else None
 
     def lapse(self, uid: str) -> Operation | None:
         """Give up a reservation; what the pod's own annotations ask for counts again."""
@@ -153,8 +153,8 @@ class Cluster:
             return None
         annotated = self._annotated.get(uid)
         if annotated is None:
-            return self.apply(DropRow(uid))
-        return self.apply(PutRow(annotated))
+            return self.apply(DropPod(uid))
+        return self.apply(PutPod(annotated))
 
     def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
         limits = quota.read_quota(observed, self.vendors.values())
@@ -170,14 +170,14 @@ class Cluster:
     # Questions.
 
     @property
-    def nodes(self) -> Mapping[str, NodeFacts]:
+    def nodes(self) -> Mapping[str, NodeInfo]:
         return self._nodes
 
     @property
-    def rows(self) -> Mapping[str, LedgerRow]:
+    def rows(self) -> Mapping[str, PodInfo]:
         return self._rows
 
-    def rows_on(self, node: str) -> list[LedgerRow]:
+    def rows_on(self, node: str) -> list[PodInfo]:
         return [self._rows[uid] for uid in self._by_node.get(node, ())]
 
     def lapsed(self, now: float) -> list[str]:
@@ -200,7 +200,7 @@ class Cluster:
         names = self._broken if among is None else set(among)
         return {name: self._nodes[name].problems[0] for name in self._broken if name in names}
 
-    def place(self, node: str) -> tuple[Shelf, int] | None:
+    def place(self, node: str) -> tuple[CardTable, int] | None:
         """Return the shelf and row of a node; None if it is unknown or has no card."""
         code = self._places.get(node)
         if code is None:
@@ -257,16 +257,16 @@ class Cluster:
                 return self._set_node(facts.name, facts)
             case DropNode(name):
                 return self._set_node(name, None)
-            case PutRow(row):
+            case PutPod(row):
                 return self._set_row(row.uid, row)
-            case DropRow(uid):
+            case DropPod(uid):
                 return self._set_row(uid, None)
             case PutQuota(limits):
                 return self._set_quota(limits.namespace, limits.name, limits)
             case DropQuota(namespace, name):
                 return self._set_quota(namespace, name, None)
 
-    def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
+    def _set_node(self, name: str, facts: NodeInfo | None) -> Operation:
         before = self._nodes.pop(name, None)
         self._broken.pop(name, None)
         if facts is not None:
@@ -278,7 +278,7 @@ class Cluster:
             self._count(row_on_it, +1)
         return DropNode(name) if before is None else PutNode(before)
 
-    def _set_place(self, name: str, before: NodeFacts | None, facts: NodeFacts | None) -> None:
+    def _set_place(self, name: str, before: NodeInfo | None, facts: NodeInfo | None) -> None:
         """Give a node its place in the tables, with nothing used on it."""
         place = self.place(name)
         width = width_for(facts.widest) if facts is not None and facts.cards else 0
@@ -292,10 +292,10 @@ class Cluster:
         self._layout += 1
         if facts is not None and width:
             if width not in self.shelves:
-                self.shelves[width] = Shelf(width, tuple(self.vendors))
+                self.shelves[width] = CardTable(width, tuple(self.vendors))
             self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
 
-    def _set_row(self, uid: str, row: LedgerRow | None) -> Operation:
+    def _set_row(self, uid: str, row: PodInfo | None) -> Operation:
         before = self._rows.pop(uid, None)
         self._reserved.pop(uid, None)
         if before is not None:
@@ -307,12 +307,12 @@ class Cluster:
                 del self._by_node[before.node]
         if row is not None:
             self._rows[uid] = row
-            if row.hold is Hold.RESERVED:
+            if row.hold is Allocation.RESERVED:
                 self._reserved[uid] = None
             self._by_node.setdefault(row.node, {})[uid] = None
             self._count(row, +1)
             self._charge(row, +1)
-        return DropRow(uid) if before is None else PutRow(before)
+        return DropPod(uid) if before is None else PutPod(before)
 
     def _set_quota(self, namespace: str, name: str, limits: quota.QuotaLimits | None) -> Operation:
         before = self.quotas.get(namespace, name)
@@ -324,7 +324,7 @@ class Cluster:
             return DropQuota(namespace, name)
         return PutQuota(before)
 
-    def _count(self, row: LedgerRow, sign: int) -> None:
+    def _count(self, row: PodInfo, sign: int) -> None:
         """Add a ledger row to its node's tables, or take it out. Unknown nodes and cards wait."""
         place = self.place(row.node)
         if place is None:
@@ -337,6 +337,6 @@ class Cluster:
         for word, ids in row.ids:
             shelf.hold_ids(at, word, sign * ids)
 
-    def _charge(self, row: LedgerRow, sign: int) -> None:
+    def _charge(self, row: PodInfo, sign: int) -> None:
         for word, memory, cores in row.quota_use():
             self.quotas.add_use(row.namespace, word, memory=sign * memory, cores=sign * cores)

@@ -22,9 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import ipaddress
-import re
-import ssl
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,56 +30,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hami.wire import errors, text_values
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-#: The last part is no number: what looks like an address and is none, is none.
-_NAME = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}", re.ASCII)
-_LONGEST = 253
-
-
-def parse(text: str, *, what: str) -> tuple[str, ...]:
-    """Read a comma list of host names and addresses, each once and in its usual form."""
-    hosts = tuple(dict.fromkeys(_host(word, what) for word in text_values.tokens(text)))
-    if not hosts:
-        raise errors.WireError(
-            what, text, "names no host", "write for example hami-webhook.kube-system.svc"
-        )
-    return hosts
-
-
-def host_address(host: str) -> Address | None:
-    """Return the IP address that a host is, or None for a name."""
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def covered(host: str, names: Collection[str], addresses: Collection[object]) -> bool:
-    """Tell whether a certificate with these names and addresses is good for a host."""
-    if (wanted := host_address(host)) is not None:
-        return wanted in addresses
-    # A star stands for exactly one part, the first.
-    alike = {host, f"*.{host.partition('.')[2]}"}
-    return any(name.lower() in alike for name in names)
-
-
-def _host(word: str, what: str) -> str:
-    if (found := host_address(word)) is not None:
-        return str(found)
-    name = word.lower()
-    if len(name) > _LONGEST or not _NAME.fullmatch(name):
-        raise errors.WireError(
-            what,
-            word,
-            "is neither a host name nor an IP address",
-            "write for example hami-webhook.kube-system.svc or 127.0.0.1",
-        )
-    return name
-
+from hami.installation import pem
 
 #: Clocks of other machines may be behind.
 _SLACK = dt.timedelta(minutes=5)
@@ -177,31 +125,8 @@ def _usage(allowed: str) -> x509.KeyUsage:
 
 
 def _alternative_name(host: str) -> x509.GeneralName:
-    address = host_address(host)
+    address = pem.host_address(host)
     return x509.DNSName(host) if address is None else x509.IPAddress(address)
-
-
-_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-
-
-def blocks(text: bytes) -> list[bytes]:
-    """Return the certificates of a PEM text, each ending in a newline."""
-    return [found + b"\n" for found in _BLOCK.findall(text)]
-
-
-def joined(*texts: bytes) -> bytes:
-    """Join PEM texts; a certificate that stands in several of them is taken once."""
-    return b"".join(dict.fromkeys(block for text in texts for block in blocks(text)))
-
-
-def readable(text: bytes) -> bool:
-    """Tell whether TLS can be told to trust the certificates of this text."""
-    try:
-        certificates = b"".join(blocks(text)).decode("ascii")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)
-    except (ssl.SSLError, ValueError):
-        return False
-    return True
 
 
 _SERVING = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
@@ -252,7 +177,7 @@ def judge(pair: Pair, hosts: Collection[str], *, now: dt.datetime) -> Judgement:
 
 def still_valid(authorities: bytes, *, now: dt.datetime) -> list[bytes]:
     """Return those authorities of a PEM text that can be read and have not ended."""
-    return [block for block in blocks(authorities) if _ends_after(block, now)]
+    return [block for block in pem.blocks(authorities) if _ends_after(block, now)]
 
 
 def _ends_after(block: bytes, now: dt.datetime) -> bool:
@@ -287,7 +212,7 @@ def _check_hosts(certificate: x509.Certificate, hosts: Collection[str]) -> None:
     names = extension.value.get_values_for_type(x509.DNSName)
     addresses = extension.value.get_values_for_type(x509.IPAddress)
     for host in hosts:
-        if not covered(host, names, addresses):
+        if not pem.covered(host, names, addresses):
             raise _Unfit(f"has a certificate for other hosts than {host}")
 
 

@@ -15,8 +15,8 @@ import binascii
 from collections.abc import Callable
 from typing import Any
 
-from hami.installation import certificates, secret_objects
 from hami.installation import job as installation_job
+from hami.installation import pem, secret_objects
 from hami.installation.job import Job
 from hami.kube import errors as kube_errors
 from hami.kube import paths
@@ -46,7 +46,7 @@ async def add(job: Job, webhook: str, authorities: bytes) -> bool:
 
     def extended(bundle: bytes) -> bytes:
         # One that cannot be read protects nothing, and no call succeeds with it.
-        return certificates.joined(bundle if certificates.readable(bundle) else b"", authorities)
+        return pem.joined(bundle if pem.readable(bundle) else b"", authorities)
 
     return await job.persist(lambda: _change(job, webhook, extended))
 
@@ -58,7 +58,7 @@ async def _bundle(job: Job, namespace: str, name: str) -> bytes:
             f"Secret {namespace}/{name}", "there is none", "run `hami certs create` first"
         )
     bundle = secret.entry("ca.crt")
-    if not certificates.readable(bundle):
+    if not pem.readable(bundle):
         raise installation_job.InstallationError(
             f"Secret {namespace}/{name}",
             "has no entry ca.crt with certificates in PEM form",

@@ -36,7 +36,7 @@ _NAMES = 5
 _FIRST_MESSAGE = 600
 
 
-class Said(msgspec.Struct, frozen=True):
+class PodEvent(msgspec.Struct, frozen=True):
     """An event, without when and how often."""
 
     namespace: str
@@ -55,7 +55,7 @@ class _Key(NamedTuple):
 
 
 class _Group(msgspec.Struct):
-    first: Said
+    first: PodEvent
     #: The objects, in order; a dict is an ordered set.
     names: dict[str, None]
 
@@ -66,17 +66,17 @@ class Groups:
     def __init__(self) -> None:
         self._groups: dict[_Key, _Group] = {}
 
-    def add(self, said: Said) -> None:
+    def add(self, said: PodEvent) -> None:
         key = _Key(said.namespace, said.type, said.reason)
         self._groups.setdefault(key, _Group(said, {})).names[said.name] = None
 
-    def take(self) -> list[Said]:
+    def take(self) -> list[PodEvent]:
         """Return one saying for each group, and begin anew."""
         groups, self._groups = self._groups, {}
         return [_as_one(group) for group in groups.values()]
 
 
-def _as_one(group: _Group) -> Said:
+def _as_one(group: _Group) -> PodEvent:
     first, names = group.first, list(group.names)
     if len(names) == 1:
         return first
@@ -117,7 +117,7 @@ class Stats(msgspec.Struct):
 class _Series(msgspec.Struct):
     """One event on the server, and how often it was said."""
 
-    said: Said
+    said: PodEvent
     name: str
     seen: float
     #: The request that caused it, for the audit log.
@@ -147,7 +147,7 @@ class EventRecorder:
         self._queue: deque[_Series] = deque()
         self._filled = asyncio.Event()
         #: By what was said, the last one at the end.
-        self._series: OrderedDict[Said, _Series] = OrderedDict()
+        self._series: OrderedDict[PodEvent, _Series] = OrderedDict()
         self._groups = Groups()
         self._complained_at: float | None = None
 
@@ -163,7 +163,7 @@ class EventRecorder:
         message: str,
     ) -> None:
         """Take note of an event; it is sent soon, alone or with others. Never blocks or raises."""
-        said = Said(namespace, name, uid, kind, type, reason, _cut(message))
+        said = PodEvent(namespace, name, uid, kind, type, reason, _cut(message))
         now = self._clock()
         series = self._series.get(said)
         if series is not None and now - series.seen < _SAME_WITHIN:
@@ -202,7 +202,7 @@ class EventRecorder:
                 break
             del self._series[first]
 
-    def _begin(self, said: Said) -> None:
+    def _begin(self, said: PodEvent) -> None:
         name = f"{said.name[:200]}.{secrets.token_hex(8)}"
         series = _Series(said, name, self._clock(), correlation.current())
         self._series[said] = series

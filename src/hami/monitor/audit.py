@@ -16,9 +16,9 @@ import msgspec
 
 from hami.monitor import findings, processes, usage
 from hami.monitor.containers import Containers, Key
-from hami.monitor.driver import CardNow, Part, Sample, Sampler
-from hami.monitor.events import Teller
-from hami.monitor.findings import OnCard, Verdict
+from hami.monitor.driver import CardNow, DriverSample, Part, Sampler
+from hami.monitor.events import AuditEvents
+from hami.monitor.findings import Findings, OnCard
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes, Trace
 from hami.monitor.usage import Readings
@@ -37,7 +37,7 @@ class Latest(msgspec.Struct, frozen=True, kw_only=True):
     taken: float
     cards: tuple[CardNow, ...] = ()
     parts: tuple[Part, ...] = ()
-    verdict: Verdict = Verdict()
+    verdict: Findings = Findings()
     #: Bytes by container and card, as the driver counts them.
     memory: Mapping[tuple[Key, str], int] = {}
     #: Percent of a card's compute by container and card, and the cards that tell it.
@@ -45,7 +45,7 @@ class Latest(msgspec.Struct, frozen=True, kw_only=True):
     computing: AbstractSet[str] = frozenset()
 
 
-class Rounds:
+class Audit:
     def __init__(
         self,
         *,
@@ -53,7 +53,7 @@ class Rounds:
         processes: Processes,
         readings: Readings,
         pods: Pods,
-        teller: Teller,
+        teller: AuditEvents,
     ) -> None:
         self._sampler = sampler
         self._processes = processes
@@ -82,7 +82,7 @@ class Rounds:
         for container in {each.owner.container for each in found}:
             if container is not None and container.limited and container.key not in living:
                 self._readings.missing(container)
-        verdict = findings.judge(
+        verdict = findings.find(
             found,
             living=living,
             given={share.uuid for container in containers for share in container.shares},
@@ -92,7 +92,7 @@ class Rounds:
         self._teller.tell(verdict)
         return self.latest
 
-    def _traces(self, sample: Sample) -> dict[int, Trace]:
+    def _traces(self, sample: DriverSample) -> dict[int, Trace]:
         pids = {process.pid for part in sample.parts for process in part.processes}
         self._processes.retain(pids)
         found = {pid: self._processes.trace(pid) for pid in pids}
@@ -116,7 +116,7 @@ class Rounds:
                 living[container.key] = known
         return living
 
-    async def _confirmed(self, verdict: Verdict) -> Verdict:
+    async def _confirmed(self, verdict: Findings) -> Findings:
         if not verdict.unmanaged:
             return verdict
         unmanaged = await asyncio.to_thread(self._still_there, verdict.unmanaged)
@@ -150,7 +150,7 @@ def _on_card(
     )
 
 
-def _latest(sample: Sample, found: list[OnCard], verdict: Verdict) -> Latest:
+def _latest(sample: DriverSample, found: list[OnCard], verdict: Findings) -> Latest:
     compute_of = {part.uuid: part.compute for part in sample.parts if part.compute is not None}
     memory: dict[tuple[Key, str], int] = {}
     compute: dict[tuple[Key, str], int] = {}

@@ -11,9 +11,9 @@ import msgspec
 
 from hami.monitor.audit import Latest
 from hami.monitor.containers import Container
-from hami.monitor.usage import CardUse, Use
+from hami.monitor.usage import CardUsage, Usage
 
-_NOTHING = CardUse()
+_NOTHING = CardUsage()
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def rows(
-    found: Iterable[tuple[Container, Use | None]], latest: Latest | None, *, now: float
+    found: Iterable[tuple[Container, Usage | None]], latest: Latest | None, *, now: float
 ) -> list[Row]:
     """Make the rows; of containers that have the same names the last given counts."""
     by_names: dict[tuple[str, str, str], list[Row]] = {}
@@ -51,7 +51,9 @@ def rows(
     return [row for each in by_names.values() for row in each]
 
 
-def _rows_of(container: Container, use: Use | None, latest: Latest | None, now: float) -> list[Row]:
+def _rows_of(
+    container: Container, use: Usage | None, latest: Latest | None, now: float
+) -> list[Row]:
     last = use.last_kernel_time if use is not None else 0
     sampled = {part.uuid for part in latest.parts} if latest is not None else frozenset()
     made: dict[str, Row] = {}

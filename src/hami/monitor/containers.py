@@ -29,7 +29,7 @@ import prometheus_client
 from hami.node import files
 from hami.node import ledger_record as records
 from hami.node.layout import NodeLayout, is_token, is_uid
-from hami.node.ledger_record import Record, TokenRecord
+from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import errors as wire_errors
 from hami.wire import region
 from hami.wire.region import Policy
@@ -181,12 +181,12 @@ class Prepared:
                     found.append(_recorded(record, token, limited=since is not None, since=since))
         return Containers(found)
 
-    def _ledger(self) -> dict[str, Record | None] | None:
+    def _ledger(self) -> dict[str, LedgerRecord | None] | None:
         """Return each pod's record by UID, None for one that cannot be read; None: no ledger."""
         names = _names(self._layout.ledger)
         if names is None:
             return None
-        found: dict[str, Record | None] = {}
+        found: dict[str, LedgerRecord | None] = {}
         for name in names:
             uid = name.removesuffix(_RECORD)
             if name.endswith(_RECORD) and is_uid(uid):
@@ -260,7 +260,9 @@ def _limited(token: str, policy: Policy, since: int | None) -> Container:
     )
 
 
-def _recorded(record: Record, token: TokenRecord, *, limited: bool, since: int | None) -> Container:
+def _recorded(
+    record: LedgerRecord, token: AllocationRecord, *, limited: bool, since: int | None
+) -> Container:
     return Container(
         key=Key(record.uid, token.container),
         namespace=record.namespace,

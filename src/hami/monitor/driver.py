@@ -60,7 +60,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     compute: Mapping[int, int] | None = None
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class DriverSample(msgspec.Struct, frozen=True, kw_only=True):
     #: By the sampler's clock.
     taken: float
     cards: tuple[CardNow, ...] = ()
@@ -90,19 +90,19 @@ class Sampler:
     def open(self) -> bool:
         return self._driver is not None
 
-    def take(self) -> Sample:
+    def take(self) -> DriverSample:
         """Ask the driver; never raises for what the driver says."""
         taken = self._clock()
         driver = self._opened()
         if driver is None:
-            return Sample(taken=taken)
+            return DriverSample(taken=taken)
         try:
             self._list(driver)
         except NvmlError as error:
             self._tell(str(error))
             self._end()
-            return Sample(taken=taken)
-        return Sample(
+            return DriverSample(taken=taken)
+        return DriverSample(
             taken=taken,
             cards=tuple(_card_now(driver, card) for card in self._cards),
             parts=tuple(part for card in self._cards for part in self._parts(driver, card)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hami.kube.events import EventRecorder
-from hami.monitor.findings import OnCard, Over, Verdict
+from hami.monitor.findings import Findings, OnCard, Over
 from hami.monitor.processes import Owner
 
 OVER_LIMIT = "VGPUOverLimit"
@@ -21,13 +21,13 @@ _NAMED = 5
 _Said = tuple[str, int, int, str]
 
 
-class Teller:
+class AuditEvents:
     def __init__(self, recorder: EventRecorder, node: str) -> None:
         self._recorder = recorder
         self._node = node
         self._said: set[_Said] = set()
 
-    def tell(self, verdict: Verdict) -> None:
+    def tell(self, verdict: Findings) -> None:
         """Tell what is new; forget processes that are no longer at fault or no longer there."""
         before, self._said = self._said, set()
         for over in verdict.over:

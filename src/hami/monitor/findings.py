@@ -48,24 +48,24 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
         return self.used - self.share.memory_limit
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Findings(msgspec.Struct, frozen=True):
     over: tuple[Over, ...] = ()
     unmanaged: tuple[OnCard, ...] = ()
 
 
-def judge(
+def find(
     found: Iterable[OnCard],
     *,
     living: Mapping[Key, AbstractSet[int]],
     given: AbstractSet[str],
-) -> Verdict:
+) -> Findings:
     """Judge processes.
 
     `living` has the pids in the living slots of each container that has slots, `given` the UUIDs of
     which any container has a share.
     """
     processes = list(found)
-    return Verdict(
+    return Findings(
         over=_over(processes),
         unmanaged=tuple(
             process

@@ -89,7 +89,7 @@ def _told(each: Standing, recent_kernel: int, active: Mapping[tuple[str, int], i
 _log = logging.getLogger(__name__)
 
 
-class HamiUpkeep:
+class HamiFeedback:
     def __init__(
         self,
         layout: NodeLayout,

@@ -19,11 +19,11 @@ from hami.kube import access
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.monitor import pods as node_pods
-from hami.monitor.audit import Rounds
+from hami.monitor.audit import Audit
 from hami.monitor.containers import Unreadable
 from hami.monitor.driver import Sampler
-from hami.monitor.events import Teller
-from hami.monitor.hami_feedback import HamiUpkeep
+from hami.monitor.events import AuditEvents
+from hami.monitor.hami_feedback import HamiFeedback
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.scrape import Scrape
@@ -79,14 +79,14 @@ class Monitor:
             "hami_monitor_driver_up", "Whether the driver answers: 1 or 0."
         ).set_function(lambda: float(self.sampler.open))
         readings = Readings(layout, self.pods, unreadable)
-        self.rounds = Rounds(
+        self.rounds = Audit(
             sampler=self.sampler,
             processes=Processes(Path(settings.proc_dir)),
             readings=readings,
             pods=self.pods,
-            teller=Teller(self.events, node),
+            teller=AuditEvents(self.events, node),
         )
-        self.upkeep = HamiUpkeep(
+        self.upkeep = HamiFeedback(
             layout,
             readings=readings,
             pods=self.pods,

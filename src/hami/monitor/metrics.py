@@ -24,7 +24,7 @@ from hami.wire.mig import Allocation
 Number = int | float
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one scrape shows."""
 
     node: str
@@ -34,7 +34,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     pods: Iterable[Seen] = ()
 
 
-def families(picture: Picture, *, legacy: bool) -> Iterator[bytes]:
+def families(picture: NodeSnapshot, *, legacy: bool) -> Iterator[bytes]:
     """Yield the text of one family after the other."""
     shares = [_share_labels(row) for row in picture.rows]
     for name, told, value in _SHARES:
@@ -268,7 +268,7 @@ _OLD_CARDS = (
 _UNMANAGED_NAMES = ("node", "device_uuid", "device_index", "namespace", "pod", "container")
 
 
-def _unmanaged(picture: Picture) -> Iterator[tuple[str, Number]]:
+def _unmanaged(picture: NodeSnapshot) -> Iterator[tuple[str, Number]]:
     if picture.latest is None:
         return
     sums: dict[tuple[object, ...], int] = {
@@ -303,7 +303,7 @@ def _mig_slices(pod: Seen) -> Iterator[_Slice]:
     if not pod.mig_allocations or pod.finished:
         return
     try:
-        found = mig.decode(pod.mig_allocations)
+        found = mig.decode_allocations(pod.mig_allocations)
     except errors.WireError:
         return  # it concerns this pod, and the agent says so where it reads it
     for one in found:

@@ -8,19 +8,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from hami.monitor import metrics, usage
-from hami.monitor.audit import Latest, Rounds
+from hami.monitor.audit import Audit, Latest
 from hami.monitor.collect import rows
 from hami.monitor.containers import Container
-from hami.monitor.metrics import Picture
+from hami.monitor.metrics import NodeSnapshot
 from hami.monitor.pods import Pods
-from hami.monitor.usage import Readings, Use
+from hami.monitor.usage import Readings, Usage
 
 #: Seconds of reading after which others have their turn.
 _TURN = 0.002
 #: Seconds after which what the driver said is not true any more.
 _STALE = 30.0
 
-_Reading = tuple[Container, Use | None]
+_Reading = tuple[Container, Usage | None]
 
 
 class Scrape:
@@ -29,7 +29,7 @@ class Scrape:
         *,
         node: str,
         readings: Readings,
-        rounds: Rounds,
+        rounds: Audit,
         pods: Pods,
         legacy: bool,
         clock: Callable[[], float] = time.monotonic,
@@ -54,7 +54,7 @@ class Scrape:
                 await asyncio.sleep(0)
                 begun = self._clock()
         latest = self._latest()
-        picture = Picture(
+        picture = NodeSnapshot(
             node=self._node,
             rows=rows(found, latest, now=self._now()),
             latest=latest,

@@ -38,7 +38,7 @@ from hami.wire.hami_region import Region
 from hami.wire.region import State
 
 
-class CardUse(msgspec.Struct, kw_only=True):
+class CardUsage(msgspec.Struct, kw_only=True):
     """Bytes of one card; None: not told apart."""
 
     used: int = 0
@@ -50,18 +50,18 @@ class CardUse(msgspec.Struct, kw_only=True):
     compute: int | None = None
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     #: By UUID; a card that is missing is not in use.
-    cards: Mapping[str, CardUse]
+    cards: Mapping[str, CardUsage]
     #: Unix seconds; 0: none seen.
     last_kernel_time: int
     #: Processes that account for what they have, as the container sees them.
     pids: frozenset[int]
 
 
-def of_states(states: Iterable[State]) -> Use:
+def of_states(states: Iterable[State]) -> Usage:
     """Add up states of one container; their slots are those that live."""
-    cards: dict[str, CardUse] = {}
+    cards: dict[str, CardUsage] = {}
     last, pids = 0, set()
     for state in states:
         # The same card twice is somebody's joke: the first counts.
@@ -71,19 +71,19 @@ def of_states(states: Iterable[State]) -> Use:
             pids.add(slot.pid)
             for uuid, place in places.items():
                 usage = slot.usage[place]
-                card = cards.setdefault(uuid, CardUse())
+                card = cards.setdefault(uuid, CardUsage())
                 total = usage.total
                 card.used += total
                 card.context += usage.overhead
                 card.data += total - usage.overhead
-    return Use(cards=cards, last_kernel_time=last, pids=frozenset(pids))
+    return Usage(cards=cards, last_kernel_time=last, pids=frozenset(pids))
 
 
-def of_region(region: Region) -> Use:
-    cards: dict[str, CardUse] = {}
+def of_region(region: Region) -> Usage:
+    cards: dict[str, CardUsage] = {}
     for device in region.devices:
         if device.uuid not in cards:
-            cards[device.uuid] = CardUse(
+            cards[device.uuid] = CardUsage(
                 used=device.used,
                 context=device.context,
                 module=device.module,
@@ -91,7 +91,7 @@ def of_region(region: Region) -> Use:
                 offset=device.offset,
                 compute=device.core_used,
             )
-    return Use(cards=cards, last_kernel_time=region.last_kernel_time, pids=region.pids)
+    return Usage(cards=cards, last_kernel_time=region.last_kernel_time, pids=region.pids)
 
 
 _READINGS = 3
@@ -168,7 +168,7 @@ class Readings:
     def prepared(self) -> Containers:
         return self._prepared.look()
 
-    def use(self, container: Container) -> Use | None:
+    def use(self, container: Container) -> Usage | None:
         """Return what its living processes have; None: that is not known."""
         states, _ = self._states(container)
         return of_states(states) if states else None

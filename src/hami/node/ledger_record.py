@@ -11,12 +11,12 @@ import msgspec
 
 from hami.wire import codec, errors, shares
 from hami.wire.objects import ContainerKind
-from hami.wire.shares import Grant, Slots
+from hami.wire.shares import PodShares, Share
 
 VERSION = 1
 
 
-class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to kubelet: a container, and what it was prepared with."""
 
     token: str
@@ -40,7 +40,7 @@ class ContainerRecord(msgspec.Struct, frozen=True, kw_only=True):
     exempt: bool = False
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     uid: str
     namespace: str
@@ -54,32 +54,32 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     resize: str = ""
     #: Of the policy files: rises with every change of the share.
     generation: int = 1
-    tokens: tuple[TokenRecord, ...] = ()
+    tokens: tuple[AllocationRecord, ...] = ()
     #: Whether the pod's annotations say that its cards are allocated.
     told: bool = False
     #: Unix seconds.
     created: float = 0.0
 
     @property
-    def slots(self) -> Slots:
+    def slots(self) -> PodShares:
         """What each container has now."""
         return shares.decode(self.resize or self.devices, what=f"grant of pod {self.uid}")
 
-    def grants_of(self, slot: int) -> tuple[Grant, ...]:
+    def grants_of(self, slot: int) -> tuple[Share, ...]:
         slots = self.slots
         return slots[slot] if slot < len(slots) else ()
 
-    def token(self, token: str) -> TokenRecord | None:
+    def token(self, token: str) -> AllocationRecord | None:
         return next((each for each in self.tokens if each.token == token), None)
 
 
-def encode(record: Record) -> bytes:
+def encode(record: LedgerRecord) -> bytes:
     return codec.encode(record)
 
 
-def decode(data: bytes, *, what: str) -> Record:
+def decode(data: bytes, *, what: str) -> LedgerRecord:
     """Read a record; WireError names the file and what is wrong."""
-    record = codec.decode(data, Record, what=what)
+    record = codec.decode(data, LedgerRecord, what=what)
     if record.version != VERSION:
         raise errors.WireError(
             f"{what}: version", record.version, f"is not {VERSION}", "run the hami that wrote it"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hami.cluster.card_table import Cards, Flags, Shelf
+from hami.cluster.card_table import Cards, CardTable, Flags
 from hami.cluster.quota import Headroom
 from hami.placement import rules
 from hami.placement.question import Question, State
@@ -38,7 +38,7 @@ NODE_DETAILS = (
 """The same in words; HAMi's reasons do not say as much."""
 
 
-def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
+def node_refusals(shelf: CardTable, rows: slice, question: Question) -> Flags:
     """Find the first check of the node itself that fails, for every row."""
     nodes = shelf.totals.occupied[rows].shape
     unregistered, absent, too_few, no_ids = (np.zeros(nodes, dtype=np.bool_) for _ in range(4))
@@ -79,10 +79,10 @@ def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
 
 
 def _type_accepted(card_type: str, wishes: Wishes) -> bool:
-    if any(text_values.matches(token, card_type) for token in wishes.nouse_types):
+    if any(text_values.matches_product(token, card_type) for token in wishes.nouse_types):
         return False
     return not wishes.use_types or any(
-        text_values.matches(token, card_type) for token in wishes.use_types
+        text_values.matches_product(token, card_type) for token in wishes.use_types
     )
 
 

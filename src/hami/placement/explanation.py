@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.card_table import Flags, Shelf
+from hami.cluster.card_table import CardTable, Flags
 from hami.placement import fit, rules
 from hami.placement.checks import NODE_DETAILS, NODE_REASONS
 from hami.placement.fit import Survey
@@ -317,7 +317,7 @@ def cards_text(question: Question, step: int, standing: Flags, usage: Flags) -> 
 SHOWN = 3
 
 
-def find(question: Question, findings: Iterable[tuple[Shelf, Finding]]) -> tuple[NearMiss, ...]:
+def find(question: Question, findings: Iterable[tuple[CardTable, Finding]]) -> tuple[NearMiss, ...]:
     """Return the nearest misses, the nearest first."""
     found = [miss for shelf, finding in findings for miss in _of_shelf(question, shelf, finding)]
     found.sort(key=lambda ranked: (ranked[0], ranked[1].node))
@@ -325,7 +325,7 @@ def find(question: Question, findings: Iterable[tuple[Shelf, Finding]]) -> tuple
 
 
 def _of_shelf(
-    question: Question, shelf: Shelf, finding: Finding
+    question: Question, shelf: CardTable, finding: Finding
 ) -> list[tuple[tuple[int, int], NearMiss]]:
     survey = finding.survey
     rows = np.flatnonzero(finding.refused & (survey.node_refusal == 0))
@@ -349,7 +349,9 @@ def _of_shelf(
     ]
 
 
-def _miss(question: Question, shelf: Shelf, finding: Finding, row: int, missing: int) -> NearMiss:
+def _miss(
+    question: Question, shelf: CardTable, finding: Finding, row: int, missing: int
+) -> NearMiss:
     survey = finding.survey
     step = int(survey.failed_step[row])
     standing, usage = survey.standing[:, row], survey.usage[:, row]

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.card_table import Flags, Floats, Ints, Shelf
+from hami.cluster.card_table import CardTable, Flags, Floats, Ints
 from hami.placement import checks, rules, score
 from hami.placement.policy import Key
 from hami.placement.question import Question, State, Tally
@@ -97,7 +97,7 @@ def _nothing_fits(width: int, node_refusal: Flags) -> Survey:
 class Surveyor:
     """Judges one shelf for one question; standing refusals are worked out once."""
 
-    def __init__(self, shelf: Shelf, question: Question) -> None:
+    def __init__(self, shelf: CardTable, question: Question) -> None:
         self._shelf = shelf
         self.question = question
         self._standing = {

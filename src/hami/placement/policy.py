@@ -94,7 +94,7 @@ def parse_node_policy(value: str, default: str) -> str:
 
 def parse_gpu_policy(value: str, default: str) -> GpuPolicy:
     """Read `hami.io/gpu-scheduler-policy`."""
-    words = text_values.tokens(value) or text_values.tokens(default)
+    words = text_values.comma_list(value) or text_values.comma_list(default)
     for word in words:
         if word not in GPU_POLICIES:
             raise _unknown(annotation_keys.GPU_POLICY, word, GPU_POLICIES)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from hami.cluster.card_table import Floats, Shelf
+from hami.cluster.card_table import CardTable, Floats
 from hami.cluster.quota import Headroom
 from hami.cluster.state import Cluster
 from hami.placement import score
@@ -102,7 +102,7 @@ class Running:
 class State:
     """How full the cards of one vendor are, with this pod's containers added so far."""
 
-    def __init__(self, shelf: Shelf, word: str, rows: slice) -> None:
+    def __init__(self, shelf: CardTable, word: str, rows: slice) -> None:
         cards = shelf.cards[word]
         # The tables themselves: `add` replaces them, it never changes them.
         self.used = cards.used[:, rows]
@@ -123,7 +123,7 @@ class State:
 class Tally:
     """State of all requested vendors, and the pod's sums for the node score."""
 
-    def __init__(self, question: Question, shelf: Shelf, rows: slice) -> None:
+    def __init__(self, question: Question, shelf: CardTable, rows: slice) -> None:
         self.states = {word: State(shelf, word, rows) for word in question.pod.wishes}
         self._question = question
         self._totals = shelf.totals

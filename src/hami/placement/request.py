@@ -216,14 +216,14 @@ def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
     mode = pod.annotation(keys.mode)
     for key in (keys.use_type, keys.use_uuid):
         value = pod.annotation(key)
-        if value.strip() and not text_values.tokens(value):
+        if value.strip() and not text_values.comma_list(value):
             remedy = "name at least one card, or remove the annotation"
             raise errors.WireError(key, value, "names nothing, so no card would do", remedy)
     return Wishes(
         use_types=_types(pod, keys.use_type),
         nouse_types=_types(pod, keys.nouse_type),
-        use_uuids=frozenset(text_values.tokens(pod.annotation(keys.use_uuid))),
-        nouse_uuids=frozenset(text_values.tokens(pod.annotation(keys.nouse_uuid))),
+        use_uuids=frozenset(text_values.comma_list(pod.annotation(keys.use_uuid))),
+        nouse_uuids=frozenset(text_values.comma_list(pod.annotation(keys.nouse_uuid))),
         mode=mode if mode.strip() else "",
         numa_bind=_numa_bind(pod.annotation(keys.numa_bind)),
     )
@@ -231,7 +231,7 @@ def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
 
 def _types(pod: objects.Pod, key: str) -> tuple[str, ...]:
     """Read a list of product names; each costs time on every decision, so there is a limit."""
-    types = tuple(dict.fromkeys(text_values.tokens(pod.annotation(key))))
+    types = tuple(dict.fromkeys(text_values.comma_list(pod.annotation(key))))
     if len(types) > MAX_TYPES:
         rule = f"is more than the {MAX_TYPES} a list may have"
         raise errors.WireError(key, f"{len(types)} types", rule, "name fewer, or parts of names")

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from hami.cluster import state
-from hami.cluster.pod_info import Hold, LedgerRow
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.transport import Backoff
@@ -46,7 +46,7 @@ class Stage(enum.Enum):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Booking:
+class AssumedPod:
     uid: str
     namespace: str
     name: str
@@ -64,35 +64,35 @@ class Booking:
     moved: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
 
-class Bookings:
+class AssumedPods:
     def __init__(self, world: World, *, clock: Callable[[], float], timeout: float) -> None:
         self._world = world
         self._clock = clock
         self._timeout = timeout
-        self._bookings: dict[str, Booking] = {}
+        self._bookings: dict[str, AssumedPod] = {}
         world.pod_seen.listen(self._on_pod)
         world.pod_gone.listen(self._on_gone)
 
     def __len__(self) -> int:
         return len(self._bookings)
 
-    def __iter__(self) -> Iterator[Booking]:
+    def __iter__(self) -> Iterator[AssumedPod]:
         return iter(tuple(self._bookings.values()))
 
-    def get(self, uid: str) -> Booking | None:
+    def get(self, uid: str) -> AssumedPod | None:
         return self._bookings.get(uid)
 
-    def row(self, booking: Booking) -> LedgerRow:
+    def row(self, booking: AssumedPod) -> PodInfo:
         return self._world.cluster.rows[booking.uid]
 
-    def hold(self, pod: PodRequest, winner: decide.Placement) -> Booking:
+    def hold(self, pod: PodRequest, winner: decide.Placement) -> AssumedPod:
         """Reserve the winner's cards; what the pod had held is replaced."""
         deadline = self._clock() + self._timeout
         before = self._world.cluster.rows.get(pod.uid)
         row = decide.reservation(pod, winner, deadline=deadline)
         self._end(self._bookings.pop(pod.uid, None))
-        self._world.cluster.apply(state.PutRow(row))
-        booking = Booking(
+        self._world.cluster.apply(state.PutPod(row))
+        booking = AssumedPod(
             uid=pod.uid,
             namespace=pod.namespace,
             name=pod.name,
@@ -105,7 +105,7 @@ class Bookings:
             self._world.room(before.node, "")
         return booking
 
-    def enter(self, booking: Booking, stage: Stage) -> None:
+    def enter(self, booking: AssumedPod, stage: Stage) -> None:
         booking.stage = stage
         booking.since = self._clock()
         booking.moved.set()
@@ -124,7 +124,7 @@ class Bookings:
             if booking.stage is Stage.HELD:
                 self.give_up(booking.uid)
 
-    def lapse(self) -> list[Booking]:
+    def lapse(self) -> list[AssumedPod]:
         """End what was held too long; returns it."""
         due = [self._bookings.get(uid) for uid in self._world.cluster.lapsed(self._clock())]
         lapsed = [booking for booking in due if booking and booking.stage is Stage.HELD]
@@ -132,7 +132,7 @@ class Bookings:
             self.give_up(booking.uid)
         return lapsed
 
-    def in_doubt(self, accepted_for: float) -> list[Booking]:
+    def in_doubt(self, accepted_for: float) -> list[AssumedPod]:
         """Return what only the API server can decide: answers lost, or not seen for too long."""
         now = self._clock()
         return [
@@ -147,14 +147,14 @@ class Bookings:
         if booking is None:
             return
         row = self._world.cluster.rows.get(pod.uid)
-        if row is None or row.hold is Hold.BOUND:
+        if row is None or row.hold is Allocation.BOUND:
             del self._bookings[pod.uid]
             self._end(booking)
 
     def _on_gone(self, uid: str) -> None:
         self._end(self._bookings.pop(uid, None))
 
-    def _end(self, booking: Booking | None) -> None:
+    def _end(self, booking: AssumedPod | None) -> None:
         if booking is not None:
             self.enter(booking, Stage.OVER)
 
@@ -166,9 +166,9 @@ ASK_AGAIN_S, ASK_AT_MOST_S = 0.5, 30.0
 ACCEPTED_FOR_S = 60.0
 
 
-class Fates:
+class LostAnswers:
     def __init__(
-        self, client: Client, world: World, bookings: Bookings, *, clock: Callable[[], float]
+        self, client: Client, world: World, bookings: AssumedPods, *, clock: Callable[[], float]
     ) -> None:
         self._client = client
         self._world = world
@@ -176,7 +176,7 @@ class Fates:
         self._clock = clock
         self._asking: dict[str, asyncio.Task[bool]] = {}
 
-    def ask(self, booking: Booking, certain_at: float) -> asyncio.Task[bool]:
+    def ask(self, booking: AssumedPod, certain_at: float) -> asyncio.Task[bool]:
         """Find out whether a pod is bound to its booked node; once per booking at a time."""
         task = self._asking.get(booking.uid)
         if task is None:
@@ -195,7 +195,7 @@ class Fates:
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
-    async def _ask(self, booking: Booking, certain_at: float) -> bool:
+    async def _ask(self, booking: AssumedPod, certain_at: float) -> bool:
         pause = Backoff(first=ASK_AGAIN_S, longest=ASK_AT_MOST_S)
         extra = {"pod": f"{booking.namespace}/{booking.name}", "node": booking.node}
         while booking.stage is not Stage.OVER:

@@ -25,16 +25,16 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from hami.cluster.pod_info import Hold, LedgerRow
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement import decide, request
 from hami.scheduler import node_lock
-from hami.scheduler.assumed_pods import Booking, Bookings, Fates, Stage
+from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
 from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.informers import World
 from hami.scheduler.leadership import Leadership, NotLeadingError, Permit, PermitExpiredError
-from hami.scheduler.node_lock import Caller, CallerGoneError, NodeLocks, Turn, Turns
+from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.unschedulable import carried
 from hami.serving import grant_keys
 from hami.vendors.table import Vendor
@@ -45,7 +45,7 @@ ALLOCATING = "allocating"
 
 
 def write(
-    row: LedgerRow, vendors: Mapping[str, Vendor], *, now: float, keys: signature.GrantKeys | None
+    row: PodInfo, vendors: Mapping[str, Vendor], *, now: float, keys: signature.GrantKeys | None
 ) -> dict[str, str]:
     """Return the annotations of the Binding that puts `row`'s pod on its node."""
     if not row.slots:
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 FATE_PATIENCE_S = 12.0
 SEND_ATTEMPTS = 5
 
-Annotations = Callable[[Booking], dict[str, str]]
+Annotations = Callable[[AssumedPod], dict[str, str]]
 
 
 class Binder:
@@ -84,10 +84,10 @@ class Binder:
         *,
         client: Client,
         world: World,
-        bookings: Bookings,
+        bookings: AssumedPods,
         leadership: Leadership,
         locks: NodeLocks,
-        fates: Fates,
+        fates: LostAnswers,
         keys: grant_keys.KeyFolder | None,
         defaults: request.Defaults,
         group_patience: float,
@@ -105,14 +105,14 @@ class Binder:
         self._group_patience = group_patience
         self._clock = clock
         self._now = now
-        self._turns = Turns()
+        self._turns = BindQueue()
         self._under_way: set[asyncio.Task[None]] = set()
         #: Told how many seconds a bind waited for its node's lock.
         self.waited: Callable[[float], None] = lambda _: None
         #: Further annotations for the Binding.
         self.further: Annotations = lambda _: {}
 
-    async def bind(self, args: extender_api.BindingArgs, *, trace: str = "") -> Booking | None:
+    async def bind(self, args: extender_api.BindingArgs, *, trace: str = "") -> AssumedPod | None:
         """Bind a pod, or raise BindRefusedError. None: there was nothing (more) to book."""
         booking = await self._booking(args)
         if booking is None:
@@ -137,7 +137,7 @@ class Binder:
 
     # Which booking.
 
-    async def _booking(self, args: extender_api.BindingArgs) -> Booking | None:
+    async def _booking(self, args: extender_api.BindingArgs) -> AssumedPod | None:
         booking = self._bookings.get(args.pod_uid)
         if booking is not None and booking.stage in (Stage.BINDING, Stage.UNKNOWN):
             await self.settled(booking, FATE_PATIENCE_S)
@@ -147,12 +147,12 @@ class Binder:
         if booking is not None and booking.stage is Stage.ACCEPTED:
             raise BindRefusedError(f"the pod was bound to {booking.node} already")
         row = self._world.cluster.rows.get(args.pod_uid)
-        if row is not None and row.hold is Hold.BOUND:
+        if row is not None and row.hold is Allocation.BOUND:
             _require_same(args, row.node)
             return None
         return await self._fit_again(args)
 
-    async def settled(self, booking: Booking, patience: float) -> None:
+    async def settled(self, booking: AssumedPod, patience: float) -> None:
         """Wait until an earlier bind of the pod has come to its end; raise if it takes too long."""
         until = self._clock() + patience
         while booking.stage in (Stage.BINDING, Stage.UNKNOWN):
@@ -166,7 +166,7 @@ class Binder:
                     f"still {booking.stage.value}; its cards stay booked until that is certain"
                 ) from None
 
-    async def _fit_again(self, args: extender_api.BindingArgs) -> Booking | None:
+    async def _fit_again(self, args: extender_api.BindingArgs) -> AssumedPod | None:
         """Book the node that kube-scheduler names for a pod without a reservation there."""
         pod = await self._read_pod(args)
         if pod.node_name:
@@ -201,7 +201,7 @@ class Binder:
         if booking is not None:
             return booking.node == args.node or booking.stage is not Stage.HELD
         row = self._world.cluster.rows.get(args.pod_uid)
-        return row is not None and row.hold is Hold.BOUND
+        return row is not None and row.hold is Allocation.BOUND
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
         if self._world.pods.is_gone(args.pod_uid):
@@ -217,14 +217,14 @@ class Binder:
 
     # Carrying it out.
 
-    def _needs_lock(self, booking: Booking) -> bool:
+    def _needs_lock(self, booking: AssumedPod) -> bool:
         record = self._world.nodes.get(booking.node)
         late = record.late if record is not None else frozenset()
         vendors = self._world.cluster.vendors
         words = self._bookings.row(booking).words()
         return any(vendors[word].takes_lock and word not in late for word in words)
 
-    async def _turn(self, booking: Booking, caller: Caller) -> Turn:
+    async def _turn(self, booking: AssumedPod, caller: Caller) -> QueuedBind:
         patience = caller.patience(self._clock())
         try:
             async with asyncio.timeout(None if math.isinf(patience) else patience):
@@ -253,7 +253,7 @@ class Binder:
             _log.debug("bind ended", extra={"error": str(task.exception())})
 
     async def _lock_and_post(
-        self, booking: Booking, caller: Caller, turn: Turn, begin: float
+        self, booking: AssumedPod, caller: Caller, turn: QueuedBind, begin: float
     ) -> None:
         lock = ""
         try:
@@ -271,18 +271,18 @@ class Binder:
                 raise BindRefusedError(f"node {booking.node} cannot be locked: {error}") from error
             if isinstance(error, NotLeadingError):
                 self._bookings.give_up(booking.uid)
-            if isinstance(error, CallerGoneError | NotLeadingError):
+            if isinstance(error, CallerLeftError | NotLeadingError):
                 raise BindRefusedError(str(error)) from error
             raise
         finally:
             turn.hand_on()
 
-    def _still_needed(self, booking: Booking) -> bool:
+    def _still_needed(self, booking: AssumedPod) -> bool:
         """Return whether the pod is still to be bound; raise if it cannot be any more."""
         if booking.stage is Stage.BINDING:
             return True
         row = self._world.cluster.rows.get(booking.uid)
-        if row is not None and row.hold is Hold.BOUND and row.node == booking.node:
+        if row is not None and row.hold is Allocation.BOUND and row.node == booking.node:
             return False
         what = f"bound to {row.node}" if row is not None else "deleted, or has finished,"
         raise BindRefusedError(
@@ -296,7 +296,7 @@ class Binder:
             # Found stale by the next bind to this node: its pod is not bound.
             _log.warning("lock stays behind", extra={"node": node, "error": str(error)})
 
-    async def _post(self, booking: Booking, caller: Caller) -> None:
+    async def _post(self, booking: AssumedPod, caller: Caller) -> None:
         """Send the Binding, and leave the booking in the stage that is then true."""
         if not self._still_needed(booking):
             return
@@ -314,7 +314,7 @@ class Binder:
                 annotations=annotations | self.further(booking),
             )
             await self._send(body, caller)
-        except CallerGoneError as error:
+        except CallerLeftError as error:
             self._back_to_held(booking)
             raise BindRefusedError(str(error)) from error
         except (NotLeadingError, wire_errors.WireError) as error:
@@ -333,7 +333,7 @@ class Binder:
                 self._bookings.enter(booking, Stage.ACCEPTED)
 
     async def _ask_for_fate(
-        self, booking: Booking, certain_at: float, cause: errors.KubeError
+        self, booking: AssumedPod, certain_at: float, cause: errors.KubeError
     ) -> None:
         if booking.stage is not Stage.OVER:
             self._bookings.enter(booking, Stage.UNKNOWN)
@@ -390,7 +390,7 @@ class Binder:
             retry_busy=False,
         )
 
-    def _back_to_held(self, booking: Booking) -> None:
+    def _back_to_held(self, booking: AssumedPod) -> None:
         if booking.stage is Stage.BINDING:
             self._bookings.enter(booking, Stage.HELD)
 

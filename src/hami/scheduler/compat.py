@@ -58,11 +58,11 @@ class Handshakes:
                     await self._request(name, word)
 
     def _has_spoken(self, value: str) -> bool:
-        return node_marks.evaluate(value, now=self._time(), allocatable=0).refresh
+        return node_marks.evaluate_handshake(value, now=self._time(), allocatable=0).refresh
 
     async def _request(self, node: str, word: str) -> None:
         key = self._world.cluster.vendors[word].annotations.handshake
-        patch = {"metadata": {"annotations": {key: node_marks.request(self._time())}}}
+        patch = {"metadata": {"annotations": {key: node_marks.handshake_request(self._time())}}}
         try:
             await self._client.patch(paths.nodes(node), codec.encode(patch))
         except errors.KubeError as error:

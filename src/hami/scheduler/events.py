@@ -25,7 +25,7 @@ from hami.wire import extender_api, objects
 NAMED = 5
 
 
-class Teller:
+class PodEvents:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
 
@@ -100,7 +100,7 @@ class Bypassed:
     def __init__(
         self,
         world: World,
-        teller: Teller,
+        teller: PodEvents,
         *,
         leads: Callable[[], bool],
         scheduler_name: str,

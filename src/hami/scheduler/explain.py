@@ -13,9 +13,9 @@ from hami.kube import errors as kube_errors
 from hami.kube import paths
 from hami.kube.client import Client
 from hami.placement import decide, request
-from hami.scheduler.assumed_pods import Bookings
+from hami.scheduler.assumed_pods import AssumedPods
 from hami.scheduler.informers import World
-from hami.scheduler.unschedulable import Waiting
+from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving.http_server import Request, Response
 from hami.wire import codec, errors, objects
 
@@ -30,8 +30,8 @@ class Explainer:
         *,
         client: Client,
         world: World,
-        bookings: Bookings,
-        waiting: Waiting,
+        bookings: AssumedPods,
+        waiting: UnschedulablePods,
         defaults: request.Defaults,
     ) -> None:
         self._client = client

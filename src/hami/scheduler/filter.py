@@ -20,17 +20,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hami.cluster import state
-from hami.cluster.pod_info import Hold
+from hami.cluster.pod_info import Allocation
 from hami.cluster.state import Cluster
 from hami.placement import decide, explanation, request
 from hami.placement.explanation import Explanation, Group
 from hami.placement.request import PodRequest
-from hami.scheduler.assumed_pods import Booking, Bookings, Stage
+from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, Stage
 from hami.scheduler.bind import Binder
 from hami.scheduler.errors import RefusedError
 from hami.scheduler.informers import World
 from hami.scheduler.readiness import Readiness
-from hami.scheduler.unschedulable import Waiting, carried, note_of
+from hami.scheduler.unschedulable import UnschedulablePods, carried, note_of
 from hami.wire import errors, extender_api, objects
 
 
@@ -56,7 +56,7 @@ def simulate(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | Non
         if row.uid != wanted.uid
     }
     for row in placed.values():
-        simulated.apply(state.PutRow(row))
+        simulated.apply(state.PutPod(row))
     # Use is counted above for all; what is placed here has just been counted again, and what the
     # pod itself holds anywhere does not count against it.
     own = cluster.rows.get(wanted.uid)
@@ -79,7 +79,7 @@ class Outcome(msgspec.Struct, frozen=True):
     #: None where the request was not understood, or asks for none of our cards.
     pod: objects.Pod | None = None
     asked_nodes: int = 0
-    booking: Booking | None = None
+    booking: AssumedPod | None = None
     explanation: Explanation | None = None
     #: Why no node fits: the refused nodes, and by reason how many nodes and cards.
     groups: tuple[Group, ...] = ()
@@ -91,8 +91,8 @@ class Filter:
         self,
         *,
         world: World,
-        bookings: Bookings,
-        waiting: Waiting,
+        bookings: AssumedPods,
+        waiting: UnschedulablePods,
         binder: Binder,
         readiness: Readiness,
         defaults: request.Defaults,
@@ -145,7 +145,7 @@ class Filter:
         if booking is not None and booking.stage is Stage.ACCEPTED:
             raise RefusedError(f"pod {pod.namespace}/{pod.name} was bound to {booking.node}")
         row = self._world.cluster.rows.get(pod.uid)
-        if row is not None and row.hold is Hold.BOUND:
+        if row is not None and row.hold is Allocation.BOUND:
             raise RefusedError(f"pod {pod.namespace}/{pod.name} is bound to {row.node} already")
         if self._world.pods.is_gone(pod.uid):
             raise RefusedError(f"pod {pod.namespace}/{pod.name} with UID {pod.uid} is gone")

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from hami.scheduler import events
 from hami.scheduler import explain as scheduler_explain
-from hami.scheduler.assumed_pods import Booking, Bookings
+from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
 from hami.scheduler.bind import Binder
 from hami.scheduler.errors import BindRefusedError, RefusedError
 from hami.scheduler.filter import Filter, Outcome
-from hami.scheduler.metrics import Instruments
+from hami.scheduler.metrics import Metrics
 from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.serving import tracing
 from hami.serving.http_server import Request, Response, Route
@@ -27,17 +27,17 @@ from hami.wire import annotation_keys, errors, explanation_note, extender_api, o
 _log = logging.getLogger(__name__)
 
 
-class Verbs:
+class HttpApi:
     def __init__(
         self,
         *,
         filter_: Filter,
         binder: Binder,
-        bookings: Bookings,
+        bookings: AssumedPods,
         readiness: Readiness,
         explainer: scheduler_explain.Explainer,
-        teller: events.Teller,
-        instruments: Instruments,
+        teller: events.PodEvents,
+        instruments: Metrics,
         tracer: tracing.Tracer,
         budget: float,
         clock: Callable[[], float] = time.perf_counter,
@@ -164,7 +164,7 @@ def _empty(path: str, wanted: str) -> Response:
     return Response.text(400, f"{path}: the body is empty; send {wanted} as JSON")
 
 
-def _further(booking: Booking) -> dict[str, str]:
+def _further(booking: AssumedPod) -> dict[str, str]:
     """Return what a Binding carries beside the decision: the trace, and an end to the waiting."""
     further = {}
     if booking.trace:

@@ -23,7 +23,7 @@ from typing import Generic, ParamSpec
 
 import msgspec
 
-from hami.cluster.pod_info import Hold, LedgerRow
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.cluster.state import Cluster
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, node_marks, objects, text_values
@@ -269,13 +269,13 @@ class PodSink:
         ended = []
         for uid in [uid for uid, until in self._annotated_until.items() if until <= now]:
             row = self._world.cluster.rows.get(uid)
-            if row is not None and row.hold is Hold.ANNOTATED:
+            if row is not None and row.hold is Allocation.ANNOTATED:
                 self._world.cluster.forget_pod(uid)
                 self._tell_room(row, None)
                 ended.append(uid)
         return ended
 
-    def _tell_room(self, before: LedgerRow | None, after: LedgerRow | None) -> None:
+    def _tell_room(self, before: PodInfo | None, after: PodInfo | None) -> None:
         if before is None or before == after:
             return
         same_cards = after is not None and (before.node, before.slots, before.closed) == (

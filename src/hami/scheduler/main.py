@@ -25,7 +25,7 @@ import msgspec
 
 from hami.admission import serve as admission_instruments
 from hami.admission import settings as admission_settings
-from hami.admission.mig_offer import Inventory
+from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import Facts, Rules
 from hami.admission.serve import Reviewer
 from hami.kube import access, events, paths, store
@@ -36,22 +36,22 @@ from hami.kube.store import Tee
 from hami.placement.request import Defaults
 from hami.scheduler import cluster_metrics, explain, readiness
 from hami.scheduler import events as scheduler_events
-from hami.scheduler.assumed_pods import Bookings, Fates
+from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
 from hami.scheduler.events import Bypassed
 from hami.scheduler.filter import Filter
-from hami.scheduler.http_api import Verbs
+from hami.scheduler.http_api import HttpApi
 from hami.scheduler.informers import World
 from hami.scheduler.kube_scheduler import KubeVersion
 from hami.scheduler.leadership import AlwaysLeading, Leadership, is_sibling
-from hami.scheduler.maintenance import Upkeep
-from hami.scheduler.metrics import Instruments
+from hami.scheduler.maintenance import Maintenance
+from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import NodeLocks
 from hami.scheduler.readiness import Readiness
-from hami.scheduler.requeue import WakeUps
+from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
-from hami.scheduler.unschedulable import FIRST_AFTER_S, Notes, Waiting
+from hami.scheduler.unschedulable import FIRST_AFTER_S, ExplanationNotes, UnschedulablePods
 from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.grant_keys import KeyFolder
@@ -85,19 +85,19 @@ class Scheduler:
         self.settings = settings
         self.client = client
         self.tracer = tracer
-        self.instruments = Instruments()
+        self.instruments = Metrics()
         defaults = rules.defaults
         self.world = world = World(
             rules.vendors, reservation_timeout=settings.reservation_timeout, now=now
         )
-        self.bookings = Bookings(world, clock=clock, timeout=settings.reservation_timeout)
-        self.waiting = Waiting(world, clock=clock, first_note_after=FIRST_AFTER_S)
+        self.bookings = AssumedPods(world, clock=clock, timeout=settings.reservation_timeout)
+        self.waiting = UnschedulablePods(world, clock=clock, first_note_after=FIRST_AFTER_S)
         self.elector: LeaseElector | None = None
         self.leadership = self._leadership(hostname, clock, now)
         plan = rules.fallback
-        self.inventory = Inventory(plan.vendor.resources.count if plan is not None else "")
+        self.inventory = MigOffer(plan.vendor.resources.count if plan is not None else "")
         self.caches = self._caches(rules)
-        self.roles = readiness.Roles(
+        self.roles = readiness.LeaderLabel(
             client,
             self.pods,
             namespace=settings.pod_namespace,
@@ -106,11 +106,11 @@ class Scheduler:
             now=now,
         )
         self.readiness = Readiness(self.leadership, self.caches, self.roles.catch_up)
-        self.fates = Fates(client, world, self.bookings, clock=clock)
+        self.fates = LostAnswers(client, world, self.bookings, clock=clock)
         self.recorder = events.EventRecorder(
             client, component=settings.scheduler_name, host=hostname
         )
-        teller = scheduler_events.Teller(self.recorder)
+        teller = scheduler_events.PodEvents(self.recorder)
         bypassed = Bypassed(
             world,
             teller,
@@ -134,7 +134,7 @@ class Scheduler:
             now=now,
         )
         self.kube_version = KubeVersion(client)
-        self.wake_ups = WakeUps(
+        self.wake_ups = Requeue(
             client,
             world,
             self.waiting,
@@ -143,9 +143,9 @@ class Scheduler:
             clock=clock,
             now=now,
         )
-        self.notes = Notes(client, self.waiting, self.leadership, clock=clock)
+        self.notes = ExplanationNotes(client, self.waiting, self.leadership, clock=clock)
         self.handshakes = Handshakes(client, world, self.readiness, now=now)
-        self.upkeep = Upkeep(
+        self.upkeep = Maintenance(
             world=world,
             bookings=self.bookings,
             waiting=self.waiting,
@@ -158,7 +158,7 @@ class Scheduler:
             instruments=self.instruments,
             interval=settings.resync_interval,
         )
-        self.verbs = Verbs(
+        self.verbs = HttpApi(
             filter_=Filter(
                 world=world,
                 bookings=self.bookings,
@@ -187,7 +187,7 @@ class Scheduler:
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
         self.reviewer = Reviewer(
             Facts(rules=rules, inventory=self.inventory, headroom=world.cluster.quotas.headroom),
-            instruments=admission_instruments.Instruments(self.instruments.registry),
+            instruments=admission_instruments.Metrics(self.instruments.registry),
             tracer=tracer,
             why_not_ready=self._caches_missing,
             patience=settings.filter_budget,
@@ -394,8 +394,10 @@ def admission_rules(settings: Settings, config: DeviceConfig) -> Rules:
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
         defaults=Defaults(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
         hook_path=settings.hook_path,
-        high_priority_namespaces=frozenset(text_values.tokens(settings.high_priority_namespaces)),
-        high_priority_classes=frozenset(text_values.tokens(settings.high_priority_classes)),
+        high_priority_namespaces=frozenset(
+            text_values.comma_list(settings.high_priority_namespaces)
+        ),
+        high_priority_classes=frozenset(text_values.comma_list(settings.high_priority_classes)),
         fallback=admission_settings.plan(
             config.vendors,
             mode=settings.mig_fallback,

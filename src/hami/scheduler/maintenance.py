@@ -18,13 +18,13 @@ from hami.cluster import drift, state
 from hami.kube import events
 from hami.kube.events import EventRecorder
 from hami.kube.store import Stats
-from hami.scheduler.assumed_pods import Bookings, Fates, Stage
+from hami.scheduler.assumed_pods import AssumedPods, LostAnswers, Stage
 from hami.scheduler.informers import World
 from hami.scheduler.leadership import Leadership
-from hami.scheduler.metrics import Instruments
+from hami.scheduler.metrics import Metrics
 from hami.scheduler.readiness import Readiness
-from hami.scheduler.requeue import WakeUps
-from hami.scheduler.unschedulable import Waiting
+from hami.scheduler.requeue import Requeue
+from hami.scheduler.unschedulable import UnschedulablePods
 
 _log = logging.getLogger(__name__)
 
@@ -36,20 +36,20 @@ class Counted(Protocol):
     def stats(self) -> Stats: ...
 
 
-class Upkeep:
+class Maintenance:
     def __init__(
         self,
         *,
         world: World,
-        bookings: Bookings,
-        waiting: Waiting,
-        wake_ups: WakeUps,
-        fates: Fates,
+        bookings: AssumedPods,
+        waiting: UnschedulablePods,
+        wake_ups: Requeue,
+        fates: LostAnswers,
         leadership: Leadership,
         readiness: Readiness,
         caches: Mapping[str, Counted],
         recorder: EventRecorder,
-        instruments: Instruments,
+        instruments: Metrics,
         interval: float,
     ) -> None:
         self._world = world

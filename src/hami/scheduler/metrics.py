@@ -15,7 +15,7 @@ _QUEUE_S = (0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 _NODES = (1, 10, 100, 500, 1000, 2000, 5000, 10000, 20000)
 
 
-class Instruments:
+class Metrics:
     def __init__(self) -> None:
         self.registry = metrics.Registry()
         self.registry.build_info(version=importlib.metadata.version("hami"))

@@ -40,7 +40,7 @@ from hami.wire import errors as wire_errors
 BINDING_GRACE_S = 15.0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class LockState(msgspec.Struct, frozen=True):
     held: bool
     why: str
 
@@ -48,7 +48,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def lock_owner(value: str) -> tuple[str, str] | None:
     """Return namespace and name of the pod a lock names; None if it names none."""
     try:
-        lock = node_marks.decode(value)
+        lock = node_marks.decode_lock(value)
     except wire_errors.WireError:
         return None
     return (lock.namespace, lock.name) if lock.name else None
@@ -62,29 +62,29 @@ def judge(  # noqa: PLR0911  one line per rule
     now: dt.datetime,
     seen_for: float,
     timeout: float,
-) -> Verdict:
+) -> LockState:
     """Judge a lock; `pod` is its owner as the API server has it, `seen_for` how long we know it."""
     try:
-        lock = node_marks.decode(value)
+        lock = node_marks.decode_lock(value)
     except wire_errors.WireError as error:
-        return Verdict(seen_for < timeout, str(error))
+        return LockState(seen_for < timeout, str(error))
     age = max((now - lock.time).total_seconds(), seen_for)
     if not lock.name:
-        return Verdict(age < timeout, "it names no pod")
+        return LockState(age < timeout, "it names no pod")
     if pod is None:
-        return Verdict(held=False, why="its pod is gone")
+        return LockState(held=False, why="its pod is gone")
     if pod.finished:
-        return Verdict(held=False, why=f"its pod is {pod.phase}")
+        return LockState(held=False, why=f"its pod is {pod.phase}")
     if _created(pod) > lock.time + dt.timedelta(seconds=1):
-        return Verdict(held=False, why="its pod was deleted, another has its name")
+        return LockState(held=False, why="its pod was deleted, another has its name")
     if not pod.node_name:
-        return Verdict(age < BINDING_GRACE_S, "its pod is not bound")
+        return LockState(age < BINDING_GRACE_S, "its pod is not bound")
     if pod.node_name != node:
-        return Verdict(held=False, why=f"its pod is on {pod.node_name}")
+        return LockState(held=False, why=f"its pod is on {pod.node_name}")
     phase = pod.annotation(annotation_keys.BIND_PHASE)
     if phase in ("success", "failed") or pod.phase == "Running":
-        return Verdict(held=False, why=f"its pod has its cards (bind-phase {phase or 'unknown'})")
-    return Verdict(held=True, why=f"its pod waits for kubelet for {age:.0f} s")
+        return LockState(held=False, why=f"its pod has its cards (bind-phase {phase or 'unknown'})")
+    return LockState(held=True, why=f"its pod waits for kubelet for {age:.0f} s")
 
 
 def _created(pod: objects.Pod) -> dt.datetime:
@@ -95,10 +95,10 @@ def _created(pod: objects.Pod) -> dt.datetime:
         return dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
-class Turn:
+class QueuedBind:
     """The right to bind to a node until it is handed on."""
 
-    def __init__(self, turns: Turns, node: str) -> None:
+    def __init__(self, turns: BindQueue, node: str) -> None:
         self._turns = turns
         self._node = node
         self._done = False
@@ -110,12 +110,12 @@ class Turn:
             self._turns.end(self._node)
 
 
-class Turns:
+class BindQueue:
     def __init__(self) -> None:
         #: Node -> its lock, and how many hold it or wait for it.
         self._lines: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    async def wait(self, node: str) -> Turn:
+    async def wait(self, node: str) -> QueuedBind:
         """Wait for one's turn. Whoever is cancelled has left the line."""
         lock, waiting = self._lines.get(node, (asyncio.Lock(), 0))
         self._lines[node] = (lock, waiting + 1)
@@ -124,7 +124,7 @@ class Turns:
         except BaseException:
             self._leave(node)
             raise
-        return Turn(self, node)
+        return QueuedBind(self, node)
 
     def waiting(self) -> int:
         """Return how many binds hold a turn or wait for one."""
@@ -142,7 +142,7 @@ class Turns:
             self._lines[node] = (lock, waiting - 1)
 
 
-class CallerGoneError(Exception):
+class CallerLeftError(Exception):
     """Nobody waits for this bind any more, and no Binding was sent."""
 
 
@@ -164,7 +164,7 @@ class Caller:
         """Raise unless somebody still waits, and we still lead."""
         self._leadership.check_decision(self.term)
         if self.left.done():
-            raise CallerGoneError("whoever asked for the bind has gone away")
+            raise CallerLeftError("whoever asked for the bind has gone away")
 
     def patience(self, clock: float) -> float:
         """Return for how many more seconds the caller waits for a lock."""
@@ -215,7 +215,7 @@ class NodeLocks:
             record = await self._free(node, namespace, name, caller)
             if record.lock:
                 return record.lock  # ours already: a bind that was begun before
-            value = node_marks.encode(node_marks.Lock(self._time(), namespace, name))
+            value = node_marks.encode_lock(node_marks.Lock(self._time(), namespace, name))
             try:
                 await self._write(record, value)
             except errors.Conflict:
@@ -267,7 +267,7 @@ class NodeLocks:
             )
             await self.give_back(node, record.lock)
 
-    async def _judge(self, record: NodeRecord) -> Verdict:
+    async def _judge(self, record: NodeRecord) -> LockState:
         key = (record.name, record.lock)
         self._first_seen = {k: at for k, at in self._first_seen.items() if k[0] != record.name} | {
             key: self._first_seen.get(key, self._clock())
@@ -281,7 +281,7 @@ class NodeLocks:
             except errors.NotFound:
                 pod = None
             except errors.KubeError as error:
-                return Verdict(held=True, why=f"its pod cannot be read: {error}")
+                return LockState(held=True, why=f"its pod cannot be read: {error}")
         return judge(
             record.lock,
             node=record.name,

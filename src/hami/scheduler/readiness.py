@@ -50,7 +50,7 @@ class _PodList(codec.Object, frozen=True):
     items: list[objects.Pod] | None = None
 
 
-class Roles:
+class LeaderLabel:
     def __init__(
         self,
         client: Client,
@@ -142,7 +142,7 @@ class Roles:
         return store.raw_version(listed.metadata.resource_version if listed.metadata else None)
 
 
-async def follow(roles: Roles, changes: asyncio.Queue[bool]) -> None:
+async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
     """Keep the labels in step with who leads; what fails is tried again at the next change."""
     # Who starts beside a leader follows, and there may be no change to tell it for a long time.
     changes.put_nowait(roles.leads)

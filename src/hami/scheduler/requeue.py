@@ -26,7 +26,7 @@ from hami.kube.client import Client
 from hami.placement import decide
 from hami.scheduler.informers import World
 from hami.scheduler.readiness import Readiness
-from hami.scheduler.unschedulable import AGAIN_S, Waiting, WaitingPod
+from hami.scheduler.unschedulable import AGAIN_S, UnschedulablePod, UnschedulablePods
 from hami.wire import annotation_keys, codec, objects
 from hami.wire import errors as wire_errors
 
@@ -48,12 +48,12 @@ PODS_AT_ONCE = 8
 Place = tuple[str, str]
 
 
-class WakeUps:
+class Requeue:
     def __init__(
         self,
         client: Client,
         world: World,
-        waiting: Waiting,
+        waiting: UnschedulablePods,
         readiness: Readiness,
         *,
         node_events_wake: Callable[[], bool],
@@ -115,14 +115,14 @@ class WakeUps:
                 self._looked_at(pod)
                 self._try_later(("", ""), [pod.shape])
 
-    def _looked_at(self, pod: WaitingPod) -> None:
+    def _looked_at(self, pod: UnschedulablePod) -> None:
         pod.looks += 1
         wait = AGAIN_S * 2 ** min(pod.looks, _DOUBLINGS)
         pod.look_from = self._clock() + min(wait, AGAIN_AT_MOST_S)
 
-    def _find(self) -> dict[str, WaitingPod]:
+    def _find(self) -> dict[str, UnschedulablePod]:
         """Return nodes with somebody who fits there; in each place, one who fits is enough."""
-        found: dict[str, WaitingPod] = {}
+        found: dict[str, UnschedulablePod] = {}
         left = TRIED_PER_ROUND
         for place in tuple(self._untried):
             node, namespace = place
@@ -151,7 +151,7 @@ class WakeUps:
     def _may_touch(self, node: str) -> bool:
         return self._clock() - self._touched.get(node, -math.inf) >= PER_NODE_S
 
-    async def _touch(self, node: str, pod: WaitingPod) -> None:
+    async def _touch(self, node: str, pod: UnschedulablePod) -> None:
         if not self._may_touch(node):
             self._try_later((node, ""), [pod.shape])
             return
@@ -175,7 +175,7 @@ class WakeUps:
             pod.looks = 1
             pod.look_from = now + CONFIRM_S
 
-    async def _touch_pod(self, pod: WaitingPod) -> None:
+    async def _touch_pod(self, pod: UnschedulablePod) -> None:
         body = self._change(uid=pod.wanted.uid)  # a namesake is another pod
         try:
             await self._client.patch(paths.pods(pod.wanted.namespace, pod.wanted.name), body)

@@ -36,7 +36,7 @@ AGAIN_S = 5.0
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class WaitingPod:
+class UnschedulablePod:
     wanted: PodRequest
     note: explanation_note.Note
     #: Monotonic: when it was first refused, and last.
@@ -58,13 +58,13 @@ class WaitingPod:
         return f"{self.wanted.namespace}/{self.wanted.name}"
 
 
-class Waiting:
+class UnschedulablePods:
     def __init__(
         self, world: World, *, clock: Callable[[], float], first_note_after: float
     ) -> None:
         self._clock = clock
         self._first_note_after = first_note_after
-        self._pods: dict[str, WaitingPod] = {}
+        self._pods: dict[str, UnschedulablePod] = {}
         #: Shape -> UIDs: a thousand pods of one job are looked at once.
         self._shapes: dict[Hashable, dict[str, None]] = {}
         world.pod_seen.listen(self._on_pod)
@@ -73,10 +73,10 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def __iter__(self) -> Iterator[WaitingPod]:
+    def __iter__(self) -> Iterator[UnschedulablePod]:
         return iter(tuple(self._pods.values()))
 
-    def get(self, uid: str) -> WaitingPod | None:
+    def get(self, uid: str) -> UnschedulablePod | None:
         return self._pods.get(uid)
 
     def shapes(self, namespace: str = "") -> list[Hashable]:
@@ -87,15 +87,15 @@ class Waiting:
             shape for shape in self._shapes if self._one_of(shape).wanted.namespace == namespace
         ]
 
-    def one_of(self, shape: Hashable) -> WaitingPod | None:
+    def one_of(self, shape: Hashable) -> UnschedulablePod | None:
         """Return somebody who waits for this."""
         return self._one_of(shape) if shape in self._shapes else None
 
-    def all_of(self, shape: Hashable) -> list[WaitingPod]:
+    def all_of(self, shape: Hashable) -> list[UnschedulablePod]:
         """Return everybody who waits for this, the longest ago refused first."""
         return [self._pods[uid] for uid in self._shapes.get(shape, ())]
 
-    def _one_of(self, shape: Hashable) -> WaitingPod:
+    def _one_of(self, shape: Hashable) -> UnschedulablePod:
         return self._pods[next(iter(self._shapes[shape]))]
 
     def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
@@ -103,7 +103,7 @@ class Waiting:
         now = self._clock()
         known = self.forget(pod.uid)
         if known is None:
-            known = WaitingPod(
+            known = UnschedulablePod(
                 wanted=wanted,
                 note=note,
                 since=now,
@@ -119,7 +119,7 @@ class Waiting:
         self._pods[pod.uid] = known
         self._shapes.setdefault(known.shape, {})[pod.uid] = None
 
-    def forget(self, uid: str) -> WaitingPod | None:
+    def forget(self, uid: str) -> UnschedulablePod | None:
         pod = self._pods.pop(uid, None)
         if pod is not None:
             alike = self._shapes[pod.shape]
@@ -202,11 +202,11 @@ ROUND_S = 0.5
 _SOME_TIME = "2000-01-01T00:00:00Z"
 
 
-class Notes:
+class ExplanationNotes:
     def __init__(
         self,
         client: Client,
-        waiting: Waiting,
+        waiting: UnschedulablePods,
         leadership: Leadership,
         *,
         clock: Callable[[], float],
@@ -231,7 +231,7 @@ class Notes:
         for pod in heapq.nsmallest(BATCH, due, key=lambda pod: pod.write_from):
             await self._write(pod)
 
-    async def _write(self, pod: WaitingPod) -> None:
+    async def _write(self, pod: UnschedulablePod) -> None:
         note = pod.note
         patch = {
             "metadata": {
@@ -252,7 +252,7 @@ class Notes:
             pod.written = note
 
 
-def _says_more(pod: WaitingPod) -> bool:
+def _says_more(pod: UnschedulablePod) -> bool:
     if pod.written is None:
         return True
     if pod.written is pod.note:

@@ -223,7 +223,7 @@ def _resource(given: config_file.Section, key: str, default: str) -> str:
     if not name:
         return ""
     try:
-        return quantity.check(name, what=key)
+        return quantity.check_resource_name(name, what=key)
     except wire_errors.WireError as error:
         raise given.error(
             key, error.rule, error.remedy or f"write a name like {default}"

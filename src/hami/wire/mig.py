@@ -64,13 +64,13 @@ class _Allocation(codec.Object, frozen=True, rename=_RENAME):
     compute_instance: int | None = None
 
 
-def decode(value: str, *, what: str = "MIG allocations") -> tuple[Allocation, ...]:
+def decode_allocations(value: str, *, what: str = "MIG allocations") -> tuple[Allocation, ...]:
     """Read the slices of a pod."""
     read = codec.decode(value, list[_Allocation | None], what=what)
     return _checked((_allocation(raw or _Allocation()) for raw in read), what)
 
 
-def encode(allocations: Iterable[Allocation]) -> str:
+def encode_allocations(allocations: Iterable[Allocation]) -> str:
     """Write the slices of a pod; what could not be read back is an error."""
     return codec.encode_text(_checked(allocations, "MIG allocations"))
 
@@ -151,7 +151,7 @@ class Profile(msgspec.Struct, frozen=True):
         return f"{RESOURCE_PREFIX}{self.name}"
 
 
-def parse(name: str) -> Profile:
+def parse_profile(name: str) -> Profile:
     """Read a profile's name."""
     found = _PROFILE.fullmatch(name)
     if found is None:

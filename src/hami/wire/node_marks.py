@@ -48,7 +48,7 @@ class Lock(codec.Object, frozen=True):
         return bool(self.name) and (self.namespace, self.name) == (namespace, name)
 
 
-def decode(value: str) -> Lock:
+def decode_lock(value: str) -> Lock:
     """Read a lock of either form."""
     parts = value.split(",")
     if len(parts) == 1:
@@ -63,7 +63,7 @@ def decode(value: str) -> Lock:
     return Lock(_parse_time(time), namespace, name)
 
 
-def encode(lock: Lock) -> str:
+def encode_lock(lock: Lock) -> str:
     """Write a lock as Go would."""
     offset = lock.time.utcoffset()
     if offset is None:
@@ -111,7 +111,7 @@ _WORD = "late"
 _DIGITS = 16
 
 
-def mark(register_value: str) -> str:
+def late_binding_mark(register_value: str) -> str:
     """Return the mark that goes with a register annotation: a hash over its exact bytes."""
     try:
         data = register_value.encode()
@@ -127,7 +127,7 @@ def is_late(mark_value: str | None, register_value: str | None) -> bool:
     if mark_value is None or register_value is None:
         return False
     try:
-        return mark_value == mark(register_value)
+        return mark_value == late_binding_mark(register_value)
     except errors.WireError:
         return False
 
@@ -141,25 +141,25 @@ _TIME = re.compile(
 )
 
 
-class Health(codec.Object, frozen=True):
+class PluginHealth(codec.Object, frozen=True):
     #: Whether the plugin counts as alive.
     healthy: bool
     #: Whether the plugin has spoken since: read its cards anew and write a new request.
     refresh: bool
 
 
-def request(now: dt.datetime) -> str:
+def handshake_request(now: dt.datetime) -> str:
     """Write a request with the local time `now`."""
     return f"{_HANDSHAKE_WORD}_{now.replace(tzinfo=None).isoformat(sep=' ', timespec='seconds')}"
 
 
-def evaluate(value: str | None, *, now: dt.datetime, allocatable: int) -> Health:
+def evaluate_handshake(value: str | None, *, now: dt.datetime, allocatable: int) -> PluginHealth:
     """Judge a plugin by the annotation, and by what kubelet still counts if it is late."""
     if value is None or _HANDSHAKE_WORD not in value:
-        return Health(healthy=True, refresh=True)
+        return PluginHealth(healthy=True, refresh=True)
     asked = _time_of(value)
     late = asked is not None and now - asked >= ANSWER_WITHIN
-    return Health(healthy=not late or allocatable > 0, refresh=False)
+    return PluginHealth(healthy=not late or allocatable > 0, refresh=False)
 
 
 def _time_of(value: str) -> dt.datetime | None:

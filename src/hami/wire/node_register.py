@@ -49,7 +49,7 @@ class MigProfile(
     placements: tuple[MigPlacement, ...] = ()
 
 
-class Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
+class RegisteredCard(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
     """One card. The order of the fields is the order on the wire; zero values are omitted."""
 
     id: str = ""
@@ -105,18 +105,18 @@ class _Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"})
     custominfo: dict[str, Any] | None = None
 
 
-def decode_json(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
+def decode_json(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
     """Read the JSON format. A field that is null counts as absent, as in Go."""
     read = codec.decode(value, list[_Device | None], what=what)
     return _checked((_device(raw or _Device()) for raw in read), what)
 
 
-def encode_json(devices: Iterable[Device]) -> str:
+def encode_json(devices: Iterable[RegisteredCard]) -> str:
     """Write the JSON format; what could not be read back is an error."""
     return codec.encode_text(_checked(devices, _WHAT))
 
 
-def decode_colon(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
+def decode_colon(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
     """Read the colon format, with seven or nine fields a card."""
     if ":" not in value:
         raise errors.WireError(what, value, "has no colon, which ends each card")
@@ -124,7 +124,7 @@ def decode_colon(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
     return _checked((_colon_device(record, what) for record in records), what)
 
 
-def encode_colon(devices: Iterable[Device]) -> str:
+def encode_colon(devices: Iterable[RegisteredCard]) -> str:
     """Write the colon format, nine fields a card; what could not be read back is an error.
 
     It has no place for MIG and custominfo. A lone colon is a node without cards: readers refuse
@@ -133,8 +133,8 @@ def encode_colon(devices: Iterable[Device]) -> str:
     return "".join(map(_colon_record, _checked(devices, _WHAT))) or ":"
 
 
-def _device(raw: _Device) -> Device:
-    return Device(
+def _device(raw: _Device) -> RegisteredCard:
+    return RegisteredCard(
         id=raw.id or "",
         index=raw.index or 0,
         count=raw.count or 0,
@@ -165,7 +165,7 @@ def _mig_profile(raw: _MigProfile) -> MigProfile:
     )
 
 
-def _colon_device(record: str, what: str) -> Device:
+def _colon_device(record: str, what: str) -> RegisteredCard:
     fields = record.split(",")
     if len(fields) not in (_OLD_FIELDS, _NEW_FIELDS):
         raise errors.WireError(
@@ -174,7 +174,7 @@ def _colon_device(record: str, what: str) -> Device:
     card, count, memory, cores, kind, numa, health = fields[:_OLD_FIELDS]
     index, mode = fields[_OLD_FIELDS:] or ("0", "hami-core")
     what = f"{what}, card {errors.shorten(card)}"
-    return Device(
+    return RegisteredCard(
         id=card,
         index=text_values.parse_int32(index, what=f"{what}, index"),
         count=text_values.parse_int32(count, what=f"{what}, count"),
@@ -187,7 +187,7 @@ def _colon_device(record: str, what: str) -> Device:
     )
 
 
-def _colon_record(device: Device) -> str:
+def _colon_record(device: RegisteredCard) -> str:
     for text in (device.type, device.mode):
         if not shares.SEPARATORS.isdisjoint(text):
             raise errors.WireError(
@@ -202,9 +202,9 @@ def _colon_record(device: Device) -> str:
     )
 
 
-def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
+def _checked(devices: Iterable[RegisteredCard], what: str) -> tuple[RegisteredCard, ...]:
     """Hold every card to the rules that both formats share, in reading and in writing."""
-    seen: dict[str, Device] = {}
+    seen: dict[str, RegisteredCard] = {}
     for device in devices:
         if not device.id:
             raise errors.WireError(what, device.id, "is no card id: a card must have one")
@@ -217,7 +217,7 @@ def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
     return tuple(seen.values())
 
 
-def _check_card(device: Device, what: str) -> None:
+def _check_card(device: RegisteredCard, what: str) -> None:
     for field in _TEXTS:
         text = getattr(device, field)
         if len(text) > _LONGEST_TEXT:
@@ -265,13 +265,13 @@ class _PairScores(codec.Object, frozen=True):
     score: dict[str, int | None] | None = None
 
 
-def decode(value: str, *, what: str = _SCORES) -> tuple[PairScores, ...]:
+def decode_scores(value: str, *, what: str = _SCORES) -> tuple[PairScores, ...]:
     """Read the scores of all cards of a node."""
     read = codec.decode(value, list[_PairScores | None], what=what)
     return _checked_scores((_card(raw or _PairScores()) for raw in read), what)
 
 
-def encode(cards: Iterable[PairScores]) -> str:
+def encode_scores(cards: Iterable[PairScores]) -> str:
     """Write the scores of all cards of a node; what could not be read back is an error."""
     return codec.encode_text(_checked_scores(cards, _SCORES))
 

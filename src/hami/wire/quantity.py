@@ -121,7 +121,7 @@ _QUOTA_PREFIX = "limits."
 _EXAMPLE = "write for example nvidia.com/gpu"
 
 
-def check(name: str, *, what: str) -> str:
+def check_resource_name(name: str, *, what: str) -> str:
     """Return `name` if Kubernetes takes it as an extended resource."""
     prefix, slash, local = name.partition("/")
     if not slash:

@@ -25,7 +25,7 @@ _FIELDS = 4
 SEPARATORS = frozenset(",:;")
 
 
-class Grant(codec.Object, frozen=True):
+class Share(codec.Object, frozen=True):
     """One card for one container."""
 
     uuid: str
@@ -37,16 +37,16 @@ class Grant(codec.Object, frozen=True):
     cores: int
 
 
-Slots = tuple[tuple[Grant, ...], ...]
+PodShares = tuple[tuple[Share, ...], ...]
 """One tuple of grants per container, in container order."""
 
 
-def encode(slots: Iterable[Iterable[Grant]]) -> str:
+def encode(slots: Iterable[Iterable[Share]]) -> str:
     """Write all slots of a pod; what could not be read back is an error."""
     return "".join("".join(map(_encode_grant, slot)) + ";" for slot in slots)
 
 
-def decode(value: str, *, what: str = "device list") -> Slots:
+def decode(value: str, *, what: str = "device list") -> PodShares:
     """Read all slots of a pod; the empty rest after the last `;` is no slot.
 
     Records without a comma are skipped and fields after the fourth ignored, as HAMi does. A
@@ -55,7 +55,7 @@ def decode(value: str, *, what: str = "device list") -> Slots:
     return tuple(_decode_slot(part, what) for part in _parts(value))
 
 
-def salvage(value: str) -> tuple[Slots, tuple[str, ...]]:
+def salvage(value: str) -> tuple[PodShares, tuple[str, ...]]:
     """Read what can be read of a list that `decode` refuses: grants, and ids of damaged records.
 
     A bound pod runs on its cards whatever happened to its annotation since. If one damaged record
@@ -63,10 +63,10 @@ def salvage(value: str) -> tuple[Slots, tuple[str, ...]]:
     grants count, and the cards of unreadable ones are named: how much of them is in use is unknown.
     Never raises; a list that `decode` reads comes back the same, with no id.
     """
-    slots: list[tuple[Grant, ...]] = []
+    slots: list[tuple[Share, ...]] = []
     damaged: list[str] = []
     for part in _parts(value):
-        grants: list[Grant] = []
+        grants: list[Share] = []
         for record in _records(part):
             try:
                 grants.append(_decode_grant(record, "device list"))
@@ -87,7 +87,7 @@ def _records(part: str) -> Iterator[str]:
     return (record for record in part.split(":") if "," in record)
 
 
-def _encode_grant(grant: Grant) -> str:
+def _encode_grant(grant: Share) -> str:
     what = f"grant of card {errors.shorten(grant.uuid)}"
     if not grant.uuid:
         raise errors.WireError(what, grant.uuid, "is no card id: a reader would skip the grant")
@@ -101,12 +101,12 @@ def _encode_grant(grant: Grant) -> str:
     return f"{grant.uuid},{grant.type},{memory},{cores}:"
 
 
-def _decode_slot(text: str, what: str) -> tuple[Grant, ...]:
+def _decode_slot(text: str, what: str) -> tuple[Share, ...]:
     grants = (_decode_grant(record, what) for record in _records(text))
     return tuple(grant for grant in grants if grant.uuid)
 
 
-def _decode_grant(record: str, what: str) -> Grant:
+def _decode_grant(record: str, what: str) -> Share:
     fields = record.split(",")
     if len(fields) < _FIELDS:
         raise errors.WireError(
@@ -114,7 +114,7 @@ def _decode_grant(record: str, what: str) -> Grant:
         )
     uuid, kind, memory, cores = fields[:_FIELDS]
     try:
-        return Grant(uuid=uuid, type=kind, memory=_amount(memory), cores=_amount(cores))
+        return Share(uuid=uuid, type=kind, memory=_amount(memory), cores=_amount(cores))
     except errors.WireError as error:
         # Named only now: a ledger is rebuilt from a hundred thousand of these.
         raise errors.WireError(
@@ -140,7 +140,7 @@ def peak(steps: Iterable[tuple[ContainerKind, int]], *, init_done: bool = False)
     return max(top, running)
 
 
-def align(slots: Slots, counts: Sequence[int]) -> Slots:
+def align(slots: PodShares, counts: Sequence[int]) -> PodShares:
     """Give each container its slot, although the writer may have left empty slots out.
 
     HAMi omits the slots of containers without a card on real NVIDIA nodes. Where the list does not
@@ -156,7 +156,7 @@ def align(slots: Slots, counts: Sequence[int]) -> Slots:
     surplus = any(padded[len(counts) :])
     if not surplus and [len(slot) for slot in padded[: len(counts)]] == list(counts):
         return padded[: len(counts)]
-    aligned: list[tuple[Grant, ...]] = [()] * len(counts)
+    aligned: list[tuple[Share, ...]] = [()] * len(counts)
     if [len(slot) for slot in filled] == [counts[index] for index in asking]:
         for index, slot in zip(asking, filled, strict=True):
             aligned[index] = slot

@@ -89,7 +89,7 @@ def parse_duration(text: str, *, what: str) -> float:
     return -float(total) if text[0] == "-" else float(total)
 
 
-def tokens(value: str) -> tuple[str, ...]:
+def comma_list(value: str) -> tuple[str, ...]:
     """Return the words of a comma list, trimmed, without the empty ones."""
     return tuple(token for token in map(str.strip, value.split(",")) if token)
 
@@ -97,7 +97,7 @@ def tokens(value: str) -> tuple[str, ...]:
 _DIGITS = frozenset("0123456789")
 
 
-def matches(token: str, product: str) -> bool:
+def matches_product(token: str, product: str) -> bool:
     """Return whether `token` occurs in `product`, ignoring case, without cutting a number.
 
     A product has at most 256 characters (`hami.wire.node_register`), and a longer token, of which

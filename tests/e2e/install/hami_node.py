@@ -78,7 +78,7 @@ class HamiNode:
         value = self._node()["annotations"].get(annotation_keys.NODE_LOCK)
         if value is None:
             return
-        lock = node_marks.decode(value)
+        lock = node_marks.decode_lock(value)
         path = pods_path(lock.namespace, lock.name)
         pod = self._client.find(path)
         if pod is None or pod["spec"].get("nodeName") != NAME:

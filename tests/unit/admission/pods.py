@@ -16,7 +16,7 @@ import msgspec
 
 from hami.admission import decide, mig_fallback
 from hami.admission.mig_fallback import End, Mode, Plan
-from hami.admission.mig_offer import Inventory
+from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import Facts, Rules, unlimited
 from hami.cluster.quota import Headroom
 from hami.vendors.device_config import NvidiaSettings
@@ -142,7 +142,7 @@ class Door:
         nvidia: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
-        self.inventory = Inventory(vendor.resources.count)
+        self.inventory = MigOffer(vendor.resources.count)
         for name, allocatable in nodes.items():
             self.inventory.set_node(name, allocatable)
         known = (

@@ -58,7 +58,7 @@ def test_a_file_replaces_all_chains(tmp_path: pathlib.Path) -> None:
     assert plan is not None
     assert set(plan.chains.profiles) == {"3g.71gb", "1g.18gb", "4g.24gb"}
     assert after(plan.chains, "3g.71gb") == ["1g.18gb"]
-    named = mig.parse("4g.24gb")
+    named = mig.parse_profile("4g.24gb")
     assert plan.chains.profiles["4g.24gb"].cores == 100
     assert plan.chains.profiles["4g.24gb"].memory == named.memory
 

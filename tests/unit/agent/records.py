@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami.node.ledger_record import ContainerRecord, Record, TokenRecord
+from hami.node.ledger_record import AllocationRecord, ContainerRecord, LedgerRecord
 from hami.wire import shares
 from hami.wire.objects import ContainerKind
-from hami.wire.shares import Grant
+from hami.wire.shares import Share
 
 Part = tuple[str, int, int]
 """Card, MiB, percent."""
@@ -17,7 +17,7 @@ APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECA
 def devices(slots: Sequence[Sequence[Part]]) -> str:
     return shares.encode(
         [
-            Grant(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
+            Share(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
             for uuid, memory, cores in slot
         ]
         for slot in slots
@@ -27,10 +27,10 @@ def devices(slots: Sequence[Sequence[Part]]) -> str:
 def record(
     uid: str,
     *containers: tuple[ContainerKind, Sequence[Part]],
-    tokens: Sequence[TokenRecord] = (),
+    tokens: Sequence[AllocationRecord] = (),
     **more: object,
-) -> Record:
-    return Record(
+) -> LedgerRecord:
+    return LedgerRecord(
         uid=uid,
         namespace="team",
         name=f"pod-{uid}",
@@ -43,5 +43,7 @@ def record(
     )
 
 
-def token(letter: str, slot: int = 0, *device_ids: str) -> TokenRecord:
-    return TokenRecord(token=letter * 32, container=f"c{slot}", slot=slot, device_ids=device_ids)
+def token(letter: str, slot: int = 0, *device_ids: str) -> AllocationRecord:
+    return AllocationRecord(
+        token=letter * 32, container=f"c{slot}", slot=slot, device_ids=device_ids
+    )

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hami.agent.node_status import NodeReport
+from hami.agent.node_status import NodeStatus
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from tests.scripted_api.server import Recorded, ScriptedApi
@@ -67,9 +67,9 @@ def body(request: Recorded) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def reporting(client: Client, **options: Any) -> AsyncIterator[NodeReport]:
+async def reporting(client: Client, **options: Any) -> AsyncIterator[NodeStatus]:
     events = EventRecorder(client, component="hami-device-plugin", host=NODE)
-    report = NodeReport(client, NODE, events, **{"sleep": quick, **options})
+    report = NodeStatus(client, NODE, events, **{"sleep": quick, **options})
     running = [asyncio.create_task(report.run()), asyncio.create_task(events.run())]
     try:
         async with asyncio.timeout(10):

@@ -310,7 +310,7 @@ class Node:
         else:
             meta = pod["metadata"]
             value = f"{_LOCK_TIME},{meta['namespace']},{meta['name']}"
-            assert node_marks.decode(value).name
+            assert node_marks.decode_lock(value).name
             annotations[annotation_keys.NODE_LOCK] = value
         self.api.put(found)
 

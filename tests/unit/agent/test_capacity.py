@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami.agent import ledger
-from hami.node.ledger_record import Record
-from hami.wire.node_register import Device
+from hami.node.ledger_record import LedgerRecord
+from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 from tests.unit.agent.records import APP, INIT, SIDECAR, Part, record
 
 CARDS = {
-    uuid: Device(id=uuid, index=index, count=3, devmem=1000, devcore=100)
+    uuid: RegisteredCard(id=uuid, index=index, count=3, devmem=1000, devcore=100)
     for index, uuid in enumerate(("A", "B"))
 }
 
@@ -133,5 +133,7 @@ def test_an_overfull_card_is_no_reason_against_a_pod_on_another() -> None:
 
 
 def test_grants_behind_the_last_container_count_all_the_same() -> None:
-    odd = Record(uid="odd", namespace="team", name="odd", devices="A,NVIDIA,900,0:;", containers=())
+    odd = LedgerRecord(
+        uid="odd", namespace="team", name="odd", devices="A,NVIDIA,900,0:;", containers=()
+    )
     assert ledger.held_by(odd) == {"A": (900, 0, 1)}

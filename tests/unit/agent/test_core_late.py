@@ -10,7 +10,7 @@ import pytest
 from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet import kubelet_api
-from hami.node.ledger_record import Record
+from hami.node.ledger_record import LedgerRecord
 from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, token_of, uid
 from tests.unit.kube.following import until
 
@@ -65,7 +65,7 @@ async def test_a_write_that_kubelet_does_not_wait_for_counts_before_the_next(
         entered, go_on = threading.Event(), threading.Event()
         put = agent.ledger.put
 
-        def slow(record: Record, *, durable: bool = True) -> None:
+        def slow(record: LedgerRecord, *, durable: bool = True) -> None:
             if record.name == "a" and not entered.is_set():
                 entered.set()
                 assert go_on.wait(30)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from hami.agent.containers.prepare import PrepareError
-from hami.node.ledger_record import Record
+from hami.node.ledger_record import LedgerRecord
 from hami.wire import annotation_keys, signature
 from tests.unit.agent.records import devices
 from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, uid
@@ -108,7 +108,7 @@ async def test_a_container_that_starts_meanwhile_is_not_lost(
         entered, go_on = threading.Event(), threading.Event()
         put = agent.ledger.put
 
-        def slow(record: Record, *, durable: bool = True) -> None:
+        def slow(record: LedgerRecord, *, durable: bool = True) -> None:
             if (record.resize or len(record.tokens) > 1) and not entered.is_set():
                 entered.set()
                 assert go_on.wait(30)

@@ -13,7 +13,8 @@ import pytest
 import uvloop
 
 from hami.agent.kubelet import registration
-from hami.agent.kubelet.registration import DEAF_AFTER, KubeletLink
+from hami.agent.kubelet.registration import DEAF_AFTER
+from hami.agent.kubelet.registration import Registration as KubeletLink
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Device, Registration

@@ -184,7 +184,7 @@ def merged(target: Any, patch: Any) -> Any:
     STATUS,
     STATUS,
     st.builds(
-        advertise.wishes,
+        advertise.advertisement,
         st.just(KEYS),
         register=st.none() | st.sampled_from(["[1]", "[2]"]),
         scores=st.none() | st.just("[]"),
@@ -197,7 +197,7 @@ def test_whatever_a_node_says_two_rounds_of_patches_put_it_right(
     there: dict[str, str | None] | None,
     capacity: dict[str, Any] | None,
     allocatable: dict[str, Any] | None,
-    wanted: advertise.Wishes,
+    wanted: advertise.Advertisement,
 ) -> None:
     document: dict[str, Any] = {
         "metadata": {"name": "n", "annotations": there},

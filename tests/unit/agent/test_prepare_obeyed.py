@@ -52,7 +52,7 @@ class Node(CardNode):
             make = "mkdir -p" if Path(host).is_dir() else "touch"
             lines += [f"{make} {place}", f"mount --bind {stage}/{at} {place}"]
             lines += [f"mount -o remount,bind,{access},nosuid,nodev {place}"]
-        lines += [f"exec env LD_PRELOAD={shlex.quote(preload)} {library.library('probe')}"]
+        lines += [f"exec env LD_PRELOAD={shlex.quote(preload)} {library.find_built('probe')}"]
         return Probe(
             ["unshare", "--mount", "sh", "-c", "\n".join(lines)],
             {

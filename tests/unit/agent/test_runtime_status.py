@@ -90,7 +90,7 @@ async def test_cdi_is_what_the_configuration_says(
     path = folder / "r.sock"
     async with served(path, runtime("containerd", "v2.1.4", info)):
         for endpoint in (str(path), f"unix://{path}"):
-            assert await kubelet_runtime.status(endpoint) == RuntimeStatus(
+            assert await kubelet_runtime.runtime_status(endpoint) == RuntimeStatus(
                 name="containerd", version="v2.1.4", cdi_dirs=folders, cdi_disabled=disabled
             )
 
@@ -98,23 +98,23 @@ async def test_cdi_is_what_the_configuration_says(
 async def test_a_socket_that_is_missing_or_silent_is_named(folder: pathlib.Path) -> None:
     path = folder / "r.sock"
     with pytest.raises(RuntimeStatusError, match=rf"{path}: does not exist; .*--runtime-endpoint"):
-        await kubelet_runtime.status(str(path))
+        await kubelet_runtime.runtime_status(str(path))
     with sockets.socket(sockets.AF_UNIX) as dead:
         dead.bind(str(path))
     with pytest.raises(RuntimeStatusError, match=rf"{path}: .*UNAVAILABLE.*--runtime-endpoint"):
-        await kubelet_runtime.status(str(path))
+        await kubelet_runtime.runtime_status(str(path))
 
 
 @pytest.mark.parametrize("endpoint", ["run/r.sock", "tcp://127.0.0.1:1234", "npipe:////./pipe/x"])
 async def test_an_address_that_is_no_path_is_refused(endpoint: str) -> None:
     with pytest.raises(RuntimeStatusError, match="absolute path"):
-        await kubelet_runtime.status(endpoint)
+        await kubelet_runtime.runtime_status(endpoint)
 
 
 async def test_a_runtime_without_cri_is_quoted(folder: pathlib.Path) -> None:
     async with served(folder / "r.sock", SERVICE.handler({})):
         with pytest.raises(RuntimeStatusError, match="does not tell its status: UNIMPLEMENTED"):
-            await kubelet_runtime.status(str(folder / "r.sock"))
+            await kubelet_runtime.runtime_status(str(folder / "r.sock"))
 
 
 async def test_the_only_runtime_that_answers_is_found(folder: pathlib.Path) -> None:

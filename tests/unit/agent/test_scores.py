@@ -120,4 +120,4 @@ def test_whatever_cards_tell_scores_are_symmetric_and_can_be_sent(
     for one in NAMES:
         assert list(table[one]) == [name for name in NAMES if name != one]
         assert all(table[other][one] == number for other, number in table[one].items())
-    assert wire.decode(wire.encode(scores)) == scores
+    assert wire.decode_scores(wire.encode_scores(scores)) == scores

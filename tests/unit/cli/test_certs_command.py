@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from hami.cli import main
-from hami.installation import secrets
+from hami.installation import tls_secret
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.kube import kubeconfigs
 
@@ -25,7 +25,7 @@ WEBHOOK = "--webhook=hami-webhook"
 
 @pytest_asyncio.fixture
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
-    monkeypatch.setattr(secrets, "SETTLE_S", 0.0)
+    monkeypatch.setattr(tls_secret, "SETTLE_S", 0.0)
     async with ScriptedApi() as serving:
         yield serving
 

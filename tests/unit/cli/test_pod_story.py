@@ -11,7 +11,7 @@ from hami.cli import pod_story
 from hami.cli.pod_story import Granted, State, Story
 from hami.wire import annotation_keys, errors, explanation_note, shares
 from hami.wire.explanation_note import Near, Note, ReasonCount
-from hami.wire.shares import Grant
+from hami.wire.shares import Share
 from tests import builders
 from tests.unit.cli.pods import MAIN, pod
 
@@ -88,7 +88,7 @@ def test_a_request_is_put_into_words(amounts: dict[str, Any], wanted: str) -> No
 
 
 def test_a_placed_pod_shows_its_cards_by_container() -> None:
-    grants = [[], [Grant("GPU-1", "NVIDIA", 2048, 30), Grant("GPU-2", "NVIDIA", 1024, 0)]]
+    grants = [[], [Share("GPU-1", "NVIDIA", 2048, 30), Share("GPU-2", "NVIDIA", 1024, 0)]]
     annotations = {
         builders.NVIDIA.annotations.allocated: shares.encode(grants),
         annotation_keys.BIND_PHASE: "success",
@@ -113,7 +113,7 @@ def test_a_placed_pod_shows_its_cards_by_container() -> None:
 
 
 def test_slots_that_hami_left_out_are_given_to_the_container_that_asked() -> None:
-    granted = shares.encode([[Grant("GPU-1", "NVIDIA", 2048, 30)]])
+    granted = shares.encode([[Share("GPU-1", "NVIDIA", 2048, 30)]])
     data = pod(
         builders.container("side"),
         MAIN,

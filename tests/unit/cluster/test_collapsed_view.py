@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hami.cluster.pod_info import LedgerRow
+from hami.cluster.pod_info import PodInfo
 from hami.wire import shares
 from hami.wire.objects import ContainerKind
-from hami.wire.shares import Grant
+from hami.wire.shares import Share
 from tests import builders
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -39,8 +39,8 @@ def test_ended_init_containers_count_nothing_but_sidecars_still_do() -> None:
     assert shares.peak(steps, init_done=True) == 7
 
 
-def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
-    return LedgerRow(
+def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
+    return PodInfo(
         uid="u",
         namespace="ns",
         name="p",
@@ -50,7 +50,7 @@ def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
             (
                 "NVIDIA",
                 tuple(
-                    tuple(Grant(card, "NVIDIA", memory, cores) for card, memory, cores in slot)
+                    tuple(Share(card, "NVIDIA", memory, cores) for card, memory, cores in slot)
                     for _, slot in slots
                 ),
             ),
@@ -58,7 +58,7 @@ def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
     )
 
 
-def held(of: LedgerRow) -> dict[str, tuple[int, int, int]]:
+def held(of: PodInfo) -> dict[str, tuple[int, int, int]]:
     return {card: (s, m, c) for _, card, s, m, c in of.holdings()}
 
 

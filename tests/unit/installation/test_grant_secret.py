@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.installation import secrets
+from hami.installation import grant_secret
 from hami.installation.job import InstallationError
 from hami.serving import grant_keys
 from hami.wire import signature
@@ -20,11 +20,11 @@ OLD, OLDER = b"o" * 32, b"p" * 32
 
 
 async def ensure(rig: Rig) -> None:
-    await secrets.ensure_grant_key(rig.job, namespace=NAMESPACE, name=NAME)
+    await grant_secret.ensure(rig.job, namespace=NAMESPACE, name=NAME)
 
 
 async def rotate(rig: Rig) -> None:
-    await secrets.rotate(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
+    await grant_secret.rotate(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
 
 
 def mounted(folder: Path, entries: dict[str, bytes]) -> signature.GrantKeys:
@@ -158,7 +158,7 @@ async def test_without_a_secret_of_ours_nothing_is_exchanged(rig: Rig) -> None:
 
 
 def test_the_entries_are_those_that_the_scheduler_reads() -> None:
-    assert (secrets.CURRENT, secrets.PREVIOUS) == (
+    assert (grant_secret.CURRENT, grant_secret.PREVIOUS) == (
         grant_keys.CURRENT,
         grant_keys.PREVIOUS,
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hami.installation import certificates, secrets, webhook_trust
+from hami.installation import certificates, pem, tls_secret, webhook_trust
 from hami.installation.job import InstallationError
-from hami.installation.secrets import Wanted
+from hami.installation.tls_secret import Wanted
 from hami.kube import errors as kube_errors
 from tests import authority as authorities
 from tests.scripted_api.server import Lost
@@ -27,7 +27,7 @@ WANTED = Wanted(NAMESPACE, NAME, HOSTS, 120 * DAY, webhook=WEBHOOK)
 async def made_days_ago(rig: Rig, days: float, wanted: Wanted = WANTED) -> dict[str, bytes]:
     """Have the Secret made at an earlier time; returns its entries."""
     rig.now -= days * DAY
-    await secrets.ensure_certificate(rig.job, wanted)
+    await tls_secret.ensure(rig.job, wanted)
     rig.now += days * DAY
     return rig.entries(NAME)
 
@@ -37,7 +37,7 @@ def trusts(bundle: bytes, entries: dict[str, bytes], host: str = HOST) -> bool:
 
 
 async def test_a_missing_one_is_made_and_clients_accept_it(rig: Rig) -> None:
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     made = rig.secret(NAME)
     assert made["type"] == "kubernetes.io/tls"
     assert made["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami"}
@@ -54,7 +54,7 @@ async def test_a_missing_one_is_made_and_clients_accept_it(rig: Rig) -> None:
 async def test_a_good_one_is_left_byte_for_byte(rig: Rig, days: int) -> None:
     await made_days_ago(rig, days)
     before = rig.secret(NAME)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     assert rig.secret(NAME) == before
     assert rig.api.sent("PUT") == []
     assert "kept, it is good until" in rig.said[-1]
@@ -62,9 +62,9 @@ async def test_a_good_one_is_left_byte_for_byte(rig: Rig, days: int) -> None:
 
 async def test_fewer_hosts_are_no_reason_to_renew_and_others_are(rig: Rig) -> None:
     before = await made_days_ago(rig, 0)
-    await secrets.ensure_certificate(rig.job, WANTED._replace(hosts=[HOST]))
+    await tls_secret.ensure(rig.job, WANTED._replace(hosts=[HOST]))
     assert rig.entries(NAME) == before
-    await secrets.ensure_certificate(rig.job, WANTED._replace(hosts=["other.svc"]))
+    await tls_secret.ensure(rig.job, WANTED._replace(hosts=["other.svc"]))
     assert trusts(rig.entries(NAME)["ca.crt"], rig.entries(NAME), "other.svc")
     assert rig.said[-1].endswith(
         "renewed, because it has a certificate for other hosts than other.svc"
@@ -73,7 +73,7 @@ async def test_fewer_hosts_are_no_reason_to_renew_and_others_are(rig: Rig) -> No
 
 async def test_in_its_last_third_it_is_renewed(rig: Rig) -> None:
     before = await made_days_ago(rig, 81)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     after = rig.entries(NAME)
     assert after["tls.crt"] != before["tls.crt"]
     assert after["tls.key"] != before["tls.key"]
@@ -87,7 +87,7 @@ async def test_while_the_files_travel_every_trust_meets_every_certificate(rig: R
     rig.api.fault(
         method="PUT", path="/secrets/", on_hit=lambda: seen.extend(rig.bundles()), times=None
     )
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     new = rig.entries(NAME)
     [at_the_change] = seen
     # The API server, from before the Secret changed.
@@ -98,7 +98,7 @@ async def test_while_the_files_travel_every_trust_meets_every_certificate(rig: R
     assert trusts(new["ca.crt"], new)
     # Without any of this, the new certificate would be refused.
     assert not trusts(old["ca.crt"], new)
-    assert secrets.SETTLE_S in rig.slept
+    assert tls_secret.SETTLE_S in rig.slept
     await webhook_trust.set_from_secret(rig.job, namespace=NAMESPACE, secret=NAME, webhook=WEBHOOK)
     assert rig.bundles() == [new["ca.crt"]]
 
@@ -107,7 +107,7 @@ async def test_a_deleted_one_is_made_anew_and_old_trust_ends_with_the_patch(rig:
     old = await made_days_ago(rig, 0)
     rig.put_webhook(old["ca.crt"])
     rig.api.remove("secrets", NAME, NAMESPACE)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     new = rig.entries(NAME)
     assert trusts(rig.bundles()[0], old)
     assert trusts(rig.bundles()[0], new)
@@ -116,17 +116,17 @@ async def test_a_deleted_one_is_made_anew_and_old_trust_ends_with_the_patch(rig:
 
 async def test_earlier_authorities_end_and_do_not_pile_up(rig: Rig) -> None:
     await made_days_ago(rig, 130)
-    for number in range(secrets.KEPT + 2):
-        await secrets.ensure_certificate(rig.job, WANTED._replace(hosts=[f"host{number}.svc"]))
-    blocks = certificates.blocks(rig.entries(NAME)["ca.crt"])
-    assert len(blocks) == 1 + secrets.KEPT
-    assert trusts(blocks[0], rig.entries(NAME), f"host{secrets.KEPT + 1}.svc")
+    for number in range(tls_secret.KEPT + 2):
+        await tls_secret.ensure(rig.job, WANTED._replace(hosts=[f"host{number}.svc"]))
+    blocks = pem.blocks(rig.entries(NAME)["ca.crt"])
+    assert len(blocks) == 1 + tls_secret.KEPT
+    assert trusts(blocks[0], rig.entries(NAME), f"host{tls_secret.KEPT + 1}.svc")
 
 
 async def test_an_ended_one_is_renewed_and_its_authority_is_dropped(rig: Rig) -> None:
     await made_days_ago(rig, 130)
-    await secrets.ensure_certificate(rig.job, WANTED)
-    assert len(certificates.blocks(rig.entries(NAME)["ca.crt"])) == 1
+    await tls_secret.ensure(rig.job, WANTED)
+    assert len(pem.blocks(rig.entries(NAME)["ca.crt"])) == 1
     assert "because it has ended on 20" in rig.said[-1]
 
 
@@ -152,7 +152,7 @@ async def test_one_that_cannot_serve_is_replaced_in_place(
 ) -> None:
     rig.put_secret(NAME, entries, ours=ours)
     uid = rig.secret(NAME)["metadata"]["uid"]
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     after = rig.entries(NAME)
     assert trusts(after["ca.crt"], after)
     assert rig.secret(NAME)["metadata"]["uid"] == uid
@@ -165,7 +165,7 @@ async def test_what_is_not_base64_counts_as_unreadable(rig: Rig) -> None:
     spoiled = rig.secret(NAME)
     spoiled["data"]["tls.key"] = "§§"
     rig.api.put(spoiled)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     assert rig.said[-1].endswith("renewed, because it has no tls.key")
 
 
@@ -177,7 +177,7 @@ async def test_what_others_wrote_beside_it_stays(rig: Rig) -> None:
         "labels": {"b": "c"},
     }
     rig.put_secret(NAME, {"tls.crt": b"x", "notes": b"mine"}, metadata=meta)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     after = rig.secret(NAME)["metadata"]
     assert after["annotations"] == {"team": "a"}
     assert after["labels"] == {"b": "c", "app.kubernetes.io/managed-by": "hami"}
@@ -188,7 +188,7 @@ async def test_anothers_certificate_is_left_while_it_works_even_when_old(rig: Ri
     old = certificates.issue(HOSTS, lifetime=120 * DAY, now=rig.now - 100 * DAY)
     entries = {"tls.crt": old.certificate, "tls.key": old.key, "ca.crt": old.authorities}
     rig.put_secret(NAME, entries, ours=False)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     assert rig.entries(NAME) == entries
     assert rig.said[-1].endswith("was not made by hami, so its owner must renew it by then")
 
@@ -209,7 +209,7 @@ async def test_one_that_cannot_be_changed_is_told_with_a_remedy(
     rig.put_secret(NAME, {"tls.crt": b"x"}, **fields)
     before = rig.secret(NAME)
     with pytest.raises(InstallationError) as raised:
-        await secrets.ensure_certificate(rig.job, WANTED)
+        await tls_secret.ensure(rig.job, WANTED)
     assert str(raised.value).startswith(f"Secret kube-system/{NAME}: has a tls.crt that cannot")
     assert rule in str(raised.value)
     assert f"kubectl -n kube-system delete secret {NAME}" in str(raised.value)
@@ -219,7 +219,7 @@ async def test_one_that_cannot_be_changed_is_told_with_a_remedy(
 async def test_a_good_one_of_any_type_is_left(rig: Rig) -> None:
     rig.put_secret(NAME, GOOD_ENTRIES, type="example.com/pair", immutable=True)
     before = rig.secret(NAME)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     assert rig.secret(NAME) == before
 
 
@@ -228,7 +228,7 @@ async def test_of_two_jobs_at_once_one_makes_it_and_the_other_is_content(rig: Ri
     gate = rig.api.fault(method="POST", path="/secrets", gate=held, times=2)
     async with asyncio.timeout(20), asyncio.TaskGroup() as both:
         for _ in range(2):
-            both.create_task(secrets.ensure_certificate(rig.job, WANTED))
+            both.create_task(tls_secret.ensure(rig.job, WANTED))
         while gate.hits < 2:
             await asyncio.sleep(0)
         held.set()
@@ -246,7 +246,7 @@ async def test_a_conflict_is_solved_by_looking_again(rig: Rig) -> None:
         rig.put_secret(NAME, GOOD_ENTRIES, type="kubernetes.io/tls")
 
     rig.api.fault(method="PUT", path="/secrets/", on_hit=somebody_is_faster)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     assert rig.entries(NAME) == GOOD_ENTRIES
     assert "kept, it is good" in rig.said[-1]
 
@@ -255,7 +255,7 @@ async def test_a_conflict_is_solved_by_looking_again(rig: Rig) -> None:
 async def test_a_lost_answer_leaves_one_good_secret(rig: Rig, lost: Lost) -> None:
     rig.api.fault(method="POST", path="/secrets", lost=lost)
     rig.put_webhook(None)
-    await secrets.ensure_certificate(rig.job, WANTED)
+    await tls_secret.ensure(rig.job, WANTED)
     entries = rig.entries(NAME)
     assert trusts(entries["ca.crt"], entries)
     assert trusts(rig.bundles()[0], entries)
@@ -268,11 +268,11 @@ async def test_if_the_webhook_cannot_be_told_first_the_secret_does_not_change(ri
         method="PUT", path="/mutatingwebhookconfigurations/", status=403, reason="Forbidden"
     )
     with pytest.raises(kube_errors.Forbidden):
-        await secrets.ensure_certificate(rig.job, WANTED)
+        await tls_secret.ensure(rig.job, WANTED)
     assert rig.entries(NAME) == before
 
 
 async def test_without_a_webhook_none_is_asked_for(rig: Rig) -> None:
-    await secrets.ensure_certificate(rig.job, WANTED._replace(webhook=""))
+    await tls_secret.ensure(rig.job, WANTED._replace(webhook=""))
     assert all("webhook" not in request.path for request in rig.api.requests)
     assert rig.slept == []

@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from hami.installation import certificates, webhook_trust
+from hami.installation import certificates, pem, webhook_trust
 from hami.installation.job import InstallationError, NotThereYet
 from tests.unit.installation.rig import NAMESPACE, WEBHOOK, Rig
 
@@ -124,4 +124,4 @@ async def test_adding_to_what_does_not_exist_is_no_error(rig: Rig) -> None:
 
 
 def test_certificates_are_joined_once_each_without_the_words_between() -> None:
-    assert certificates.joined(b"subject=x\n" + ONE.strip(), TWO, ONE) == ONE + TWO
+    assert pem.joined(b"subject=x\n" + ONE.strip(), TWO, ONE) == ONE + TWO

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hami.monitor import hami_containers
-from hami.monitor.hami_feedback import HamiUpkeep
+from hami.monitor.hami_feedback import HamiFeedback
 from hami.monitor.pods import Pods
 from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
@@ -19,9 +19,9 @@ from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB
 
 
-def upkeep(node: NodeLayout, pods: Pods) -> HamiUpkeep:
+def upkeep(node: NodeLayout, pods: Pods) -> HamiFeedback:
     unreadable, _ = nodes.unreadable()
-    return HamiUpkeep(
+    return HamiFeedback(
         node,
         readings=Readings(node, pods, unreadable),
         pods=pods,

@@ -15,7 +15,7 @@ from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
 from hami.wire import region
 from hami.wire.hami_region import V1
-from hami.wire.shares import Grant
+from hami.wire.shares import Share as WireShare
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER
 
@@ -28,8 +28,8 @@ def found(node: NodeLayout) -> dict[str, Container]:
     return {container.pod: container for container in readings(node).prepared()}
 
 
-def grant(memory: int, cores: int = 0) -> Grant:
-    return Grant(uuid=CARD, type="NVIDIA", memory=memory, cores=cores)
+def grant(memory: int, cores: int = 0) -> WireShare:
+    return WireShare(uuid=CARD, type="NVIDIA", memory=memory, cores=cores)
 
 
 def test_a_policy_tells_a_limited_container(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def node(name: str, *, cards: int = 1, late: bool = True, **annotations: str) ->
     register = node_register.encode_json(builders.cards(name, cards))
     keys = {NVIDIA.annotations.register: register, **annotations}
     if late:
-        keys[NVIDIA.annotations.binding] = node_marks.mark(register)
+        keys[NVIDIA.annotations.binding] = node_marks.late_binding_mark(register)
     return {
         "kind": "Node",
         "metadata": {"name": name, "annotations": keys},

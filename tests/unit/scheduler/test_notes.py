@@ -252,7 +252,7 @@ async def test_the_binding_itself_ends_the_note(times: Times, leader: str) -> No
 def big_cards() -> dict[str, str]:
     register = node_register.encode_json(builders.cards("a", 2, devmem=16000))
     keys = builders.NVIDIA.annotations
-    return {keys.register: register, keys.binding: node_marks.mark(register)}
+    return {keys.register: register, keys.binding: node_marks.late_binding_mark(register)}
 
 
 async def place(replica: rig.Replica, *, filtered: bool = True) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cluster.pod_info import Hold
+from hami.cluster.pod_info import Allocation
 from hami.placement import decide, request
-from hami.scheduler.assumed_pods import Bookings, Stage
+from hami.scheduler.assumed_pods import AssumedPods, Stage
 from hami.scheduler.informers import World
 from hami.wire import node_marks, node_register, objects
 from tests import builders
@@ -49,8 +49,8 @@ def node(name: str, version: int = 1, uid: str = "", **annotations: str) -> obje
     return made
 
 
-def book(world: World, times: Times, pod: objects.Pod) -> tuple[Bookings, request.PodRequest]:
-    bookings = Bookings(world, clock=lambda: times.clock, timeout=900)
+def book(world: World, times: Times, pod: objects.Pod) -> tuple[AssumedPods, request.PodRequest]:
+    bookings = AssumedPods(world, clock=lambda: times.clock, timeout=900)
     wanted = request.parse(pod, builders.VENDORS, request.Defaults())
     assert wanted is not None
     winner = decide.decide(world.cluster, wanted).winner
@@ -90,8 +90,8 @@ def test_an_older_sight_of_a_node_does_not_undo_a_newer_one(world: World) -> Non
 def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(world: World) -> None:
     register = node_register.encode_json(builders.cards("a", 2))
     key = NVIDIA.annotations.binding
-    world.nodes.put(node("a", 1, "", **{key: node_marks.mark(register)}))
-    world.nodes.put(node("b", 1, "", **{key: node_marks.mark("another list")}))
+    world.nodes.put(node("a", 1, "", **{key: node_marks.late_binding_mark(register)}))
+    world.nodes.put(node("b", 1, "", **{key: node_marks.late_binding_mark("another list")}))
     world.nodes.put(node("c"))
     late = {record.name: record.late for record in world.nodes.records()}
     assert late == {"a": {NVIDIA.word}, "b": frozenset(), "c": frozenset()}
@@ -129,7 +129,7 @@ def test_a_bound_pod_ends_its_booking_and_keeps_its_cards(world: World, times: T
     card = world.cluster.rows["p"].slots[0][1][0][0].uuid
     world.pods.put(builders.granted("p", "a", [(card, 1000, 0)]))
     assert booking.stage is Stage.OVER
-    assert world.cluster.rows["p"].hold is Hold.BOUND
+    assert world.cluster.rows["p"].hold is Allocation.BOUND
 
 
 def test_an_answer_that_was_on_its_way_does_not_bring_a_deleted_pod_back(world: World) -> None:

@@ -12,24 +12,24 @@ TEXT = '[{"uuid":"GPU-a","score":{"GPU-b":100,"GPU-c":20}},{"uuid":"GPU-b","scor
 
 
 def test_scores_are_read_and_written_byte_for_byte() -> None:
-    cards = node_register.decode(TEXT)
+    cards = node_register.decode_scores(TEXT)
     assert cards[0] == node_register.PairScores(uuid="GPU-a", score={"GPU-b": 100, "GPU-c": 20})
-    assert node_register.encode(cards) == TEXT
+    assert node_register.encode_scores(cards) == TEXT
 
 
 def test_scores_are_written_in_the_order_of_their_cards() -> None:
     card = node_register.PairScores(uuid="a", score={"c": -1, "b": 0})
-    assert node_register.encode([card]) == '[{"uuid":"a","score":{"b":0,"c":-1}}]'
+    assert node_register.encode_scores([card]) == '[{"uuid":"a","score":{"b":0,"c":-1}}]'
 
 
 @pytest.mark.parametrize("score", ["", ',"score":null', ',"score":{}'])
 def test_a_card_may_have_no_scores(score: str) -> None:
     text = f'[{{"uuid":"GPU-a"{score}}}]'
-    assert node_register.decode(text) == (node_register.PairScores(uuid="GPU-a", score={}),)
+    assert node_register.decode_scores(text) == (node_register.PairScores(uuid="GPU-a", score={}),)
 
 
 def test_a_null_score_is_zero() -> None:
-    assert node_register.decode('[{"uuid":"a","score":{"b":null}}]')[0].score == {"b": 0}
+    assert node_register.decode_scores('[{"uuid":"a","score":{"b":null}}]')[0].score == {"b": 0}
 
 
 REJECTED = {
@@ -49,7 +49,7 @@ REJECTED = {
 @pytest.mark.parametrize(("text", "rule"), REJECTED.values(), ids=REJECTED)
 def test_malformed_scores_are_an_error(text: str, rule: str) -> None:
     with pytest.raises(errors.WireError, match=rule):
-        node_register.decode(text)
+        node_register.decode_scores(text)
 
 
 UNWRITABLE: dict[str, tuple[list[node_register.PairScores], str]] = {
@@ -64,7 +64,7 @@ def test_what_could_not_be_read_back_is_not_written(
     cards: list[node_register.PairScores], rule: str
 ) -> None:
     with pytest.raises(errors.WireError, match=rule):
-        node_register.encode(cards)
+        node_register.encode_scores(cards)
 
 
 _WORD = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
@@ -80,4 +80,4 @@ _SCORES = st.dictionaries(_WORD, st.integers(-(2**31) + 1, 2**31 - 1), max_size=
     )
 )
 def test_any_scores_survive(cards: list[node_register.PairScores]) -> None:
-    assert node_register.decode(node_register.encode(cards)) == tuple(cards)
+    assert node_register.decode_scores(node_register.encode_scores(cards)) == tuple(cards)

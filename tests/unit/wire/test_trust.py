@@ -18,27 +18,27 @@ REGISTER = '[{"id":"GPU-a","count":10,"type":"NVIDIA H200","health":true}]'
 class TestLateBinding:
     def test_the_mark_is_a_hash_of_the_registers_exact_bytes(self) -> None:
         digest = hashlib.sha256(REGISTER.encode()).hexdigest()
-        assert node_marks.mark(REGISTER) == f"late,{digest[:16]}"
+        assert node_marks.late_binding_mark(REGISTER) == f"late,{digest[:16]}"
         # Known from elsewhere: SHA-256 of the empty text.
-        assert node_marks.mark("") == "late,e3b0c44298fc1c14"
+        assert node_marks.late_binding_mark("") == "late,e3b0c44298fc1c14"
 
     def test_a_mark_holds_for_the_register_it_was_written_with(self) -> None:
-        assert node_marks.is_late(node_marks.mark(REGISTER), REGISTER)
-        assert node_marks.is_late(node_marks.mark("ü"), "ü")
+        assert node_marks.is_late(node_marks.late_binding_mark(REGISTER), REGISTER)
+        assert node_marks.is_late(node_marks.late_binding_mark("ü"), "ü")
 
     MISFITS = {  # noqa: RUF012  a table, read once
         "no mark": (None, REGISTER),
-        "no register": (node_marks.mark(REGISTER), None),
+        "no register": (node_marks.late_binding_mark(REGISTER), None),
         "neither": (None, None),
         "empty mark": ("", REGISTER),
-        "register changed": (node_marks.mark(REGISTER), REGISTER + "\n"),
+        "register changed": (node_marks.late_binding_mark(REGISTER), REGISTER + "\n"),
         "only the word": ("late", REGISTER),
         "no hash": ("late,", REGISTER),
-        "cut hash": (node_marks.mark(REGISTER)[:-1], REGISTER),
-        "longer hash": (node_marks.mark(REGISTER) + "0", REGISTER),
-        "upper case": (node_marks.mark(REGISTER).upper(), REGISTER),
-        "spaces": (node_marks.mark(REGISTER) + " ", REGISTER),
-        "other word": (node_marks.mark(REGISTER).replace("late", "lock"), REGISTER),
+        "cut hash": (node_marks.late_binding_mark(REGISTER)[:-1], REGISTER),
+        "longer hash": (node_marks.late_binding_mark(REGISTER) + "0", REGISTER),
+        "upper case": (node_marks.late_binding_mark(REGISTER).upper(), REGISTER),
+        "spaces": (node_marks.late_binding_mark(REGISTER) + " ", REGISTER),
+        "other word": (node_marks.late_binding_mark(REGISTER).replace("late", "lock"), REGISTER),
         "text that has no bytes": ("late,0000000000000000", "\ud800"),
     }
 
@@ -48,7 +48,7 @@ class TestLateBinding:
 
     def test_text_that_has_no_bytes_cannot_be_marked(self) -> None:
         with pytest.raises(errors.WireError, match="not valid text"):
-            node_marks.mark("\ud800")
+            node_marks.late_binding_mark("\ud800")
 
 
 CURRENT, PREVIOUS, FOREIGN = (bytes([n]) * 32 for n in (1, 2, 3))

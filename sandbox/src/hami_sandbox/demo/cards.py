@@ -98,7 +98,7 @@ def binding(node: objects.Node) -> str:
 
 
 @functools.lru_cache(_REMEMBERED)
-def _devices(register: str) -> list[node_register.Device]:
+def _devices(register: str) -> list[node_register.RegisteredCard]:
     """Read an annotation; a thousand nodes say the same again at every look."""
     devices = node_register.decode_json(register)
     return sorted(devices, key=lambda device: (device.index, device.id))

@@ -41,7 +41,7 @@ class SeenPod(objects.Pod, frozen=True):
         return bool(self.metadata and self.metadata.deletion_timestamp)
 
     @property
-    def grants(self) -> tuple[shares.Grant, ...]:
+    def grants(self) -> tuple[shares.Share, ...]:
         """The cards of all its containers, one after the other."""
         slots, _ = shares.salvage(self.annotation(annotation_keys.SIGNED_DEVICES))
         return tuple(grant for slot in slots for grant in slot)

@@ -26,7 +26,7 @@ def install(folder: Path) -> Path:
     files.write_atomic(folder / GPU_WORK, script.encode(), mode=0o755)
     probe = folder / PROBE
     if not probe.exists():
-        files.write_atomic(probe, library.library("probe").read_bytes(), mode=0o755)
+        files.write_atomic(probe, library.find_built("probe").read_bytes(), mode=0o755)
     return folder
 
 

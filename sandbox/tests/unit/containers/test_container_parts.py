@@ -104,7 +104,7 @@ async def test_the_agent_reads_from_the_socket_that_it_can_bind_late(place: Path
     for _ in range(2):  # a socket that was left behind is no obstacle
         server = await serve_cri(socket, Runtime(place / "rt", cdi_dirs=cdi))
         try:
-            status = await runtime.status(f"unix://{socket}")
+            status = await runtime.runtime_status(f"unix://{socket}")
         finally:
             await server.stop(None)
     assert status.name == "hami-sandbox"

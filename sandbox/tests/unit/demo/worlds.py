@@ -13,13 +13,13 @@ from hami_sandbox.demo.pods import SeenPod
 MIB = 1 << 20
 
 
-def grant(card: str, memory: int = 1000, cores: int = 0) -> shares.Grant:
-    return shares.Grant(uuid=card, type="NVIDIA", memory=memory, cores=cores)
+def grant(card: str, memory: int = 1000, cores: int = 0) -> shares.Share:
+    return shares.Share(uuid=card, type="NVIDIA", memory=memory, cores=cores)
 
 
 def pod(
     name: str,
-    *grants: shares.Grant,
+    *grants: shares.Share,
     phase: str = "Running",
     node: str = "gpu-a",
     namespace: str = "default",
@@ -52,7 +52,7 @@ def pod(
 def node(name: str, *memory: int, late: bool = True, reason: str = "") -> objects.Node:
     """Return a node with a card for each amount of memory, named <node>-<index>."""
     devices = [
-        node_register.Device(
+        node_register.RegisteredCard(
             id=f"{name}-{index}",
             index=index,
             count=10,
@@ -66,7 +66,7 @@ def node(name: str, *memory: int, late: bool = True, reason: str = "") -> object
     register = node_register.encode_json(devices)
     notes = {"hami.io/node-nvidia-register": register}
     if late:
-        notes["hami.io/node-nvidia-binding"] = node_marks.mark(register)
+        notes["hami.io/node-nvidia-binding"] = node_marks.late_binding_mark(register)
     if reason:
         notes["hami.io/node-nvidia-lock-reason"] = reason
     body = {"metadata": {"name": name, "uid": name, "annotations": notes}}

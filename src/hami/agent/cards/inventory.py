@@ -25,7 +25,7 @@ from hami.agent.cards.node_config import NodeConfig
 from hami.node.nvml_cards import NVSWITCH, Card, CardLinks, MigDevice, Problem
 from hami.vendors.table import Vendor
 from hami.wire import errors, mig, node_register
-from hami.wire.node_register import Device, PairScores
+from hami.wire.node_register import PairScores, RegisteredCard
 
 _MIB = 1024 * 1024
 _PREFIX = "NVIDIA"
@@ -33,11 +33,11 @@ _WHOLE = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class CardInventory:
     """What a node offers."""
 
     #: What is registered, by index.
-    devices: tuple[Device, ...] = ()
+    devices: tuple[RegisteredCard, ...] = ()
     #: MIG devices by the resource that offers them (`mixed`).
     static_mig: Mapping[str, tuple[MigDevice, ...]] = dataclasses.field(default_factory=dict)
     #: What is left out or odd, and what to do about it.
@@ -62,7 +62,7 @@ def build(
     problems: Iterable[Problem],
     config: NodeConfig,
     healthy: Callable[[str], bool],
-) -> Inventory:
+) -> CardInventory:
     """Decide what to offer; `healthy` is asked by a card's UUID."""
     work = _Building(config, healthy)
     work.notes.extend(str(problem) for problem in problems)
@@ -77,7 +77,7 @@ def build(
         else:
             work.whole_card(card)
     work.judge_single()
-    return Inventory(
+    return CardInventory(
         devices=tuple(sorted(work.devices.values(), key=lambda device: (device.index, device.id))),
         static_mig={name: tuple(work.static_mig[name]) for name in sorted(work.static_mig)},
         notes=tuple(work.notes),
@@ -95,7 +95,7 @@ def index_of(card: Card, part: MigDevice) -> int:
 
 class _Building:
     def __init__(self, config: NodeConfig, healthy: Callable[[str], bool]) -> None:
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, RegisteredCard] = {}
         self.static_mig: dict[str, list[MigDevice]] = {}
         self.notes: list[str] = []
         self._config = config
@@ -113,7 +113,7 @@ class _Building:
             )
             return
         offered = self._offer(
-            Device(
+            RegisteredCard(
                 id=card.uuid,
                 index=card.index,
                 count=settings.device_split_count,
@@ -183,7 +183,7 @@ class _Building:
             return
         # Neither memory nor compute is scaled: the hardware keeps MIG devices apart.
         offered = self._offer(
-            Device(
+            RegisteredCard(
                 id=part.uuid,
                 index=index_of(card, part),
                 count=self._config.nvidia.device_split_count,
@@ -201,7 +201,7 @@ class _Building:
 
     def _part_as_resource(self, card: Card, part: MigDevice) -> None:
         try:
-            resource = mig.parse(part.profile).resource
+            resource = mig.parse_profile(part.profile).resource
         except errors.WireError as error:
             self.notes.append(
                 f"MIG device {part.uuid} of {_called(card)}: no resource can be named after its "
@@ -210,7 +210,7 @@ class _Building:
             return
         self.static_mig.setdefault(resource, []).append(part)
 
-    def _offer(self, device: Device) -> bool:
+    def _offer(self, device: RegisteredCard) -> bool:
         """Take a device if the register annotation can carry it."""
         if device.count == 0:
             return False

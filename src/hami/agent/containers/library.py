@@ -152,7 +152,7 @@ class LibraryError(Exception):
     """A compiled library is not there; the message says what to do."""
 
 
-def library(name: str, machine: str | None = None, *, package: Path = _PACKAGE) -> Path:
+def find_built(name: str, machine: str | None = None, *, package: Path = _PACKAGE) -> Path:
     """Return the path of `name` (libvgpu.so, fakegpu/libcuda.so.1) in a package, for `machine`.
 
     Without `machine` it is the one that this process runs on.

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from hami.wire import errors, region
-from hami.wire.shares import Grant
+from hami.wire.shares import Share
 
 CorePolicy = Literal["default", "force", "disable"]
 
@@ -40,23 +40,23 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.core_policy == "force" and not self.ignores_cores
 
 
-def by_card(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+def by_card(grants: Iterable[Share]) -> tuple[Share, ...]:
     """Add up what a container has of each card; the order is that of the grants."""
-    cards: dict[str, Grant] = {}
+    cards: dict[str, Share] = {}
     for grant in grants:
         known = cards.get(grant.uuid)
         cards[grant.uuid] = grant if known is None else _sum(known, grant)
     return tuple(cards.values())
 
 
-def _sum(one: Grant, other: Grant) -> Grant:
+def _sum(one: Share, other: Share) -> Share:
     # No limit and some limit are no limit, and nobody has more than all of a card's time.
     cores = min(one.cores + other.cores, _ALL_CORES) if one.cores and other.cores else 0
     return msgspec.structs.replace(one, memory=one.memory + other.memory, cores=cores)
 
 
 def policy(
-    cards: Sequence[Grant],
+    cards: Sequence[Share],
     settings: LimitSettings,
     *,
     generation: int,
@@ -102,7 +102,7 @@ def policy(
     )
 
 
-def env(cards: Sequence[Grant], settings: LimitSettings) -> dict[str, str]:
+def env(cards: Sequence[Share], settings: LimitSettings) -> dict[str, str]:
     """Say the same in HAMi's names: programs and dashboards look there."""
     said = {
         f"CUDA_DEVICE_MEMORY_LIMIT_{index}": f"{card.memory}m" for index, card in enumerate(cards)

@@ -30,8 +30,8 @@ from hami.agent.errors import AgentError
 from hami.node import files, layout
 from hami.node.layout import NodeLayout
 from hami.wire import errors
-from hami.wire.node_register import Device
-from hami.wire.shares import Grant
+from hami.wire.node_register import RegisteredCard
+from hami.wire.shares import Share
 
 __all__ = [
     "ContainerShare",
@@ -75,7 +75,7 @@ class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     container: str
     token: str
-    grants: tuple[Grant, ...]
+    grants: tuple[Share, ...]
     #: 0 is high, 1 is low.
     priority: int = 1
     #: Rises with every change of the grants.
@@ -92,7 +92,7 @@ class Preparer:
         library: Library | Path,
         states: StateFiles,
         nvidia: NvidiaSpecs,
-        devices: Callable[[str], Device | None],
+        devices: Callable[[str], RegisteredCard | None],
         config: PrepareConfig,
     ) -> None:
         self._layout = layout
@@ -181,26 +181,26 @@ class Preparer:
         except OSError:
             return False  # preparing it will tell why
 
-    def is_limited(self, grants: Sequence[Grant]) -> bool:
+    def is_limited(self, grants: Sequence[Share]) -> bool:
         """Tell whether a container with these grants runs under the limiter."""
         try:
             return not self._are_whole(limits.by_card(grants))
         except PrepareError:
             return True  # nobody knows how large the card is
 
-    def _is_limited(self, share: ContainerShare, cards: Sequence[Grant]) -> bool:
+    def _is_limited(self, share: ContainerShare, cards: Sequence[Share]) -> bool:
         if self._layout.policy(share.token).exists():
             return True
         return not share.exempt and not self._are_whole(cards)
 
-    def _are_whole(self, cards: Sequence[Grant]) -> bool:
+    def _are_whole(self, cards: Sequence[Share]) -> bool:
         sizes = [self._device(card.uuid).devmem for card in cards]
         return self._config.unscaled and all(
             card.memory >= size and card.cores in _NO_CORE_LIMIT
             for card, size in zip(cards, sizes, strict=True)
         )
 
-    def _device(self, uuid: str) -> Device:
+    def _device(self, uuid: str) -> RegisteredCard:
         device = self._devices(uuid)
         if device is None:
             raise PrepareError(
@@ -210,7 +210,7 @@ class Preparer:
             )
         return device
 
-    def _edits(self, token: str, cards: Sequence[Grant], *, limited: bool, cdi: bool) -> Edits:
+    def _edits(self, token: str, cards: Sequence[Share], *, limited: bool, cdi: bool) -> Edits:
         if not cdi and self._config.injection == "cdi":
             raise PrepareError(
                 "--driver-injection=cdi",
@@ -236,7 +236,7 @@ class Preparer:
             cdi_version=cdi_spec.version(driver.cdi_version if driver else ""),
         )
 
-    def _driver(self, cards: Sequence[Grant]) -> DriverEdits | None:
+    def _driver(self, cards: Sequence[Share]) -> DriverEdits | None:
         """Return NVIDIA's edits for the cards, or None where its runtime is to bring them."""
         if self._config.injection == "runtime":
             return None
@@ -266,7 +266,7 @@ class Preparer:
         state = EditMount(str(self._layout.state(token)), str(inside / "state"), read_only=False)
         return (*read_only, state)
 
-    def _write_policy(self, share: ContainerShare, cards: Sequence[Grant]) -> None:
+    def _write_policy(self, share: ContainerShare, cards: Sequence[Share]) -> None:
         path = self._layout.policy(share.token)
         wanted = limits.policy(
             cards,

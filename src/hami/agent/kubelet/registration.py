@@ -34,7 +34,7 @@ _LONGEST = 107
 _Mark = tuple[int, int]
 
 
-class KubeletLink:
+class Registration:
     """Serves a plugin on `<name>.sock` in kubelet's folder while `run` runs."""
 
     def __init__(

@@ -54,7 +54,7 @@ class RuntimeStatus:
         return f"{self.name} {self.version}"
 
 
-async def status(endpoint: str) -> RuntimeStatus:
+async def runtime_status(endpoint: str) -> RuntimeStatus:
     """Ask a runtime at a path or unix:// address."""
     path = _path(endpoint)
     if not path.exists():
@@ -79,12 +79,12 @@ async def detect(
 ) -> RuntimeStatus:
     """Ask the runtime that is named, else the only one that answers where runtimes usually are."""
     if endpoint:
-        return await status(endpoint)
+        return await runtime_status(endpoint)
     answers: dict[str, RuntimeStatus] = {}
     failures: list[RuntimeStatusError] = []
     for socket in _sockets(candidates):
         try:
-            answers[socket] = await status(socket)
+            answers[socket] = await runtime_status(socket)
         except RuntimeStatusError as error:
             failures.append(error)
     if len(answers) == 1:
