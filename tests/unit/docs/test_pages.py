@@ -47,3 +47,16 @@ def test_the_first_change_of_contributing_can_be_made() -> None:
         test = (ROOT / path).read_text("utf-8")
         assert f"def {name}(" in test
         assert text in test
+
+
+def test_the_journeys_name_modules_that_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    source = ROOT / "src/hami"
+    packages = {path.name for path in source.iterdir() if path.is_dir()}
+    named = {
+        name
+        for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", text)
+        if name.partition(".")[0] in packages
+    }
+    assert len(named) > 20
+    assert {n for n in named if not (source / f"{n.replace('.', '/')}.py").exists()} == set()
