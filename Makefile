@@ -27,7 +27,7 @@ mutants: setup ## only the proof that the tests notice deliberate errors in the 
 	$(PY) -m pytest tests/mutants
 
 sandbox: setup native ## only the tests on the embedded cluster: conformance, real kubectl, 200 pods under random kills
-	$(PY) -m tests.sandbox.conformance
+	$(PY) -m sandbox.tests.cluster.conformance
 	$(PY) -m pytest tests/sandbox
 
 lint: setup ## ruff, mypy --strict, import-linter

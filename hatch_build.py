@@ -1,9 +1,9 @@
-"""Build hook of the wheel: compiles libvgpu, stand-in driver and probe, and adds the examples.
+"""Build hook of both wheels: compiles their native files, and adds the examples to the sandbox's.
 
-A wheel then has the native files of one architecture (or those of HAMI_NATIVE_ARCHES) and says so
-by its tag; the examples are what `hami demo` runs where there is no checkout. An editable install
-compiles nothing: in a checkout `make native` does, when they are wanted and only if sources
-changed.
+hami has libvgpu and the probe, hami-sandbox the stand-in driver and the examples that `hami demo`
+runs where there is no checkout. A wheel has the native files of one architecture (or those of
+HAMI_NATIVE_ARCHES) and says so by its tag. An editable install compiles nothing: in a checkout
+`make native` does, and only if sources changed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ class NativeHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        native = _native(Path(self.root))
+        checkout = Path(__file__).resolve().parent
+        native = _native(checkout)
+        package = self.metadata.name.replace("-", "_")
         arches = native.wanted_arches([native.own_arch()])
-        products = [product for product in native.PRODUCTS if product.shipped]
+        products = [product for product in native.PRODUCTS if product.package == package]
         native.build([native.zig(arch) for arch in arches], products, say=self.app.display_info)
         for arch in arches:
             for product in products:
-                inside = f"hami/native/lib/{arch}/{product.name}"
+                inside = f"{package}/lib/{arch}/{product.name}"
                 build_data["force_include"][str(native.LIBRARIES / arch / product.name)] = inside
-        # `hami demo` finds them there where there is no checkout.
-        for example in sorted(Path(self.root, "examples").glob("[0-9]*")):
-            build_data["force_include"][str(example)] = f"hami/sandbox/examples/{example.name}"
+        if package == "hami_sandbox":
+            for example in sorted((checkout / "examples").glob("[0-9]*")):
+                build_data["force_include"][str(example)] = f"{package}/examples/{example.name}"
         build_data["pure_python"] = False
         glibc = native.GLIBC.replace(".", "_")
         # No extension module in it: any Python 3, but only where the libraries can be loaded.

@@ -26,7 +26,7 @@ from hami.monitor.scrape import Scrape
 from hami.monitor.telling import Teller
 from hami.node.cards import Card
 from hami.node.layout import NodeLayout
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.monitor import nodes
 from tests.unit.monitor_process.monitors import NODE, Machine

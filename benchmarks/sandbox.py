@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.sandbox.cluster import Sandbox
-from hami.sandbox.plan import Plan, parse_node
 from hami.wire import codec, objects
+from hami_sandbox.cluster import Sandbox
+from hami_sandbox.plan import Plan, parse_node
 
 ROUNDS = 3
 WRITERS = 8

@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "native"
-LIBRARIES = ROOT / "src/hami/native/lib"
+LIBRARIES = SOURCES / "lib"
 ARCHES = ("x86_64", "aarch64")
 GLIBC = "2.17"  # of CentOS 7: the oldest that CUDA images have
 
@@ -60,8 +60,8 @@ class Product:
     defines: tuple[str, ...] = ()
     #: Names of products that it is linked to.
     linked_to: tuple[str, ...] = ()
-    #: Whether it is part of the wheel; the rest are tools of the tests.
-    shipped: bool = False
+    #: The package whose wheel has it; the rest are tools of the tests.
+    package: str = ""
 
     @property
     def shared(self) -> bool:
@@ -73,18 +73,22 @@ class Product:
 
 
 LIBVGPU = Product(
-    "libvgpu.so", "libvgpu", ("*.c", "dlsym_{arch}.S"), "libvgpu.map", shipped=True
+    "libvgpu.so", "libvgpu", ("*.c", "dlsym_{arch}.S"), "libvgpu.map", package="hami"
 )  # fmt: skip
 LIBVGPU_TEST = Product(
     "libvgpu-test.so", LIBVGPU.folder, LIBVGPU.sources, LIBVGPU.exports, ("-DVGPU_TEST_POINTS",)
 )
 LIBCUDA = Product(
-    "fakegpu/libcuda.so.1", "fakegpu", ("cuda*.c", *_STAND_IN), "cuda.map", shipped=True
+    "fakegpu/libcuda.so.1", "fakegpu", ("cuda*.c", *_STAND_IN), "cuda.map", package="hami_sandbox"
 )
 LIBNVML = Product(
-    "fakegpu/libnvidia-ml.so.1", "fakegpu", ("nvml*.c", *_STAND_IN), "nvml.map", shipped=True
+    "fakegpu/libnvidia-ml.so.1",
+    "fakegpu",
+    ("nvml*.c", *_STAND_IN),
+    "nvml.map",
+    package="hami_sandbox",
 )
-PROBE = Product("probe", "probe", ("*.c",), shipped=True)
+PROBE = Product("probe", "probe", ("*.c",), package="hami")
 PROBE_LINKED = Product(
     "probe-linked", "probe", ("*.c",), defines=("-DPROBE_LINKED",), linked_to=(LIBCUDA.name,)
 )

@@ -14,9 +14,10 @@ import pathlib
 import hypothesis
 
 import hami
+import hami_sandbox
 
 # The mutant runner points this at its copy of the product.
-TESTED = os.environ.get("HAMI_TESTED_SOURCE")
+TESTED = os.environ.get("HAMI_TESTED_CHECKOUT")
 
 SETTINGS = hypothesis.settings(
     database=None,
@@ -30,8 +31,8 @@ hypothesis.settings.register_profile("fixed", SETTINGS, derandomize=True)
 hypothesis.settings.register_profile("explore", SETTINGS)
 hypothesis.settings.load_profile("explore" if os.environ.get("HYPOTHESIS_EXPLORE") else "fixed")
 
-SOURCE = pathlib.Path(TESTED or pathlib.Path(__file__).parents[1] / "src").resolve()
-assert hami.__file__ is not None
-assert pathlib.Path(hami.__file__).resolve().is_relative_to(SOURCE), (
-    f"{hami.__file__} would be tested, not {SOURCE}; run `make setup` in this checkout"
-)
+CHECKOUT = pathlib.Path(TESTED or pathlib.Path(__file__).parents[1]).resolve()
+for package in (hami, hami_sandbox):
+    assert pathlib.Path(package.__path__[0]).resolve().is_relative_to(CHECKOUT), (
+        f"{package.__path__[0]} would be tested, not {CHECKOUT}; run `make setup` in this checkout"
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from hami.admission.settings import Settings as WebhookSettings
 from hami.cli import flags, scheduler_flags, webhook_flags
-from hami.extender.settings import Settings
+from hami.scheduler.settings import Settings
 from tests.chart import rendering
 from tests.chart.rendering import Rendered
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from hami.admission import instruments as admission
 from hami.agent import instruments as agent
-from hami.extender import instruments as scheduler
 from hami.monitor import node_metrics
+from hami.scheduler import instruments as scheduler
 from tests.chart import rendering
 
 ON = {"prometheus.enabled": True, "grafana.dashboards": True}

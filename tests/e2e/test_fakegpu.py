@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.sandbox.gpu_models import MIB
+from hami_sandbox.gpu_models import MIB
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.fakegpu import nodes, offering, pods
 from tests.e2e.fakegpu.nodes import GpuNode

@@ -13,7 +13,7 @@ from tests.e2e.parts import catalogue, promtool
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import pods
 from tests.unit.admission_process import webhooks
-from tests.unit.extender import rig
+from tests.unit.scheduler import rig
 from tests.unit.serving import servers
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hami.sandbox.apiserver.kind import Kind
-from hami.sandbox.apiserver.kinds import KINDS
-from hami.sandbox.apiserver.shapes import types
-from hami.sandbox.apiserver.shapes.types import Shape
+from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import KINDS
+from hami_sandbox.apiserver.schema import types
+from hami_sandbox.apiserver.schema.types import Shape
 from tests.e2e.parts import catalogue
 from tests.e2e.parts.api_schemas import api_schemas
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hami.extender.settings import Settings
+from hami.scheduler.settings import Settings
 from tests.e2e import pods
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install import audit, installing, nodes, placing, replica

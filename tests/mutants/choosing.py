@@ -26,10 +26,11 @@ def concerned(
     """Return the mutants whose file below `source` or whose tests changed; all if unknown."""
     if changed is None:
         return list(mutants)
+    folder = pathlib.PurePosixPath(source)
     return [
         mutant
         for mutant in mutants
-        if not changed.isdisjoint({f"{source}/{mutant.file}", *map(_file, mutant.tests)})
+        if not changed.isdisjoint({str(folder / mutant.file), *map(_file, mutant.tests)})
     ]
 
 
@@ -43,7 +44,7 @@ def chosen(mutants: Sequence[Mutant], most: int, seed: str) -> list[Mutant]:
 
 def of_this_run(mutants: Sequence[Mutant], source: str) -> tuple[list[Mutant], str]:
     """Return the mutants to run, and a line that says which they are and why."""
-    name = pathlib.PurePosixPath(source).name
+    name = pathlib.PurePosixPath(source).name or "the product"
     asked = os.environ.get(MOST, "all")
     if asked == "all":
         return list(mutants), f"mutants of {name}: all {len(mutants)}"

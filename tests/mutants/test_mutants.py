@@ -7,6 +7,7 @@ imported. On an unchanged copy the same tests must pass, or the failures would m
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -27,32 +28,38 @@ from tests.mutants.running import (
 
 MUTANTS = read_mutants("mutants.toml")
 CHOSEN, _ = of_this_run(MUTANTS, PRODUCT)
+#: Folders with our packages; the checkout's native files stay in reach of the copies.
+SOURCES = ("src", "sandbox/src")
 
 
-def run_on(source: pathlib.Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run tests with `source` in place of src."""
-    return run_tests(tests, {"PYTHONPATH": str(source), "HAMI_TESTED_SOURCE": str(source)})
+def run_on(copy: pathlib.Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests with the packages of `copy` in place of the checkout's."""
+    path = os.pathsep.join(str(copy / folder) for folder in SOURCES)
+    return run_tests(tests, {"PYTHONPATH": path, "HAMI_TESTED_CHECKOUT": str(copy)})
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> pathlib.Path:
+def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     """Copy the product; compiled files too, which saves each run a second."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.pyc.*"))
-    return tmp_path / "src"
+    ignored = shutil.ignore_patterns("*.pyc.*")  # those that are being written
+    for folder in SOURCES:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    (tmp_path / "native").symlink_to(ROOT / "native")
+    return tmp_path
 
 
 @pytest.mark.skipif(not CHOSEN, reason="no mutant is concerned by what has changed")
 @pytest.mark.timeout(600)
-def test_the_unchanged_product_passes(source: pathlib.Path) -> None:
-    ran = run_on(source, all_tests(CHOSEN))
+def test_the_unchanged_product_passes(copy: pathlib.Path) -> None:
+    ran = run_on(copy, all_tests(CHOSEN))
     assert ran.returncode == PASSED, ran.stdout
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", CHOSEN, ids=str)
-def test_the_error_is_noticed(mutant: Mutant, source: pathlib.Path) -> None:
-    mutant.put_into(source / "hami")
-    ran = run_on(source, mutant.tests)
+def test_the_error_is_noticed(mutant: Mutant, copy: pathlib.Path) -> None:
+    mutant.put_into(copy)
+    ran = run_on(copy, mutant.tests)
     assert ran.returncode == FAILED, ran.stdout[-3000:]
 
 

@@ -16,7 +16,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, 
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 
 MIB = 1 << 20
 MILLISECOND = 1_000_000

@@ -19,7 +19,8 @@ from tests.native.elf import Library
 
 ENTRY_POINTS = (build.SOURCES / "libvgpu/entry_points.def").read_text()
 HOOKS = set(re.findall(r"^(?:NVML_)?HOOK\((\w+),", ENTRY_POINTS, re.MULTILINE))
-SHIPPED = [product for product in build.PRODUCTS if product.shipped]
+#: Both distributions: the folder of its pyproject.toml, its package.
+DISTRIBUTIONS = [(".", "hami"), ("sandbox", "hami_sandbox")]
 LIBRARIES = [product for product in build.PRODUCTS if product.shared]
 MACHINES = {"x86_64": 62, "aarch64": 183}
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
@@ -125,10 +126,10 @@ def test_what_does_not_compile_is_told_and_leaves_the_old_product(
     ]
 
 
-def wheel(folder: Path, arches: str) -> Path:
+def wheel(distribution: str, folder: Path, arches: str) -> Path:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=build.ROOT,
+        cwd=build.ROOT / distribution,
         env={**os.environ, "HAMI_NATIVE_ARCHES": arches},
         check=True,
         capture_output=True,
@@ -148,21 +149,30 @@ def wheel(folder: Path, arches: str) -> Path:
         ),
     ],
 )
-def test_the_wheel_has_the_libraries_and_says_so(
-    tmp_path: Path, arches: str, tag: str, inside: list[str]
+@pytest.mark.parametrize(("distribution", "package"), DISTRIBUTIONS)
+def test_a_wheel_has_its_own_package_and_libraries_and_says_so(
+    tmp_path: Path, arches: str, tag: str, inside: list[str], distribution: str, package: str
 ) -> None:
     for arch in inside:
         building.all_current(arch)
-    made = wheel(tmp_path, arches)
+    made = wheel(distribution, tmp_path, arches)
     assert made.name.endswith(f"-py3-none-{tag}.whl")
     with zipfile.ZipFile(made) as packed:
-        found = {name for name in packed.namelist() if "/lib/" in name}
+        names = packed.namelist()
+        found = {name for name in names if "/lib/" in name}
         for name in found:
-            path = build.LIBRARIES / Path(name).relative_to("hami/native/lib")
+            path = build.LIBRARIES / Path(name).relative_to(f"{package}/lib")
             assert packed.read(name) == path.read_bytes()
     assert found == {
-        f"hami/native/lib/{arch}/{product.name}" for arch in inside for product in SHIPPED
+        f"{package}/lib/{arch}/{product.name}"
+        for arch in inside
+        for product in build.PRODUCTS
+        if product.package == package
     }
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {package}
+    assert not [name for name in names if "sandbox" in name or "fakegpu" in name] or (
+        package == "hami_sandbox"
+    )
 
 
 def test_the_source_archive_has_what_they_are_built_from(tmp_path: Path) -> None:

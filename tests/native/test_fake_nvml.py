@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from native import build
 from tests.native import elf
 from tests.native.fake_store_driving import UNSHARE, Holder, can_unshare, current_driver

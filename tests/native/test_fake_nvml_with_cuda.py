@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 
 PROGRAM = """
 import ctypes, json, os, sys, pynvml as n

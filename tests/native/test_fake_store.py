@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.e2e.auditor import peaks
 from tests.native import building
 from tests.native.fake_store_driving import (

@@ -13,7 +13,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 #: Where modules are found: a folder below the root, and the packages in it.
-SOURCES = (("src", ("hami",)), (".", ("tests", "native", "benchmarks")))
+SOURCES = (
+    ("src", ("hami",)),
+    ("sandbox/src", ("hami_sandbox",)),
+    (".", ("tests", "sandbox/tests", "native", "benchmarks")),
+)
 _DOTTED = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)+")
 
 

@@ -25,9 +25,9 @@ class Suite:
 
 SUITES = {
     "conformance": Suite(
-        ("tests/conformance", "tests/sandbox/conformance.py", "tests/sandbox/compact.py")
+        ("tests/conformance", "sandbox/tests/cluster/conformance.py", "sandbox/tests/cluster/compact.py")
     ),
-    "sandbox": Suite(("tests/sandbox",), ("native", "examples", "charts")),
+    "sandbox": Suite(("sandbox/tests",), ("sandbox", "native", "examples", "charts")),
 }
 
 

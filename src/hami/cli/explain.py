@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from hami.cli import errors, parser, pod_story, pod_story_text, version
-from hami.extender import kube_scheduler_config
-from hami.extender.settings import Settings
 from hami.kube import access, client, paths
 from hami.kube import errors as kube_errors
+from hami.scheduler import kube_scheduler_config
+from hami.scheduler.settings import Settings
 from hami.vendors import device_config, table
 from hami.wire import codec
 

@@ -3,12 +3,16 @@
 A command's module is imported only when it is used: `hami --help` answers at once, and the webhook
 will not pay for the scheduler's tables. Each module has `main(arguments, *, prog) -> exit code`.
 kubectl finds the same program as `kubectl-hami` and runs it as `kubectl hami`.
+
+Other distributions add commands by an entry point of the group `hami.commands`: hami-sandbox has
+`demo`.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import os
 import pathlib
 import sys
@@ -42,12 +46,19 @@ COMMANDS = {
     ),
     ("cleanup",): ("hami.cli.cleanup", "after an uninstall, remove what is left behind"),
     ("image", "build"): ("hami.cli.image_build", "build the image of hami as an archive"),
-    ("demo",): ("hami.cli.demo", "run a cluster on this machine, with examples; no GPU needed"),
     ("explain",): ("hami.cli.explain", "tell why a pod waits, or which cards it got"),
     ("version",): ("hami.cli.version", "print the version"),
 }
+#: Commands of other distributions: which one has it, and what it does.
+ADDED = {
+    "demo": ("hami-sandbox", "run a cluster on this machine, with examples; no GPU needed"),
+}
+_GROUP = "hami.commands"
 #: HAMi's spelling; the list above has each command once.
 _ALSO = {("scheduler", "version"): ("version",), ("--version",): ("version",)}
+
+#: Takes arguments and `prog`, gives an exit code.
+Command = Callable[..., int]
 
 _LONGEST = 2
 _INTERRUPTED = 130
@@ -63,11 +74,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not arguments:
         return _fail(prog, errors.UsageError(f"which command?\n\n{_help(prog)}"))
+    if arguments[0] in ADDED:
+        return _run(_added(arguments[0]), arguments[1:], prog=f"{prog} {arguments[0]}")
     words = _command(arguments)
     if words is None:
         return _fail(prog, _unknown(arguments[0]))
     name = _ALSO.get(words, words)
-    return _run(COMMANDS[name][0], arguments[len(words) :], prog=" ".join((prog, *name)))
+
+    def load() -> Command:
+        command: Command = importlib.import_module(COMMANDS[name][0]).main
+        return command
+
+    return _run(load, arguments[len(words) :], prog=" ".join((prog, *name)))
+
+
+def _added(name: str) -> Callable[[], Command]:
+    def load() -> Command:
+        for point in importlib.metadata.entry_points(group=_GROUP, name=name):
+            command: Command = point.load()
+            return command
+        raise errors.CommandError(
+            f"needs {ADDED[name][0]}, which is not installed; run pip install {ADDED[name][0]}"
+        )
+
+    return load
 
 
 def _command(arguments: Sequence[str]) -> tuple[str, ...] | None:
@@ -78,10 +108,9 @@ def _command(arguments: Sequence[str]) -> tuple[str, ...] | None:
     return None
 
 
-def _run(module: str, arguments: list[str], *, prog: str) -> int:
-    command: Callable[..., int] = importlib.import_module(module).main
+def _run(load: Callable[[], Command], arguments: list[str], *, prog: str) -> int:
     try:
-        code = command(arguments, prog=prog)
+        code = load()(arguments, prog=prog)
         sys.stdout.flush()  # now, where a reader that has left is no surprise
     except errors.CommandError as error:
         return _fail(prog, error)
@@ -104,15 +133,22 @@ def _fail(prog: str, error: errors.CommandError) -> int:
 
 
 def _unknown(word: str) -> errors.UsageError:
-    known = [" ".join(words) for words in COMMANDS]
+    known = [words for words, _ in _listed()]
     near = difflib.get_close_matches(word[:100], known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     shown = wire_errors.shorten(word)
     return errors.UsageError(f"no command {shown}{hint}; there are: {', '.join(known)}")
 
 
+def _listed() -> list[tuple[str, str]]:
+    """List all commands with what they do, those of other distributions last."""
+    own = [(" ".join(words), what) for words, (_, what) in COMMANDS.items()]
+    return own + [(name, f"{what} ({package})") for name, (package, what) in ADDED.items()]
+
+
 def _help(prog: str) -> str:
-    width = max(len(" ".join(words)) for words in COMMANDS)
+    listed = _listed()
+    width = max(len(words) for words, _ in listed)
     lines = [
         f"usage: {prog} COMMAND [FLAG ...]",
         "",
@@ -120,6 +156,6 @@ def _help(prog: str) -> str:
         "",
         "commands:",
     ]
-    lines += [f"  {' '.join(words):{width}}  {what}" for words, (_, what) in COMMANDS.items()]
+    lines += [f"  {words:{width}}  {what}" for words, what in listed]
     lines += ["", f"`{prog} COMMAND --help` tells the flags of a command."]
     return "\n".join(lines)

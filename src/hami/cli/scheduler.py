@@ -10,4 +10,4 @@ from hami.cli import flags, processes, scheduler_flags
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
     resolved = flags.resolve(scheduler_flags.TABLE, arguments, os.environ, prog=prog)
-    return processes.run("hami.extender.process", resolved)
+    return processes.run("hami.scheduler.process", resolved)

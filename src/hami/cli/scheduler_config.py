@@ -1,6 +1,6 @@
 """`hami scheduler config`: the configuration of the kube-scheduler beside us.
 
-What it says is decided in `hami.extender.kube_scheduler_config`; here it is asked for and written,
+What it says is decided in `hami.scheduler.kube_scheduler_config`; here it is asked for and written,
 to stdout or into a folder.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hami.cli import errors, flag_values, parser
-from hami.extender import kube_scheduler_config
-from hami.extender.kube_scheduler_config import Options
+from hami.scheduler import kube_scheduler_config
+from hami.scheduler.kube_scheduler_config import Options
 from hami.vendors import device_config, table
 from hami.wire import errors as wire_errors
 from hami.wire import go_values

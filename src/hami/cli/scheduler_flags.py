@@ -7,8 +7,8 @@ import re
 from hami.admission.fallback import End
 from hami.cli import common_flags, flag_checks
 from hami.cli.flag_table import Failure, Table
-from hami.extender.settings import Settings
 from hami.placement import policy
+from hami.scheduler.settings import Settings
 from hami.wire import errors as wire_errors
 
 _NAME_PART = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"

@@ -6,8 +6,8 @@ One loop takes the lease when nobody has it, and renews it while we do. Two rule
 - Whether another's lease has run out is judged by our own monotonic clock since we last saw it
   change, never by the times written in it: clocks of two machines differ.
 
-What the lease means for binding (the fence, the renew deadline) is `hami.extender.leadership`'s; it
-hears of every lease that is seen or written here.
+What the lease means for binding (the fence, the renew deadline) is decided by
+`hami.scheduler.leadership`, which is called for every lease that is seen or written here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the compiled libraries lie: libvgpu for containers, the stand-in driver for the sandbox.
+"""Find compiled files: libvgpu and the probe here, the stand-in driver in hami_sandbox.
 
-A wheel brings those of its architecture; in a checkout `make native` makes them (native/build.py).
-They are data here: nothing in this package loads them into its own process.
+A wheel has those of its architecture in `<package>/lib`; in a checkout `make native` writes them to
+`native/lib`. They are data here: nothing in this package loads them into its own process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import platform
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent / "lib"
+_PACKAGE = Path(__file__).parents[1]
 #: What Python or Kubernetes calls an architecture, to its folder.
 _ARCHITECTURES = {
     "x86_64": "x86_64",
@@ -24,8 +24,8 @@ class LibraryError(Exception):
     """A compiled library is not there; the message says what to do."""
 
 
-def library(name: str, machine: str | None = None) -> Path:
-    """Give the path of `name` (as in libvgpu.so, fakegpu/libcuda.so.1) for `machine`.
+def library(name: str, machine: str | None = None, *, package: Path = _PACKAGE) -> Path:
+    """Return the path of `name` (libvgpu.so, fakegpu/libcuda.so.1) in a package, for `machine`.
 
     Without `machine` it is the one that this process runs on.
     """
@@ -33,13 +33,15 @@ def library(name: str, machine: str | None = None) -> Path:
     if (arch := _ARCHITECTURES.get(machine)) is None:
         known = ", ".join(sorted(_ARCHITECTURES))
         raise LibraryError(f"machine {machine!r} is none of {known}: there is no {name} for it")
-    path = _FOLDER / arch / name
-    if not path.is_file():
-        raise LibraryError(
-            f"{path} is not there; in a checkout run make native, "
-            f"else install the wheel of hami for {arch}"
-        )
-    return path
+    folders = [package / "lib"]
+    folders += [up / "native/lib" for up in package.parents if (up / "native/build.py").is_file()]
+    for folder in folders:
+        if (path := folder / arch / name).is_file():
+            return path
+    raise LibraryError(
+        f"{folders[-1] / arch / name} is missing; in a checkout run make native, "
+        f"else install the wheel of {package.name} for {arch}"
+    )
 
 
 def digest(path: Path) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.e2e.agent import workloads
 from tests.e2e.agent.installation import AGENT, COMPONENT, PORTS, Agents
 from tests.e2e.auditor import layouts, node_annotations

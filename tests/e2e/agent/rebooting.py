@@ -13,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.e2e.agent.installation import CARDS, Agents
 from tests.e2e.cluster import cgroups, node
 from tests.e2e.cluster.machines import Machine

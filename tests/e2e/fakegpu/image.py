@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from hami.image import debian, layers, oci, tree, verify
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.parts import cache, catalogue
 from tests.native import building

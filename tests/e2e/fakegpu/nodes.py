@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hami.sandbox import gpus
-from hami.sandbox.gpus import Card
+from hami_sandbox import gpus
+from hami_sandbox.gpus import Card
 from tests.e2e.auditor import peaks
 from tests.e2e.auditor.peaks import Peak
 from tests.e2e.cluster.cluster import Cluster

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from hami.sandbox.gpu_models import MIB
 from hami.wire.node_register import Device
+from hami_sandbox.gpu_models import MIB
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.fakegpu import plugin
 from tests.e2e.fakegpu.nodes import GpuNode

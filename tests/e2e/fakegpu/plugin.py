@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import grpc
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.e2e.cluster.machines import Machine
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Allocation, Device, Registration

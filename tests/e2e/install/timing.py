@@ -1,6 +1,6 @@
 """The numbers by which a replica's programs are kept alive; the chart uses the same ones.
 
-They belong together with the lease (8 s, 6 s, 1 s; see `hami.extender.settings`). A program that
+They belong together with the lease (8 s, 6 s, 1 s; see `hami.scheduler.settings`). A program that
 hangs is killed after at most PROBE_PERIOD_S * PROBE_FAILURES + PROBE_TIMEOUT_S = 7 s and started
 again after FIRST_RESTART_S; a leader that is gone is followed after at most 8 + 2.2 s
 (kube-scheduler waits 1 to 2.2 times its retry period between two tries). Both leave room within the

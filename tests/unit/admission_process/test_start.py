@@ -111,7 +111,7 @@ async def test_it_loads_neither_numpy_nor_the_scheduler(
     heavy = ("numpy", "opentelemetry", "cryptography")
     assert loaded.isdisjoint(heavy)
     # Whose error is among those that the command line tells of every process.
-    assert {name for name in loaded if name.startswith("hami.extender.")} <= {
+    assert {name for name in loaded if name.startswith("hami.scheduler.")} <= {
         "hami.serving.grant_keys"
     }
     assert {name for name in loaded if name.startswith("hami.placement.")} <= {

@@ -10,8 +10,8 @@ from hami.agent.containers.nvidia_cdi import NvidiaSpecs
 from hami.agent.containers.prepare import PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.native import libraries
-from hami.sandbox import gpus
 from hami.wire.node_register import Device
+from hami_sandbox import gpus
 from tests.unit.agent.preparing import Desk, grant
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ class CardNode:
         self.desk = Desk(root)
         self.layout = self.desk.layout
         self.cards = gpus.write_node(root / "gpus", [("A10", 2)], name="node")
-        self.driver = libraries.library("fakegpu/libcuda.so.1").parent
+        self.driver = gpus.driver_folder()
         spec = gpus.cdi_spec(root / "gpus", self.driver)
         (self.desk.nvidia / "nvidia.json").write_text(json.dumps(spec))
         library = Library(self.layout, libraries.library("libvgpu.so"))

@@ -11,7 +11,7 @@ import pytest
 
 from hami.agent.containers import tmpfs
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests import processes
 from tests.builders import NVIDIA
 from tests.processes import Process

@@ -17,7 +17,7 @@ from hami.agent.cards import xids
 from hami.agent.cards.health import Health
 from hami.agent.cards.health_watch import watch
 from hami.node.nvml import NvmlError, Xid
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.unit.node import stand_in
 
 A, B = "GPU-a", "GPU-b"

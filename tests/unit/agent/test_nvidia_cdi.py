@@ -17,8 +17,7 @@ import pytest
 
 from hami.agent.containers.nvidia_cdi import NvidiaCdiError, NvidiaSpecs
 from hami.agent.containers.prepare import PrepareError
-from hami.native import libraries
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.unit.agent.preparing import FIRST, MIG, SECOND, TOKEN, Desk, grant
 
 GOLDEN = Path(__file__).parent / "cdi"
@@ -79,7 +78,7 @@ def test_whole_cards_get_the_drivers_edits_only(desk: Desk) -> None:
 def test_where_cards_edits_name_them_all_are_named(desk: Desk, tmp_path: Path) -> None:
     """As the stand-in driver's spec does."""
     cards = gpus.write_node(tmp_path / "gpus", [("A10", 2)], name="node")
-    place = libraries.library("fakegpu/libcuda.so.1").parent
+    place = gpus.driver_folder()
     spec = gpus.cdi_spec(tmp_path / "gpus", place)
     (desk.nvidia / "nvidia.json").write_text(json.dumps(spec))
     for index, card in enumerate(cards):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hami.cli import demo_flags, main
+from hami.cli import main
+from hami_sandbox.demo import flags
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_flags_may_be_repeated() -> None:
-    asked = demo_flags.build("hami demo").parse_args(
+    asked = flags.build("hami demo").parse_args(
         ["--node", "a=1xT4", "--node", "b=1xT4", "--example", "1", "--example", "2", "--once"]
     )
     assert (asked.node, asked.example, asked.once) == (["a=1xT4", "b=1xT4"], ["1", "2"], True)

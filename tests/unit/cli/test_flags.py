@@ -13,7 +13,7 @@ import pytest
 from hami.cli import errors, flags, webhook_flags
 from hami.cli.flag_table import Table
 from hami.cli.scheduler_flags import TABLE
-from hami.extender.settings import Settings
+from hami.scheduler.settings import Settings
 from hami.vendors.errors import ConfigError
 
 #: Every flag of HAMi's scheduler that does something here, as its manifests write them.

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from hami.cli import main
-from hami.extender.settings import Settings
 from hami.kube import errors as kube_errors
+from hami.scheduler.settings import Settings
 from hami.serving.errors import ServingError
 from hami.serving.grant_keys import GrantKeyError
 from hami.vendors.errors import ConfigError
@@ -35,9 +35,9 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], None]:
     """Put a process in place of the real one, which needs a cluster."""
 
     def put(run: Process) -> None:
-        stand_in = types.ModuleType("hami.extender.process")
+        stand_in = types.ModuleType("hami.scheduler.process")
         vars(stand_in)["run"] = run
-        monkeypatch.setitem(sys.modules, "hami.extender.process", stand_in)
+        monkeypatch.setitem(sys.modules, "hami.scheduler.process", stand_in)
 
     return put
 

@@ -14,8 +14,8 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from hami.native.libraries import library
 from hami.node.layout import NodeLayout
+from hami_sandbox import gpus
 from tests import processes
 from tests.native.container import Container
 from tests.native.probing import Probe
@@ -77,7 +77,7 @@ class Machine:
                 "PATH": os.environ["PATH"],
                 "HOME": "/nowhere",
                 "FAKEGPU_DIR": str(self._cards),
-                "LD_LIBRARY_PATH": str(library("fakegpu/libnvidia-ml.so.1").parent),
+                "LD_LIBRARY_PATH": str(gpus.driver_folder()),
             },
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

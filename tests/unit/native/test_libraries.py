@@ -12,11 +12,11 @@ from hami.native import libraries
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(libraries, "_FOLDER", tmp_path)
+def package(tmp_path: Path) -> Path:
+    """Return an installed package with files for two architectures."""
     for arch in ("x86_64", "aarch64"):
-        (tmp_path / arch / "fakegpu").mkdir(parents=True)
-        (tmp_path / arch / "libvgpu.so").write_text(arch)
+        (tmp_path / "lib" / arch).mkdir(parents=True)
+        (tmp_path / "lib" / arch / "libvgpu.so").write_text(arch)
     return tmp_path
 
 
@@ -25,25 +25,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("x86_64", "x86_64"), ("amd64", "x86_64"), ("aarch64", "aarch64"), ("arm64", "aarch64")],
 )
 def test_a_library_is_found_for_every_name_of_a_machine(
-    folder: Path, machine: str, arch: str
+    package: Path, machine: str, arch: str
 ) -> None:
-    assert libraries.library("libvgpu.so", machine) == folder / arch / "libvgpu.so"
+    assert (
+        libraries.library("libvgpu.so", machine, package=package)
+        == package / "lib" / arch / "libvgpu.so"
+    )
 
 
-def test_without_a_machine_it_is_this_one(folder: Path) -> None:
-    assert libraries.library("libvgpu.so").read_text() == platform.machine()
+def test_without_a_machine_it_is_this_one(package: Path) -> None:
+    assert libraries.library("libvgpu.so", package=package).read_text() == platform.machine()
 
 
-def test_a_missing_library_says_how_to_get_it(folder: Path) -> None:
-    with pytest.raises(libraries.LibraryError, match=r"libcuda\.so\.1 is not there; .*make native"):
-        libraries.library("fakegpu/libcuda.so.1", "x86_64")
+def test_a_missing_library_says_how_to_get_it(package: Path) -> None:
+    with pytest.raises(libraries.LibraryError, match=r"libcuda\.so\.1 is missing; .*make native"):
+        libraries.library("fakegpu/libcuda.so.1", "x86_64", package=package)
 
 
-def test_a_machine_without_libraries_is_told(folder: Path) -> None:
+def test_a_checkout_has_them_in_one_folder_for_all_packages(tmp_path: Path) -> None:
+    (tmp_path / "native/lib/x86_64").mkdir(parents=True)
+    (tmp_path / "native/build.py").touch()
+    (tmp_path / "native/lib/x86_64/probe").touch()
+    found = libraries.library("probe", "x86_64", package=tmp_path / "sandbox/src/hami_sandbox")
+    assert found == tmp_path / "native/lib/x86_64/probe"
+
+
+def test_a_machine_without_libraries_is_told(package: Path) -> None:
     with pytest.raises(libraries.LibraryError, match="machine 'riscv64' is none of aarch64"):
         libraries.library("libvgpu.so", "riscv64")
 
 
-def test_the_digest_is_that_of_the_content(folder: Path) -> None:
-    found = libraries.digest(folder / "x86_64/libvgpu.so")
+def test_the_digest_is_that_of_the_content(package: Path) -> None:
+    found = libraries.digest(package / "lib/x86_64/libvgpu.so")
     assert found == hashlib.sha256(b"x86_64").hexdigest()

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hami.native.libraries import library
+from hami_sandbox import gpus
 
 _PRELUDE = """
 import dataclasses, json, os, sys, threading, time
 from pathlib import Path
 from hami.node.nvml import Nvml, NvmlError
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 folder = Path(os.environ["FAKEGPU_DIR"])
 root = os.environ["DRIVER_ROOT"]
 def card(index):
@@ -28,7 +28,7 @@ def driver_root(folder: Path) -> Path:
     """Lay out the stand-in NVML as a driver is below its root."""
     target = folder / "usr/lib64"
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copy(library("fakegpu/libnvidia-ml.so.1"), target / "libnvidia-ml.so.1")
+    shutil.copy(gpus.driver_folder() / "libnvidia-ml.so.1", target / "libnvidia-ml.so.1")
     return folder
 
 

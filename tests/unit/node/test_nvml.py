@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.unit.node import stand_in
 
 MIB = 1 << 20

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from hami.native.libraries import library
-from hami.sandbox import gpus
+from hami_sandbox import gpus
 from tests.unit.node import stand_in
 
 MIB = 1 << 20
@@ -50,7 +49,14 @@ def run(node: Path, root: Path) -> Callable[[str], Any]:
 def holding(node: Path, device: int, size: int) -> Iterator[int]:
     """Keep a process that has memory on a card; give its pid."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(library("fakegpu/libcuda.so.1")), str(device), str(size)],
+        [
+            sys.executable,
+            "-c",
+            HOLD,
+            str(gpus.driver_folder() / "libcuda.so.1"),
+            str(device),
+            str(size),
+        ],
         env={**os.environ, "FAKEGPU_DIR": str(node)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

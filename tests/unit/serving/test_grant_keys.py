@@ -10,7 +10,7 @@ import pytest
 from hami.serving.grant_keys import GrantKeyError, KeyFolder
 from hami.wire import grant
 from tests.scripted_api.server import ScriptedApi
-from tests.unit.extender import rig
+from tests.unit.scheduler import rig
 
 OLD, NEW = b"o" * 32, b"n" * 32
 

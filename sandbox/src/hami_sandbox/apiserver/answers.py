@@ -1,0 +1,137 @@
+"""The form of an answer: whole objects, tables for kubectl, or metadata alone, as `Accept` says."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.lists import Listed
+from hami_sandbox.apiserver.refusals import Object, Refusal
+from hami_sandbox.apiserver.schema import tables
+from hami_sandbox.apiserver.stored import Stored, head
+from hami_sandbox.apiserver.views import shown
+
+JSON = "application/json"
+_META = "meta.k8s.io"
+_ANYTHING = frozenset(["*/*", "application/*", JSON])
+_encode = msgspec.json.Encoder().encode
+
+
+class Form(enum.Enum):
+    WHOLE = ""
+    TABLE = "Table"
+    PARTIAL = "PartialObjectMetadata"
+
+
+_FORMS = {
+    "Table": Form.TABLE,
+    "PartialObjectMetadata": Form.PARTIAL,
+    "PartialObjectMetadataList": Form.PARTIAL,
+}
+
+
+def form_of(accept: str) -> Form:
+    """Return the first form among those accepted that we can give."""
+    if not accept.strip():
+        return Form.WHOLE
+    for clause in accept.split(","):
+        media, *parameters = (part.strip() for part in clause.split(";"))
+        if media.lower() not in _ANYTHING:
+            continue
+        told = dict(part.partition("=")[::2] for part in parameters)
+        wanted = told.get("as", "")
+        if not wanted:
+            return Form.WHOLE
+        if wanted in _FORMS and told.get("g") == _META and told.get("v") == "v1":
+            return _FORMS[wanted]
+    message = (
+        "only the following media types are accepted: application/json, "
+        "application/json;as=Table;v=v1;g=meta.k8s.io, "
+        "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+    )
+    raise Refusal(406, "NotAcceptable", message)
+
+
+class Writer:
+    """Makes the bytes of answers about one kind in one form."""
+
+    def __init__(self, kind: Kind, form: Form, query: Mapping[str, str]) -> None:
+        self._kind = kind
+        self._form = form
+        self._include = query.get("includeObject", "")
+        self._columns = True
+
+    def one(self, stored: Stored) -> bytes:
+        """Return one object."""
+        stored = shown(self._kind, stored)
+        if self._form is Form.WHOLE:
+            return stored.whole
+        return _encode(self._other(stored))
+
+    def many(self, page: Listed) -> bytes:
+        """Return a list."""
+        metadata: Object = {"resourceVersion": str(page.revision)}
+        if page.continue_:
+            metadata["continue"] = page.continue_
+        if page.remaining is not None:
+            metadata["remainingItemCount"] = page.remaining
+        items = [shown(self._kind, stored) for stored in page.items]
+        if self._form is Form.WHOLE:
+            names = head(self._kind.list_kind, self._kind.api_version)[:-1]
+            joined = b",".join([stored.bare for stored in items])
+            return b'%b,"metadata":%b,"items":[%b]}' % (names, _encode(metadata), joined)
+        objects = [stored.object for stored in items]
+        if self._form is Form.PARTIAL:
+            return _encode(tables.partial_list(objects, metadata=metadata))
+        return _encode(self._table(objects, metadata))
+
+    def event(self, happened: bytes, stored: Stored) -> bytes:
+        """Return a line of a watch."""
+        return b'{"type":"%b","object":%b}\n' % (happened, self._streamed(stored))
+
+    def bookmark(self, revision: int, *, initial_end: bool = False) -> bytes:
+        """Return a line that tells a version and nothing else."""
+        metadata: Object = {"resourceVersion": str(revision)}
+        if initial_end:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        if self._form is Form.TABLE:
+            told = self._table([], metadata)
+        else:
+            kind, version = self._kind.kind, self._kind.api_version
+            if self._form is Form.PARTIAL:
+                kind, version = Form.PARTIAL.value, f"{_META}/v1"
+            told = {"kind": kind, "apiVersion": version, "metadata": metadata}
+        return b'{"type":"BOOKMARK","object":%b}\n' % _encode(told)
+
+    def _streamed(self, stored: Stored) -> bytes:
+        stored = shown(self._kind, stored)
+        if self._form is Form.WHOLE:
+            return stored.whole
+        told = self._other(stored)
+        self._columns = False  # they come with the first event only
+        return _encode(told)
+
+    def _other(self, stored: Stored) -> Object:
+        if self._form is Form.PARTIAL:
+            return tables.partial(stored.object)
+        metadata = {"resourceVersion": stored.object["metadata"].get("resourceVersion", "")}
+        return self._table([stored.object], metadata)
+
+    def _table(self, objects: list[Object], metadata: Object) -> Object:
+        return tables.table(
+            self._kind,
+            objects,
+            now=dt.datetime.now(dt.UTC),
+            include_object=self._include,
+            metadata=metadata,
+            columns=self._columns,
+        )
+
+
+def error(refusal: Refusal) -> bytes:
+    """Return the line with which a watch ends that cannot go on."""
+    return b'{"type":"ERROR","object":%b}\n' % _encode(refusal.body())

@@ -1,0 +1,124 @@
+"""Binding a pod to a node: node, annotations, labels and the condition in one write."""
+
+from __future__ import annotations
+
+from hami_sandbox import times
+from hami_sandbox.apiserver import bodies, kinds
+from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.refusals import (
+    Object,
+    Refusal,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+)
+from hami_sandbox.apiserver.stored import Stored
+from hami_sandbox.apiserver.writes import Writes, copied, place
+
+_PODS = ("", "pods")
+_REQUIRED = "FieldValueRequired"
+
+
+async def bind(writes: Writes, call: Call) -> None:
+    """Do what a Binding in the body says; the path names its pod, or all of a namespace."""
+    kind = _kind("Binding")
+    binding = bodies.of_kind(call, kind)
+    metadata = binding["metadata"]
+    pod = call.name or metadata.get("name") or ""
+    if metadata.get("name") != pod:
+        told = metadata.get("name") or ""
+        raise bad_request(
+            f"the name of the object ({told}) does not match the name on the URL ({pod})"
+        )
+    place(call, metadata)
+    writes_pod = call.kind if call.subresource else kind
+    request = call.review(
+        "CREATE",
+        kind=writes_pod,
+        name=pod,
+        object=binding,
+        options=call.options("CreateOptions"),
+        dry_run=call.dry_run(),
+    )
+    mutated = await writes.admission.mutate(request)
+    assert mutated is not None
+    binding = request.object = mutated
+    _check(binding)
+    await writes.admission.validate(request)
+    # From here on nobody else has a turn: what is read is what is written over.
+    current = writes.store.table(_PODS).get(call.namespace, pod)
+    if current is None:
+        raise not_found("pods", pod)
+    content = _bound(current, binding, pod)
+    if not request.dry_run:
+        writes.store.put(_PODS, content, over=current.revision)
+
+
+def _check(binding: Object) -> None:
+    target = binding.get("target") or {}
+    causes = []
+    if target.get("kind") not in {None, "", "Node"}:
+        message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+        causes.append(("target.kind", "FieldValueNotSupported", message))
+    if not target.get("name"):
+        causes.append(("target.name", _REQUIRED, "Required value"))
+    if causes:
+        told = [{"field": f, "reason": r, "message": m} for f, r, m in causes]
+        raise invalid("Binding", binding["metadata"].get("name") or "", told)
+
+
+def _bound(current: Stored, binding: Object, pod: str) -> Object:
+    """Return the pod on its node; refuse one that cannot be put there."""
+    wanted, found = binding["metadata"], current.object["metadata"]
+    if wanted.get("uid") and wanted["uid"] != found["uid"]:
+        why = (
+            f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: "
+            f"{found['uid']}"
+        )
+        raise conflict("pods", pod, why)
+    version = wanted.get("resourceVersion")
+    if version and version != found["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in "
+            f"object meta: {found['resourceVersion']}"
+        )
+        raise conflict("pods", pod, why)
+    content = copied(current.object)
+    spec, metadata = content["spec"], content["metadata"]
+    if "deletionTimestamp" in metadata:
+        raise _refused(pod, f"pod {pod} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise _refused(pod, f'pod {pod} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise _refused(pod, f"pod {pod} has non-empty .spec.schedulingGates")
+    spec["nodeName"] = binding["target"]["name"]
+    for field in ("annotations", "labels"):
+        if wanted.get(field):
+            metadata[field] = {**(metadata.get(field) or {}), **wanted[field]}
+    _set_scheduled(content)
+    return content
+
+
+def _set_scheduled(pod: Object) -> None:
+    status = pod.setdefault("status", {})
+    conditions = [c for c in status.get("conditions") or () if c.get("type") != "PodScheduled"]
+    scheduled: Object = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": times.stamp(times.now()),
+    }
+    if "generation" in pod["metadata"]:
+        scheduled["observedGeneration"] = pod["metadata"]["generation"]
+    status["conditions"] = [*conditions, scheduled]
+
+
+def _refused(pod: str, why: str) -> Refusal:
+    return conflict("pods/binding", pod, why)
+
+
+def _kind(name: str) -> Kind:
+    kind = kinds.of("v1", name)
+    assert kind is not None
+    return kind

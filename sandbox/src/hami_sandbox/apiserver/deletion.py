@@ -1,0 +1,214 @@
+"""The end of objects: grace for pods, finalizers, preconditions, whole collections."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import msgspec
+
+from hami_sandbox import times
+from hami_sandbox.apiserver import bodies, lists, plugins, queries
+from hami_sandbox.apiserver.auth.admission_request import AdmissionRequest
+from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.lists import Listed
+from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, conflict, forbidden
+from hami_sandbox.apiserver.selectors import Selection
+from hami_sandbox.apiserver.store import StaleError
+from hami_sandbox.apiserver.stored import Stored
+from hami_sandbox.apiserver.views import as_shown
+from hami_sandbox.apiserver.writes import MODIFIED, TRIES, Writes, copied, is_finished
+from hami_sandbox.pod_phases import ENDED
+
+_GRACE = 30
+_NOT_FOUND = 404
+#: Who else must agree to the end, by the propagation that is asked for.
+_HOLDERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of an object: it is gone, or marked, and held by somebody."""
+
+    object: Stored
+    gone: bool
+    #: Whether the client is shown the object, and not a word of success.
+    shown: bool
+
+
+async def delete(writes: Writes, call: Call, options: Object | None = None) -> Outcome:
+    """Delete one object, or mark it if its end takes time."""
+    if options is None:
+        options = options_of(call)
+    for _ in range(TRIES):
+        current = writes.current(call)
+        _check_preconditions(call, options, current)
+        _check_immortal(call)
+        dry_run = call.dry_run(options)
+        await writes.admission.mutate(_request(call, current, options, dry_run=dry_run))
+        await writes.admission.validate(_request(call, current, options, dry_run=dry_run))
+        try:
+            return _delete(writes, call, options, current, dry_run=dry_run)
+        except StaleError:
+            continue
+    raise conflict(call.kind.resource, call.name, MODIFIED, call.kind.group)
+
+
+async def delete_all(writes: Writes, call: Call) -> Listed:
+    """Delete what is selected; return it."""
+    options = options_of(call)
+    wish = queries.parse({**call.query, "watch": "false"})
+    by = Selection(
+        call.kind,
+        namespace=call.namespace,
+        label_selector=wish.label_selector,
+        field_selector=wish.field_selector,
+    )
+    found = await lists.page(writes.store, call.kind.stored, wish, by)
+    for stored in found.items:
+        metadata = stored.object["metadata"]
+        one = msgspec.structs.replace(
+            call.target, name=metadata["name"], namespace=metadata.get("namespace") or ""
+        )
+        try:
+            await delete(writes, msgspec.structs.replace(call, target=one), options)
+        except Refusal as refusal:
+            if refusal.status != _NOT_FOUND:  # somebody else was faster
+                raise
+    return found
+
+
+def options_of(call: Call) -> Object:
+    """Return the DeleteOptions of the body and of the query; the body counts."""
+    options = bodies.plain(call)
+    if options.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise bad_request(f"the body is a {options['kind']}, expected: DeleteOptions")
+    query = call.query
+    if "gracePeriodSeconds" not in options and query.get("gracePeriodSeconds"):
+        text = query["gracePeriodSeconds"]
+        try:
+            options["gracePeriodSeconds"] = int(text)
+        except ValueError:
+            raise bad_request(f'unable to parse gracePeriodSeconds "{text}"') from None
+    if "propagationPolicy" not in options and query.get("propagationPolicy"):
+        options["propagationPolicy"] = query["propagationPolicy"]
+    return options
+
+
+def answer(call: Call, outcome: Outcome) -> Object:
+    """Return the word of success about an object that is gone."""
+    details: Object = {"name": call.name, "kind": call.kind.resource}
+    if call.kind.group:
+        details["group"] = call.kind.group
+    details["uid"] = outcome.object.object["metadata"]["uid"]
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    }
+
+
+def _delete(
+    writes: Writes, call: Call, options: Object, current: Stored, *, dry_run: bool
+) -> Outcome:
+    kind = call.kind
+    content = copied(current.object)
+    graceful = (kind.group, kind.resource) == ("", "pods")
+    _hold(content, options)
+    changed = _mark(kind, content, options, dt.datetime.now(dt.UTC))
+    if not graceful and is_finished(content):
+        stored = current
+        if not dry_run:
+            stored = writes.store.remove(
+                kind.stored, call.namespace, call.name, over=current.revision
+            )
+        return Outcome(object=stored, gone=True, shown=False)
+    if changed and not dry_run:
+        # Pods are marked even where their end is now: watches see it coming.
+        current = writes.store.put(kind.stored, content, over=current.revision)
+    elif changed:
+        current = Stored(content, current.revision)
+    if not is_finished(content):
+        return Outcome(object=current, gone=False, shown=True)
+    if not dry_run:
+        current = writes.store.remove(kind.stored, call.namespace, call.name, over=current.revision)
+    return Outcome(object=current, gone=True, shown=True)
+
+
+def _mark(kind: Kind, content: Object, options: Object, now: dt.datetime) -> bool:
+    """Set when the object ends; return whether that is news."""
+    metadata = content["metadata"]
+    grace = _grace(kind, content, options)
+    given = metadata.get("deletionGracePeriodSeconds", 0)
+    if "deletionTimestamp" in metadata:
+        if grace >= given:
+            return False
+        ends = times.read(metadata["deletionTimestamp"])
+        ends -= dt.timedelta(seconds=given - grace)
+    else:
+        ends = now + dt.timedelta(seconds=grace)
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+    metadata["deletionTimestamp"] = times.stamp(ends)
+    metadata["deletionGracePeriodSeconds"] = grace
+    if kind.kind == "Namespace":
+        # No grace, but a controller that empties it.
+        del metadata["deletionGracePeriodSeconds"]
+        content["status"] = {**content.get("status", {}), "phase": "Terminating"}
+    return True
+
+
+def _grace(kind: Kind, content: Object, options: Object) -> int:
+    """Return the seconds between the mark and the end; only pods have any."""
+    if (kind.group, kind.resource) != ("", "pods"):
+        return 0
+    spec, status = content.get("spec", {}), content.get("status", {})
+    asked = options.get("gracePeriodSeconds")
+    seconds = spec.get("terminationGracePeriodSeconds", _GRACE) if asked is None else asked
+    if not spec.get("nodeName") or status.get("phase") in ENDED:
+        return 0
+    return int(seconds) if seconds >= 0 else 1
+
+
+def _hold(content: Object, options: Object) -> None:
+    """Let the garbage collector have its say, where the client wants it to."""
+    holder = _HOLDERS.get(options.get("propagationPolicy") or "")
+    if options.get("orphanDependents"):
+        holder = _HOLDERS["Orphan"]
+    if holder is None:
+        return
+    finalizers = content["metadata"].setdefault("finalizers", [])
+    if holder not in finalizers:
+        finalizers.append(holder)
+
+
+def _check_preconditions(call: Call, options: Object, current: Stored) -> None:
+    wanted = options.get("preconditions") or {}
+    metadata = current.object["metadata"]
+    for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        told = wanted.get(field)
+        if told and told != metadata[field]:
+            why = (
+                f"Precondition failed: {name} in precondition: {told}, {name} in object meta: "
+                f"{metadata[field]}"
+            )
+            raise conflict(call.kind.resource, call.name, why, call.kind.group)
+
+
+def _check_immortal(call: Call) -> None:
+    if call.kind.kind == "Namespace" and call.name in plugins.IMMORTAL:
+        why = "this namespace may not be deleted"
+        message = f'namespaces "{call.name}" is forbidden: {why}'
+        raise forbidden(message, {"name": call.name, "kind": "namespaces"})
+
+
+def _request(call: Call, current: Stored, options: Object, *, dry_run: bool) -> AdmissionRequest:
+    told = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **options}
+    return call.review(
+        "DELETE",
+        subresource="",  # an eviction is a deletion of the pod
+        old_object=as_shown(call.kind, current.object),
+        options=told,
+        dry_run=dry_run,
+    )

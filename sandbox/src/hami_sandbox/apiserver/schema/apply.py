@@ -1,0 +1,185 @@
+"""Server-side apply: the wish of one manager merged into an object whose fields have owners."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hami.vendors import yaml_text
+from hami.vendors.errors import ConfigError
+from hami_sandbox import times
+from hami_sandbox.apiserver import refusals
+from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.refusals import Object, Refusal
+from hami_sandbox.apiserver.schema import (
+    defaults,
+    field_paths,
+    managed_fields,
+    merging,
+    schema,
+    types,
+)
+from hami_sandbox.apiserver.schema.field_paths import Path, Paths
+from hami_sandbox.apiserver.schema.managed_fields import Entry, Manager, Owners
+
+
+def applied(
+    kind: Kind,
+    live: Object | None,
+    body: bytes,
+    *,
+    manager: str,
+    force: bool,
+    now: dt.datetime,
+    subresource: str = "",
+) -> Object:
+    """Return the object after an apply; equal to `live` where nothing changes.
+
+    metadata.resourceVersion and uid are as the body names them, or as they were.
+    """
+    wish = _wish(kind, body)
+    shape = types.of(kind)
+    who = Manager(manager, managed_fields.APPLY, subresource)
+    owners = managed_fields.read(live) or managed_fields.before_first_apply(kind, live)
+    before = managed_fields.without_record(live) if live else {}
+    wanted = managed_fields.kept(kind, field_paths.owned(shape, wish), subresource)
+    last = owners.pop(who, None)
+
+    result = merging.merged(shape, before, wish)
+    if last:
+        gone = _no_longer_wanted(last.paths, wanted, owners)
+        if gone:
+            result = merging.pruned(shape, result, gone)
+    result = copy.deepcopy(result)
+    schema.settle(kind, result)
+    if not subresource:
+        defaults.apply_defaults(kind, result, now=now)
+
+    changes = field_paths.difference(shape, before, result)
+    _refuse_conflicts(owners, changes.added | changes.modified, force=force)
+    managed_fields.take_away(owners, changes.added | changes.modified | changes.removed)
+    same = last is not None and last.paths == wanted and result == before
+    time = last.time if last and same else times.stamp(now)
+    owners[who] = Entry(wanted, kind.api_version, time)
+    return managed_fields.with_record(result, owners)
+
+
+def _wish(kind: Kind, body: bytes) -> Object:
+    """Decode and check what is applied."""
+    wish = _read(body)
+    if not isinstance(wish, dict):
+        raise refusals.bad_request("error decoding YAML: an object was expected")
+    if not wish.get("apiVersion") or not wish.get("kind"):
+        named = f"{wish.get('apiVersion') or '/'}, Kind={wish.get('kind') or ''}"
+        raise refusals.bad_request(f"invalid object type: {named}")
+    if (wish["apiVersion"], wish["kind"]) != (kind.api_version, kind.kind):
+        raise refusals.bad_request(
+            f"the object is {wish['apiVersion']}, Kind={wish['kind']}, but the path is that of "
+            f"{kind.api_version}, Kind={kind.kind}"
+        )
+    metadata = wish.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
+        raise refusals.bad_request("metadata.managedFields must be nil")
+    wish = _without_nulls(wish)
+    try:
+        unknown = schema.settle(kind, copied := copy.deepcopy(wish))
+    except schema.ShapeError as error:
+        raise _untyped(kind, wish, str(error)) from None
+    if unknown:
+        raise _untyped(kind, wish, f".{unknown[0]}: field not declared in schema")
+    # What only Go's types add (`status: {}`) is nobody's wish.
+    wished: Object = _as_wished(copied, wish)
+    return wished
+
+
+def _read(body: bytes) -> Any:
+    """Read YAML, or JSON, which is YAML too and what most clients send."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        pass
+    try:
+        return yaml_text.load(body.decode(), source="the body")
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise refusals.bad_request(f"error decoding YAML: {error}") from None
+
+
+def _as_wished(settled: Any, wish: Any) -> Any:
+    """Return the settled form of exactly the fields that were written.
+
+    An empty map or list says nothing about its parts, but it is owned.
+    """
+    if isinstance(settled, dict) and isinstance(wish, dict):
+        return {
+            name: _as_wished(settled[name], value) if name in settled else value
+            for name, value in wish.items()
+            if name in settled or value in ({}, [])
+        }
+    if isinstance(settled, list) and isinstance(wish, list):
+        return [_as_wished(one, two) for one, two in zip(settled, wish, strict=True)]
+    return settled
+
+
+def _no_longer_wanted(last: Paths, wanted: Paths, owners: Owners) -> Paths:
+    """Return what was applied before and is now nobody's."""
+    still = wanted.union(*(entry.paths for entry in owners.values()))
+    needed: set[Path] = set()
+    for path in still:
+        needed.update(path[:length] for length in range(1, len(path) + 1))
+    return frozenset(last - needed)
+
+
+def _refuse_conflicts(owners: Owners, changed: set[Path], *, force: bool) -> None:
+    if force:
+        return
+    found = [
+        (who, entry.api_version, path)
+        for who, entry in sorted(owners.items(), key=lambda each: each[0].name)
+        for path in sorted(entry.paths & changed)
+    ]
+    if not found:
+        return
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {_named(who, version)}",
+            "field": field_paths.text(path),
+        }
+        for who, version, path in found
+    ]
+    raise Refusal(409, "Conflict", _conflict_message(found), {"causes": causes})
+
+
+def _conflict_message(found: list[tuple[Manager, str, Path]]) -> str:
+    if len(found) == 1:
+        [(who, version, path)] = found
+        named = _named(who, version)
+        return f"Apply failed with 1 conflict: conflict with {named}: {field_paths.text(path)}"
+    lines: Mapping[str, list[str]] = {_named(who, version): [] for who, version, _ in found}
+    for who, version, path in found:
+        lines[_named(who, version)].append(f"- {field_paths.text(path)}")
+    told = [line for named, below in lines.items() for line in (f"conflicts with {named}:", *below)]
+    return f"Apply failed with {len(found)} conflicts: " + "\n".join(told)
+
+
+def _named(who: Manager, api_version: str) -> str:
+    named = f'"{who.name}"'
+    if who.subresource:
+        named += f' with subresource "{who.subresource}"'
+    return f"{named} using {api_version}" if who.operation == managed_fields.UPDATE else named
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _untyped(kind: Kind, wish: Object, why: str) -> Refusal:
+    metadata = wish.get("metadata") or {}
+    name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    what = f"{name}; {kind.api_version}, Kind={kind.kind}"
+    return Refusal(500, "InternalError", f"failed to create typed patch object ({what}): {why}")

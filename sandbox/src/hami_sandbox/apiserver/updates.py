@@ -1,0 +1,118 @@
+"""Changing what is there: replacing it, patching it, applying to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from hami_sandbox.apiserver import bodies
+from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.queries import flag
+from hami_sandbox.apiserver.refusals import Object, Refusal, conflict, invalid
+from hami_sandbox.apiserver.schema import apply, patches
+from hami_sandbox.apiserver.stored import Stored
+from hami_sandbox.apiserver.writes import MODIFIED, Writes, copied, place, same_name
+
+APPLY = "application/apply-patch+yaml"
+PATCHES = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    APPLY,
+)
+_CREATED, _OK = 201, 200
+_INVALID = "FieldValueInvalid"
+
+
+async def replace(writes: Writes, call: Call) -> Stored:
+    """Store the object in the body in place of the present one."""
+    body = bodies.of_kind(call, call.kind)
+    metadata = body["metadata"]
+    same_name(call, metadata)
+    place(call, metadata)
+    if not metadata.get("resourceVersion") and not call.kind.unconditional:
+        writes.current(call)
+        why = "Invalid value: 0: must be specified for an update"
+        cause = {"field": "metadata.resourceVersion", "reason": _INVALID, "message": why}
+        raise invalid(call.kind.kind, call.name, [cause], call.kind.group)
+
+    def wish(present: Object) -> Object:
+        _same_uid(call, metadata.get("uid") or "", present["metadata"]["uid"])
+        return copied(body)
+
+    return await writes.change(call, wish, options="UpdateOptions")
+
+
+async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
+    """Store what the patch makes of the present object; an applied one may be new."""
+    content_type = call.content_type
+    if content_type not in PATCHES:
+        message = (
+            f'the body of the request was in an unknown format ("{content_type}") - accepted '
+            f"media types include: {', '.join(PATCHES)}"
+        )
+        raise Refusal(415, "UnsupportedMediaType", message)
+    _check_options(call, applying=content_type == APPLY)
+    if content_type == APPLY:
+        return await _apply(writes, call)
+    told: list[str] = []
+
+    def wish(present: Object) -> Object:
+        unknown: list[str] = []
+        content = patches.patched(call.kind, present, content_type, call.body, unknown=unknown)
+        if unknown != told:  # not again when it is tried again
+            bodies.tell_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
+            told[:] = unknown
+        _same_place(call, content)
+        return content
+
+    return _OK, await writes.change(call, wish, options="PatchOptions")
+
+
+async def _apply(writes: Writes, call: Call) -> tuple[int, Stored]:
+    kind = call.kind
+
+    def applied(live: Object | None) -> Object:
+        content = apply.applied(
+            kind,
+            live,
+            call.body,
+            manager=call.query["fieldManager"],
+            force=flag(call.query, "force"),
+            now=dt.datetime.now(dt.UTC),
+            subresource=call.subresource,
+        )
+        _same_place(call, content)
+        return content
+
+    if writes.store.table(kind.stored).get(call.namespace, call.name) is None:
+        if call.subresource:
+            raise call.not_found()
+        content = applied(None)
+        if content["metadata"].get("resourceVersion"):
+            raise conflict(kind.resource, call.name, MODIFIED, kind.group)
+        return _CREATED, await writes.add(call, content, tracked=False)
+    return _OK, await writes.change(call, applied, options="PatchOptions", tracked=False)
+
+
+def _check_options(call: Call, *, applying: bool) -> None:
+    if applying and not call.query.get("fieldManager"):
+        message = "Required value: is required for apply patch"
+        cause = {"field": "fieldManager", "reason": "FieldValueRequired", "message": message}
+        raise invalid("PatchOptions", "", [cause], "meta.k8s.io")
+    if not applying and "force" in call.query:
+        message = "Forbidden: may not be specified for non-apply patch"
+        cause = {"field": "force", "reason": "FieldValueForbidden", "message": message}
+        raise invalid("PatchOptions", "", [cause], "meta.k8s.io")
+
+
+def _same_place(call: Call, content: Object) -> None:
+    """Refuse a patch that gives an object another name or namespace."""
+    same_name(call, content["metadata"])
+    place(call, content["metadata"])
+
+
+def _same_uid(call: Call, told: str, present: str) -> None:
+    """Refuse to replace an object that was made anew since the client read it."""
+    if told and told != present:
+        why = f"Precondition failed: UID in precondition: {told}, UID in object meta: {present}"
+        raise conflict(call.kind.resource, call.name, why, call.kind.group)

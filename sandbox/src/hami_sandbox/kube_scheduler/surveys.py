@@ -1,0 +1,85 @@
+"""All nodes judged for one kind of pod, and kept so while nodes change.
+
+The pods of a burst are alike: between two of them one node has changed, and only that one is judged
+again. What neighbours a pod wants or bears is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
+
+from hami_sandbox.kube_scheduler import checks, scoring
+from hami_sandbox.kube_scheduler.checks import Reasons
+from hami_sandbox.kube_scheduler.nodes import Row
+from hami_sandbox.kube_scheduler.pods import Pod
+
+#: Kinds of pods that are remembered; the one that was not asked for the longest goes first.
+KINDS = 64
+
+
+class Survey:
+    """The nodes as they are for one kind of pod."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        self._judged: dict[str, Reasons] = {}
+        self._against: Counter[str] = Counter()
+        self._changed: dict[str, Row] = {}
+        #: Nodes that fit, by name, and how empty they are.
+        self.fitting: dict[str, Row] = {}
+        self.scores: dict[str, int] = {}
+
+    @property
+    def nodes(self) -> int:
+        """How many there are, whether they fit or not."""
+        return len(self._judged)
+
+    @property
+    def against(self) -> Counter[str]:
+        """The reasons against the others, and how many have each."""
+        return +self._against
+
+    def touch(self, row: Row) -> None:
+        self._changed[row.name] = row
+
+    def refresh(self) -> None:
+        """Judge what was touched."""
+        for name, row in self._changed.items():
+            for reason in self._judged.pop(name, ()):
+                self._against[reason] -= 1
+            self.fitting.pop(name, None)
+            self.scores.pop(name, None)
+            if row.node is None:
+                continue
+            found = self._judged[name] = checks.reasons(self._pod, row)
+            for reason in found:
+                self._against[reason] += 1
+            if not found:
+                self.fitting[name] = row
+                self.scores[name] = scoring.least_allocated(self._pod, row)
+        self._changed.clear()
+
+
+class Surveys:
+    def __init__(self, rows: Mapping[str, Row]) -> None:
+        self._rows = rows
+        self._surveys: OrderedDict[Hashable, Survey] = OrderedDict()
+
+    def of(self, pod: Pod) -> Survey:
+        """Return how the nodes are for a pod now."""
+        survey = self._surveys.get(pod.kind)
+        if survey is None:
+            survey = self._surveys[pod.kind] = Survey(pod)
+            for row in self._rows.values():
+                survey.touch(row)
+            if len(self._surveys) > KINDS:
+                self._surveys.popitem(last=False)
+        self._surveys.move_to_end(pod.kind)
+        survey.refresh()
+        return survey
+
+    def touch(self, row: Row) -> None:
+        """Take note that a node, or what is on it, has changed."""
+        for survey in self._surveys.values():
+            survey.touch(row)

@@ -1,0 +1,104 @@
+"""What has to be done for a pod now: which containers to start, which to stop, whether it is over.
+
+Pure. Init containers run one after the other and each to its end; those that are sidecars only have
+to be up before the next one begins, and then live as long as the pod. Once a main container was
+made, the init containers are never run again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hami_sandbox.kubelet import pod as pods
+from hami_sandbox.kubelet.attempts import Attempt, Histories, latest
+from hami_sandbox.kubelet.pod import Object
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Containers to start, in this order; one that ended before first waits its back-off."""
+
+    start: tuple[str, ...] = ()
+    #: Nothing of it will run again: whatever still does is to be stopped.
+    over: bool = False
+
+
+def plan(pod: Object, found: Histories) -> Plan:
+    wanted: list[str] = []
+    if not initialized(pod, found):
+        for container in pods.init_containers(pod):
+            attempt = latest(found, container["name"])
+            if _passed(pod, container, found):
+                if pods.is_sidecar(container) and not _running(attempt):
+                    wanted.append(container["name"])
+                continue
+            if _failed_for_good(pod, container, attempt):
+                return Plan(over=True)
+            if not _running(attempt):
+                wanted.append(container["name"])
+            return Plan(tuple(wanted))
+    else:
+        wanted += [
+            container["name"]
+            for container in pods.init_containers(pod)
+            if pods.is_sidecar(container) and not _running(latest(found, container["name"]))
+        ]
+    alive = False
+    for container in pods.containers(pod):
+        attempt = latest(found, container["name"])
+        if _running(attempt):
+            alive = True
+        elif attempt is None or not attempt.exited or _restarts(pod, container, attempt):
+            alive = True
+            wanted.append(container["name"])
+    return Plan(tuple(wanted)) if alive else Plan(over=True)
+
+
+def stopping(pod: Object, found: Histories) -> tuple[str, ...]:
+    """Return which running containers of a pod that ends are to be told so now.
+
+    Sidecars come after all others, the last one first: the others may need them to the end.
+    """
+    sidecars = [c["name"] for c in pods.init_containers(pod) if pods.is_sidecar(c)]
+    running = [name for name, history in found.items() if _running(history.latest)]
+    others = tuple(name for name in running if name not in sidecars)
+    if others:
+        return others
+    return tuple(name for name in reversed(sidecars) if name in running)[:1]
+
+
+def initialized(pod: Object, found: Histories) -> bool:
+    """Tell whether the time of init containers is over."""
+    return any(container["name"] in found for container in pods.containers(pod)) or all(
+        _passed(pod, container, found) for container in pods.init_containers(pod)
+    )
+
+
+def _passed(pod: Object, container: Object, found: Histories) -> bool:
+    """Tell whether the next init container may run."""
+    attempt = latest(found, container["name"])
+    if attempt is None:
+        return False
+    if not pods.is_sidecar(container):
+        return attempt.exited and attempt.exit_code == 0
+    return attempt.running or _followed(pod, container, found)
+
+
+def _followed(pod: Object, container: Object, found: Histories) -> bool:
+    """Tell whether a container after this one was made: then this one was up once."""
+    names = [each["name"] for each in pods.in_order(pod)]
+    return any(name in found for name in names[names.index(container["name"]) + 1 :])
+
+
+def _running(attempt: Attempt | None) -> bool:
+    return attempt is not None and attempt.running
+
+
+def _failed_for_good(pod: Object, container: Object, attempt: Attempt | None) -> bool:
+    if pods.is_sidecar(container) or attempt is None or not attempt.exited:
+        return False
+    return attempt.exit_code != 0 and pods.restart_policy(pod) == "Never"
+
+
+def _restarts(pod: Object, container: Object, attempt: Attempt) -> bool:
+    policy = container.get("restartPolicy") or pods.restart_policy(pod)
+    return policy == "Always" or (policy == "OnFailure" and attempt.exit_code != 0)

@@ -1,0 +1,154 @@
+"""One registration of a device plugin: kubelet's calls to it, and its list of devices.
+
+It ends when the stream of lists does, however that was; from then on every call fails, and the
+plugin has to register anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Self
+
+from hami.agent.kubelet import calls, kubelet_api
+from hami.agent.kubelet.calls import Call
+from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.messages import Message
+from hami_sandbox.kubelet.devices.errors import DevicesError
+from hami_sandbox.kubelet.devices.inventory import Device
+
+_log = logging.getLogger(__name__)
+
+#: Seconds, kubelet's. Allocate has no limit there.
+DIAL_LIMIT = 10.0
+PRE_START_LIMIT = 30.0
+
+_GO_CODES = {"CANCELLED": "Canceled", "OK": "OK"}
+_TOO_LATE = "context deadline exceeded"
+_CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
+
+
+class Endpoint:
+    def __init__(self, resource: str, socket: Path | None) -> None:
+        """Take the place of a plugin; no socket: an earlier kubelet knew it, and it is not back."""
+        self.resource = resource
+        #: False as long as the plugin has not said otherwise.
+        self.pre_start_required = False
+        self.preferred_allocation = False
+        self.stopped = True
+        self._channel: Any = None if socket is None else calls.channel(socket)
+        self._listening: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Reach the plugin and ask how it wants to be treated; DevicesError says why not."""
+        try:
+            async with asyncio.timeout(DIAL_LIMIT):
+                await self._channel.channel_ready()
+        except TimeoutError as error:
+            raise DevicesError(f"failed to dial device plugin: {_TOO_LATE}") from error
+        try:
+            options = await self._call(kubelet_api.OPTIONS, {})
+        except DevicesError as error:
+            raise DevicesError(f"failed to get device plugin options: {error}") from error
+        self.pre_start_required = options["pre_start_required"]
+        self.preferred_allocation = options["get_preferred_allocation_available"]
+        self.stopped = False
+
+    def listen(
+        self, listed: Callable[[Self, list[Device]], None], ended: Callable[[Self], None]
+    ) -> None:
+        """Hear the plugin's lists until its stream ends by itself."""
+        self._listening = asyncio.create_task(self._listen(listed, ended))
+
+    async def _listen(
+        self, listed: Callable[[Self, list[Device]], None], ended: Callable[[Self], None]
+    ) -> None:
+        why = "the plugin ended it"
+        try:
+            async for message in kubelet_api.LIST_AND_WATCH.on(self._channel)({}):
+                listed(self, [Device.of(device) for device in message["devices"]])
+        except calls.RpcError as error:
+            why = in_go(error)
+        self.stopped = True
+        _log.warning(
+            "the list of a device plugin has ended", extra={"resource": self.resource, "why": why}
+        )
+        ended(self)
+
+    async def close(self) -> None:
+        """Hang up; nobody is told that the list ended."""
+        self.stopped = True
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def allocate(self, ids: Collection[str]) -> Allocation:
+        self._check()
+        request = {"container_requests": [{"device_ids": list(ids)}]}
+        answers = (await self._call(kubelet_api.ALLOCATE, request))["container_responses"]
+        if not answers:
+            raise DevicesError("no containers return in allocation response ")
+        return Allocation.of(answers[0])
+
+    async def preferred(
+        self, available: Collection[str], must_include: Collection[str], size: int
+    ) -> frozenset[str]:
+        """Return the ids that the plugin would take; none where it does not say."""
+        if not self.preferred_allocation:
+            return frozenset()
+        request = {
+            "container_requests": [
+                {
+                    "available_device_ids": list(available),
+                    "must_include_device_ids": list(must_include),
+                    "allocation_size": size,
+                }
+            ]
+        }
+        try:
+            self._check()
+            answers = (await self._call(kubelet_api.PREFERRED, request))["container_responses"]
+        except DevicesError as error:
+            raise DevicesError(
+                f"device plugin GetPreferredAllocation rpc failed with err: {error}"
+            ) from error
+        return frozenset(answers[0]["device_ids"]) if answers else frozenset()
+
+    async def pre_start(self, ids: Collection[str]) -> None:
+        try:
+            self._check()
+            request = {"device_ids": list(ids)}
+            await self._call(kubelet_api.PRE_START, request, timeout=PRE_START_LIMIT)
+        except DevicesError as error:
+            raise DevicesError(
+                f"device plugin PreStartContainer rpc failed with err: {error}"
+            ) from error
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise DevicesError(f"endpoint {self.resource} has been stopped")
+
+    async def _call(self, call: Call, request: Message, **options: Any) -> Message:
+        try:
+            answer: Message = await call.on(self._channel)(request, **options)
+        except calls.RpcError as error:
+            raise DevicesError(in_go(error)) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise DevicesError(_CLOSING) from error  # not we were cancelled: the call was
+        return answer
+
+
+def in_go(error: Any) -> str:
+    """Say a failed call as Go's grpc does, for users read it in events."""
+    name: str = error.code().name
+    code = _GO_CODES.get(name) or "".join(word.capitalize() for word in name.split("_"))
+    said = error.details()
+    # grpc's own words for what never was answered, which Go has others for.
+    return f"rpc error: code = {code} desc = {_TOO_LATE if said == 'Deadline Exceeded' else said}"

@@ -1,0 +1,288 @@
+"""The device manager of the kubelet stand-in: does with device plugins what kubelet 1.36 does.
+
+A pod is admitted once: each of its containers, init containers first, is given all its device ids
+in one Allocate, and the checkpoint says so before the next container is looked at. PreStart goes
+before every start of a container. Ids are free again when their pod is no longer active and the
+next allocation, or PodResources, looks. After a restart all comes from the checkpoint: ids stay
+where they are, and no device is healthy until its plugin has registered again.
+
+Differences from kubelet: NUMA nodes do not decide (policy `none`), and the stream of a plugin that
+has registered again says nothing any more (in kubelet its end stops the new registration, too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hami.agent.kubelet import calls
+from hami.agent.kubelet.kubelet_api import Allocation
+from hami.node.layout import NodeLayout
+from hami.wire.objects import ContainerKind
+from hami_sandbox.errors import SandboxError
+from hami_sandbox.kubelet.devices import checkpoint_file, choosing, pod_resources, registration
+from hami_sandbox.kubelet.devices.book import NO_NUMA_NODE, Book, Holding
+from hami_sandbox.kubelet.devices.errors import AdmissionError, DevicesError, StartError
+from hami_sandbox.kubelet.devices.plugins import STOP_GRACE, Plugins
+from hami_sandbox.kubelet.devices.pods import Container, Pod
+from hami_sandbox.kubelet.pod import Object
+
+_log = logging.getLogger(__name__)
+
+#: What a container gets from the plugins of its devices: envs, mounts, devices, annotations and
+#: cdi_devices.
+RunOptions = Allocation
+
+UNEXPECTED = "UnexpectedAdmissionError"
+#: Longest path of a socket, in bytes.
+_LONGEST = 107
+
+
+class DeviceManager:
+    """Serves on kubelet's sockets in a folder between `start` and `stop`."""
+
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        *,
+        active_pods: Callable[[], frozenset[str]],
+        sources_ready: Callable[[], bool] = lambda: True,
+        stop_grace: float = STOP_GRACE,
+    ) -> None:
+        """Take who is active: the UIDs of all pods whose containers may run, or be made yet.
+
+        A pod is active before it is admitted, and until its last container has ended. As long as
+        the sources are not ready, because not all pods are known after a restart, nobody's ids
+        are freed.
+        """
+        self._layout = NodeLayout(kubelet_dir=kubelet_dir)
+        self._active_pods = active_pods
+        self._sources_ready = sources_ready
+        self._book = Book()
+        self._plugins = Plugins(stop_grace=stop_grace, save=self._save)
+        #: Who was admitted, or asked to be, or ends.
+        self._pods: dict[str, Pod] = {}
+        self._admitting = ""
+        #: Pods are admitted one after the other.
+        self._turn = asyncio.Lock()
+        #: By resource, the ids that the next containers of a pod may use again.
+        self._reusing = ""
+        self._reusable: dict[str, frozenset[str]] = {}
+        self._running: frozenset[tuple[str, str]] = frozenset()
+        self._servers: list[Any] = []
+
+    async def start(self, running: Collection[tuple[str, str]] = ()) -> None:
+        """Serve; `running`: pod UID and container of those that run from before a restart."""
+        self._running = frozenset(running)
+        plugins, resources = self._layout.device_plugins, self._layout.pod_resources_socket.parent
+        for folder in (plugins, resources):
+            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._load()
+        registration.remove_sockets(plugins)
+        registration.remove_sockets(resources)
+        registering = registration.handler(plugins, self._plugins.connected)
+        telling = pod_resources.handler(
+            pods=self._listed_pods,
+            held=self._book.of,
+            allocatable=self._plugins.inventory.healthy_devices,
+        )
+        await self._serve(self._layout.kubelet_socket, registering)
+        await self._serve(self._layout.pod_resources_socket, telling)
+
+    async def stop(self) -> None:
+        servers, self._servers = self._servers, []
+        for server in servers:
+            await server.stop(None)
+        await self._plugins.close()
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Have capacity and allocatable looked at: they may have changed."""
+        self._plugins.subscribe(callback)
+
+    def capacity(self) -> dict[str, int]:
+        """Return all devices, healthy or not; 0 where a plugin has been away for too long."""
+        return self._plugins.capacity()
+
+    def allocatable(self) -> dict[str, int]:
+        """Return the healthy devices, taken or not."""
+        return self._plugins.allocatable()
+
+    async def admit(self, pod: Object) -> None:
+        """Give every container its devices; AdmissionError: the pod has failed.
+
+        To be called for every pod that is to run, those that were admitted before a restart too.
+        """
+        admitted = Pod.of(pod)
+        async with self._turn:
+            self._pods[admitted.uid] = admitted
+            self._admitting = admitted.uid
+            try:
+                for container in admitted.containers:
+                    await self._allocate(admitted, container)
+            except DevicesError as error:
+                raise AdmissionError(
+                    UNEXPECTED, f"Allocate failed due to {error}, which is unexpected"
+                ) from error
+            finally:
+                self._admitting = ""
+
+    def know(self, pod: Object) -> None:
+        """Take note of a pod that is ending already: it is told of as long as it is active."""
+        known = Pod.of(pod)
+        self._pods[known.uid] = known
+
+    async def pre_start(self, uid: str, container: str) -> None:
+        """Have the plugins prepare a start of a container; StartError: try again later."""
+        pod = self._pods.get(uid)
+        found = None if pod is None else pod.container(container)
+        if pod is None or found is None:
+            raise StartError(f"container {container} of pod {uid} was never admitted, or is gone")
+        again = False
+        try:
+            for resource, count in found.limits.items():
+                if count and self._is_device(resource):
+                    await self._pre_start(uid, container, resource)
+                    held = self._book.of(uid, container)
+                    again |= uid in self._active_pods() and resource not in held
+            if again:  # its plugin came after the pod
+                async with self._turn:
+                    await self._allocate(pod, found)
+        except DevicesError as error:
+            raise StartError(str(error)) from error
+
+    def run_options(self, uid: str, container: str) -> RunOptions:
+        """Return what the plugins answered for a container; empty where it has no devices."""
+        return self._book.run_options(uid, container)
+
+    # Allocation.
+
+    async def _allocate(self, pod: Pod, container: Container) -> None:
+        if self._reusing != pod.uid:
+            self._reusing, self._reusable = pod.uid, {}
+        await self._allocate_container(pod, container)
+        for resource, holding in self._book.of(pod.uid, container.name).items():
+            reusable = self._reusable.get(resource, frozenset())
+            # Who ends before the others start leaves his ids to them; who stays keeps his.
+            plain = container.kind is ContainerKind.INIT
+            self._reusable[resource] = reusable | holding.ids if plain else reusable - holding.ids
+
+    async def _allocate_container(self, pod: Pod, container: Container) -> None:
+        looked = changed = False
+        for resource, count in container.limits.items():
+            if not self._is_device(resource):
+                continue
+            if not looked:
+                self._forget()
+                looked = True
+            ids = await self._choose(pod.uid, container.name, resource, count)
+            if not ids:
+                continue
+            answer = await self._plugins.find(resource).allocate(ids)
+            holding = Holding(self._by_numa(resource, ids), answer)
+            self._book.insert(pod.uid, container.name, resource, holding)
+            changed = True
+        if changed:
+            self._save()
+
+    async def _choose(self, uid: str, container: str, resource: str, count: int) -> frozenset[str]:
+        """Return the ids that a container lacks."""
+        holding = self._book.of(uid, container).get(resource)
+        held = holding.ids if holding else frozenset()
+        if holding and len(held) != count:
+            raise DevicesError(
+                f'pod "{uid}" container "{container}" changed request for resource "{resource}" '
+                f"from {len(held)} to {count}"
+            )
+        if not self._sources_ready() and (uid, container) in self._running:
+            return frozenset()
+        # What is healthy is looked at before what is needed, so that nobody starts on a device
+        # whose plugin is away, even if he had it already.
+        healthy = self._plugins.inventory.healthy.get(resource)
+        if healthy is None:
+            raise DevicesError(f"cannot allocate unregistered device {resource}")
+        if not healthy:
+            raise DevicesError(
+                f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+            )
+        if not healthy >= held:
+            raise DevicesError(
+                "previously allocated devices are no longer healthy; "
+                f"cannot allocate unhealthy devices {resource}"
+            )
+        if len(held) == count:
+            return frozenset()
+        return await choosing.choose(
+            resource,
+            count,
+            healthy=healthy,
+            taken=self._book.taken().get(resource, set()),
+            reusable=self._reusable.get(resource, frozenset()),
+            prefer=self._plugins.find(resource).preferred,
+        )
+
+    def _by_numa(self, resource: str, ids: Iterable[str]) -> Mapping[int, tuple[str, ...]]:
+        found: dict[int, list[str]] = {}
+        for id_ in ids:
+            for node in self._plugins.inventory.numa_nodes(resource, id_) or (NO_NUMA_NODE,):
+                found.setdefault(node, []).append(id_)
+        return {node: tuple(those) for node, those in found.items()}
+
+    async def _pre_start(self, uid: str, container: str, resource: str) -> None:
+        endpoint = self._plugins.find(resource)
+        if not endpoint.pre_start_required:
+            return
+        holding = self._book.of(uid, container).get(resource)
+        if holding is None:
+            raise DevicesError(
+                f"no devices found allocated in local cache for pod {uid}, "
+                f"container {container}, resource {resource}"
+            )
+        await endpoint.pre_start(holding.ids)
+
+    def _is_device(self, resource: str) -> bool:
+        return resource in self._plugins.inventory.healthy or resource in self._book.taken()
+
+    def _forget(self) -> None:
+        """Free the ids of pods that are no longer active; the checkpoint keeps them for now."""
+        if self._sources_ready():
+            active = self._active_pods() | {self._admitting}
+            self._book.keep(active)
+            self._pods = {uid: pod for uid, pod in self._pods.items() if uid in active}
+
+    # Sockets and checkpoint.
+
+    async def _serve(self, socket: Path, handler: Any) -> None:
+        if len(bytes(socket)) > _LONGEST:
+            raise SandboxError(
+                f"socket {socket}",
+                f"its path has more than {_LONGEST} bytes",
+                "put the sandbox into a folder with a shorter path",
+            )
+        server = calls.server(socket, handler)
+        await server.start()
+        self._servers.append(server)
+
+    def _listed_pods(self) -> list[Pod]:
+        self._forget()
+        active = self._active_pods()
+        return [pod for pod in self._pods.values() if pod.uid in active]
+
+    def _load(self) -> None:
+        try:
+            data = checkpoint_file.read(self._layout.checkpoint)
+        except SandboxError as error:
+            _log.warning("allocations of before are not known", extra={"error": str(error)})
+            return
+        if data is not None:
+            self._book.load(data.entries or [])
+            self._plugins.expect(data.registered or ())
+
+    def _save(self) -> None:
+        path, healthy = self._layout.checkpoint, self._plugins.inventory.healthy
+        try:
+            checkpoint_file.write(path, self._book.entries(), healthy)
+        except OSError as error:
+            raise DevicesError(f'failed to write checkpoint file "{path.name}": {error}') from error

@@ -1,0 +1,177 @@
+"""One container made and started, in kubelet's order, with kubelet's reason where that fails.
+
+Devices come first (their plugin has its say before each start), then variables and mounts, then the
+runtime, which resolves CDI names when it makes the container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from hami.kube import errors as kube_errors
+from hami.wire import errors as wire_errors
+from hami_sandbox.kubelet import environment
+from hami_sandbox.kubelet import pod as pods
+from hami_sandbox.kubelet import volumes as volume_plans
+from hami_sandbox.kubelet.devices.errors import DevicesError
+from hami_sandbox.kubelet.devices.manager import DeviceManager
+from hami_sandbox.kubelet.downward import NodeFacts
+from hami_sandbox.kubelet.environment import VariableError
+from hami_sandbox.kubelet.expansion import expand
+from hami_sandbox.kubelet.pod import Object
+from hami_sandbox.kubelet.references import References
+from hami_sandbox.kubelet.telling import Teller
+from hami_sandbox.kubelet.volumes import VolumeError
+from hami_sandbox.runtime import images
+from hami_sandbox.runtime.errors import ContainerError
+from hami_sandbox.runtime.runtime import Runtime
+from hami_sandbox.runtime.spec import ContainerSpec, Mount
+
+GRACE_LABEL = "io.kubernetes.pod.terminationGracePeriod"
+
+NO_IMAGE = "ErrImagePull"
+
+
+class NotStartedError(Exception):
+    """A container waits, with this reason; it is tried again later."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Which container of which pod, for the how-manieth time."""
+
+    pod: Object
+    container: Object
+    attempt: int
+    volumes: Mapping[str, Path]
+
+    @property
+    def id(self) -> str:
+        """The runtime's id: the same for the same try, so that none is made twice."""
+        uid, name = pods.uid(self.pod), self.container["name"]
+        return hashlib.sha256(f"{uid}/{name}/{self.attempt}".encode()).hexdigest()
+
+
+class Starter:
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        devices: DeviceManager,
+        references: References,
+        teller: Teller,
+        logs: Path,
+        node: Callable[[], NodeFacts],
+    ) -> None:
+        self._runtime = runtime
+        self._devices = devices
+        self._references = references
+        self._teller = teller
+        self._logs = logs
+        self._node = node
+
+    async def start(self, order: Order) -> None:
+        """Make the container and start it, else raise NotStartedError."""
+        try:
+            await self._start(order)
+        except NotStartedError as error:
+            self._teller.failed(order.pod, f"Error: {error.message}")
+            raise
+
+    async def _start(self, order: Order) -> None:
+        self._find_image(order)
+        spec = await self._spec(order)
+        pod, name = order.pod, order.container["name"]
+        try:
+            await self._runtime.create(spec)
+        except (ContainerError, OSError) as error:
+            raise NotStartedError("CreateContainerError", str(error)) from error
+        self._teller.created(pod, name)
+        try:
+            await self._runtime.start(spec.id)
+        except (ContainerError, OSError) as error:
+            raise NotStartedError("RunContainerError", str(error)) from error
+        self._teller.started(pod, name)
+
+    def _find_image(self, order: Order) -> None:
+        image = str(order.container.get("image") or "")
+        if not images.argv(image, *_words(order.container)):
+            told = (
+                f'failed to pull and unpack image "{image}": there are no images in the sandbox, '
+                f"and it does not know what this one runs; give the container a command"
+            )
+            self._teller.failed(order.pod, f'Failed to pull image "{image}": {told}')
+            raise NotStartedError(NO_IMAGE, told)
+        self._teller.pulled(order.pod, image)
+
+    async def _spec(self, order: Order) -> ContainerSpec:
+        try:
+            return await self._made(order)
+        except (
+            DevicesError,
+            VariableError,
+            VolumeError,
+            wire_errors.WireError,
+            kube_errors.KubeError,
+            OSError,
+        ) as error:
+            raise NotStartedError("CreateContainerConfigError", str(error)) from error
+
+    async def _made(self, order: Order) -> ContainerSpec:
+        pod, container = order.pod, order.container
+        uid, name = pods.uid(pod), container["name"]
+        await self._devices.pre_start(uid, name)
+        options = self._devices.run_options(uid, name)
+        found = await self._references.find(pods.namespace(pod), environment.wanted(container))
+        own = environment.variables(pod, container, found, self._node())
+        command, args = ([expand(word, own) for word in words] for words in _words(container))
+        image = str(container.get("image") or "")
+        mounts = [
+            *(
+                Mount(each.host_path, each.container_path, each.read_only)
+                for each in options.mounts
+            ),
+            *(Mount(each.host_path, each.container_path) for each in options.devices),
+            *(
+                Mount(each.host, each.container, each.read_only)
+                for each in volume_plans.mounts(container, order.volumes)
+            ),
+        ]
+        return ContainerSpec(
+            id=order.id,
+            pod_uid=uid,
+            namespace=pods.namespace(pod),
+            pod_name=pods.name(pod),
+            name=name,
+            attempt=order.attempt,
+            argv=images.argv(image, tuple(command), tuple(args)),
+            env={"HOSTNAME": pods.name(pod), **options.envs, **own},
+            mounts=tuple(mounts),
+            working_dir=container.get("workingDir") or "",
+            log=str(log_file(self._logs, pod, name, order.attempt)),
+            cdi_devices=tuple(options.cdi_devices),
+            labels={GRACE_LABEL: str(pods.grace(pod))},
+        )
+
+
+def log_folder(logs: Path, pod: Object) -> Path:
+    return logs / f"{pods.namespace(pod)}_{pods.name(pod)}_{pods.uid(pod)}"
+
+
+def log_file(logs: Path, pod: Object, container: str, attempt: int) -> Path:
+    """Return where the output of a try goes; its folder is made."""
+    folder = log_folder(logs, pod) / container
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{attempt}.log"
+
+
+def _words(container: Object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(container.get("command") or ()), tuple(container.get("args") or ())

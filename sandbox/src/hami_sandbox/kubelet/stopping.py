@@ -1,0 +1,79 @@
+"""Containers told to end, each within what is left of its pod's grace.
+
+A grace can only become shorter: who asks again with less time gets that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from hami_sandbox.kubelet import pod as pods
+from hami_sandbox.kubelet.attempts import Attempt
+from hami_sandbox.kubelet.pod import Object
+from hami_sandbox.kubelet.telling import Teller
+from hami_sandbox.runtime.errors import ContainerError
+from hami_sandbox.runtime.runtime import Runtime
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a container has in any case, as kubelet grants them.
+LEAST_GRACE_S = 1.0
+_AGAIN_S = 1.0
+
+
+class _Stop(msgspec.Struct):
+    task: asyncio.Task[None]
+    deadline: float
+
+
+class Stopper:
+    """Ends the containers of one pod."""
+
+    def __init__(
+        self, runtime: Runtime, teller: Teller, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._runtime = runtime
+        self._teller = teller
+        self._clock = clock
+        self._began: float | None = None
+        self._stops: dict[str, _Stop] = {}
+
+    def stop(
+        self, pod: Object, running: Iterable[Attempt], *, ended: Callable[[str], None]
+    ) -> None:
+        """Tell containers to end; calls back when one has."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        deadline = max(self._began + pods.grace(pod), now + LEAST_GRACE_S)
+        for attempt in running:
+            before = self._stops.get(attempt.id)
+            if before is not None and not before.task.done():
+                if before.deadline <= deadline + LEAST_GRACE_S:
+                    continue
+                before.task.cancel()
+            elif before is None:
+                self._teller.killing(pod, attempt.name)
+            task = asyncio.create_task(self._stop(attempt, deadline - now, ended))
+            self._stops[attempt.id] = _Stop(task, deadline)
+
+    async def let_go(self) -> None:
+        tasks = [stop.task for stop in self._stops.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _stop(self, attempt: Attempt, grace: float, ended: Callable[[str], None]) -> None:
+        try:
+            await self._runtime.stop(attempt.id, grace)
+        except (ContainerError, OSError) as error:
+            _log.warning(
+                "a container does not stop", extra={"container": attempt.name, "error": str(error)}
+            )
+            await asyncio.sleep(_AGAIN_S)
+        ended(attempt.id)

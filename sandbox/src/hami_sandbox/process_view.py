@@ -1,0 +1,105 @@
+"""What /proc is on a real node: the processes of its containers, each with its control group.
+
+hami's monitor tells by a process's control group whose it is. An ordinary user can make none, so
+each node of a sandbox has a folder that stands in for /proc (`hami monitor --proc-dir`): a folder
+per process, in which all is the kernel's but `cgroup`, which says what kubelet would have made.
+
+A process belongs to the container that its environment names, or else to its parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from hami_sandbox import proc
+from hami_sandbox.runtime.records import MARK, SPEC
+
+#: Seconds between two looks; the monitor itself looks every five.
+EVERY_S = 1.0
+
+_KERNELS = ("mountinfo", "stat", "status")
+_CGROUP = "cgroup"
+_PREFIX = f"{MARK}=".encode()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    pod_uid: str
+
+
+class _Process(msgspec.Struct, frozen=True):
+    start: bytes
+    #: The container's id; empty: of none.
+    container: str
+
+
+class ProcessViews:
+    """The folders of all nodes; `nodes` has the runtime's folder of each, and where its view is."""
+
+    def __init__(self, nodes: Mapping[Path, Path], *, folder: Path = proc.PROC) -> None:
+        self._nodes = dict(nodes)
+        self._proc = folder
+        self._known: dict[int, _Process] = {}
+        #: Where a process is shown.
+        self._shown: dict[int, Path] = {}
+        for view in self._nodes.values():
+            view.mkdir(parents=True, exist_ok=True)
+
+    def update(self) -> None:
+        """Look at the machine's processes once, and show those of containers."""
+        before, self._known = self._known, {}
+        for pid in sorted(int(each.name) for each in proc.folders(self._proc)):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                self._known[pid] = self._look(pid, before.get(pid))
+        for pid in [pid for pid in self._shown if self._known.get(pid) != before.get(pid)]:
+            shutil.rmtree(self._shown.pop(pid), ignore_errors=True)
+        for pid, process in self._known.items():
+            if process.container and pid not in self._shown:
+                self._show(pid, process.container)
+
+    def _look(self, pid: int, had: _Process | None) -> _Process:
+        stat = proc.stat(self._proc / str(pid))
+        start = stat[proc.START]
+        # One that names no container may have been looked at before it was made one.
+        if had is not None and had.start == start and had.container:
+            return had
+        container = self._named(pid)
+        if not container:
+            parent = self._known.get(int(stat[proc.PARENT]))
+            container = parent.container if parent else ""
+        return _Process(start, container)
+
+    def _named(self, pid: int) -> str:
+        for variable in proc.environ(self._proc / str(pid)):
+            if variable.startswith(_PREFIX):
+                return variable.removeprefix(_PREFIX).decode(errors="replace")
+        return ""
+
+    def _show(self, pid: int, container: str) -> None:
+        for runtime, view in self._nodes.items():
+            try:
+                body = (runtime / "containers" / container / SPEC).read_bytes()
+                spec = msgspec.json.decode(body, type=_Spec)
+            except (OSError, msgspec.DecodeError):
+                continue  # another node's, or gone
+            place = view / str(pid)
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            for name in _KERNELS:
+                (place / name).symlink_to(self._proc / str(pid) / name)
+            (place / _CGROUP).write_text(f"0::/kubepods/pod{spec.pod_uid}/{container}\n")
+            self._shown[pid] = place
+            return
+
+
+async def keep(views: ProcessViews, *, every: float = EVERY_S) -> NoReturn:
+    """Keep the views up to date; end by cancellation."""
+    while True:
+        await asyncio.to_thread(views.update)
+        await asyncio.sleep(every)

@@ -1,0 +1,157 @@
+"""When a sandbox is ready: programs answer, nodes offer their cards, pods are admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Collection
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+
+from hami.kube import errors as kube_errors
+from hami.kube import paths
+from hami.kube.client import Client
+from hami.wire import codec, late_binding, objects
+from hami_sandbox.errors import SandboxError
+from hami_sandbox.programs import Program
+
+REGISTER = "hami.io/node-nvidia-register"
+BINDING = "hami.io/node-nvidia-binding"
+GPU = "nvidia.com/gpu"
+WEBHOOK = "hami-webhook"
+_NVIDIA = "nvidia.com/"
+
+_PATIENCE_S = 60.0
+_STEP_S = 0.05
+#: Of a log, what is looked through for lines with these words, and what is shown.
+_SEARCHED_LINES = 200
+_SHOWN_LINES = 2
+_LONGEST_LINE = 300
+_BAD = ('"level":"error"', '"level":"warning"', "Error: ")
+_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+async def await_file(path: Path, program: Program) -> None:
+    """Wait for the file by which a program says that it serves."""
+
+    async def there() -> bool:
+        return await asyncio.to_thread(path.exists)
+
+    await _until(f"{program.name} to serve", there, [program])
+
+
+async def await_ready(
+    client: Client,
+    *,
+    nodes: Collection[str],
+    scheduler_url: str,
+    authority: Path,
+    programs: Collection[Program],
+) -> None:
+    """Wait until pods can be placed, then register the webhook: from there on it must answer."""
+    trust = ssl.create_default_context(cafile=str(authority))
+    async with aiohttp.ClientSession() as session:
+
+        async def answers() -> bool:
+            async with session.get(f"{scheduler_url}/readyz", ssl=trust) as answer:
+                return answer.status == HTTPStatus.OK
+
+        for name in nodes:
+            await _until(f"node {name} to offer its cards", _offers(client, name), programs)
+        await _until("hami scheduler to be ready", answers, programs)
+    webhook = codec.encode(_webhook(scheduler_url, authority))
+    try:
+        await client.create(_WEBHOOKS, webhook)
+    except kube_errors.Conflict:  # from a snapshot: the address is another one now
+        await client.patch(f"{_WEBHOOKS}/{WEBHOOK}", webhook)
+
+
+def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
+    async def offers() -> bool:
+        try:
+            body = await client.get(paths.nodes(name))
+        except kube_errors.NotFound:
+            return False
+        node = codec.decode(body, objects.Node, what=f"node {name}")
+        # A node may have nothing but slices of MIG, each under a name of its own.
+        offered = [name for name in node.allocatable if name.startswith(_NVIDIA)]
+        return any(str(node.allocatable[name]) != "0" for name in offered)
+
+    return offers
+
+
+def is_late(node: objects.Node) -> bool:
+    """Tell whether a node binds late, by what its agent says of it."""
+    return late_binding.is_late(node.annotations.get(BINDING), node.annotations.get(REGISTER))
+
+
+def _webhook(scheduler_url: str, authority: Path) -> dict[str, object]:
+    """Return what the chart makes, for a server on loopback that must not be passed by."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": WEBHOOK},
+        "webhooks": [
+            {
+                "name": "vgpu.hami.io",
+                "admissionReviewVersions": ["v1"],
+                "clientConfig": {
+                    "url": f"{scheduler_url}/webhook",
+                    "caBundle": b64encode(authority.read_bytes()).decode(),
+                },
+                "rules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods"],
+                        "scope": "*",
+                    }
+                ],
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
+                    ]
+                },
+                "objectSelector": {
+                    "matchExpressions": [
+                        {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
+                    ]
+                },
+                "failurePolicy": "Fail",
+                "reinvocationPolicy": "IfNeeded",
+                "sideEffects": "None",
+                "timeoutSeconds": 10,
+            }
+        ],
+    }
+
+
+async def _until(
+    what: str, condition: Callable[[], Awaitable[bool]], programs: Collection[Program]
+) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        with contextlib.suppress(aiohttp.ClientError, kube_errors.KubeError, TimeoutError):
+            if await condition():
+                return
+        if time.monotonic() > end:
+            said = [f"{one.name}: {shown}" for one in programs for shown in _complaints(one)]
+            raise SandboxError(
+                f"waited {_PATIENCE_S:.0f} s for {what}",
+                "it did not happen",
+                "the programs say:\n" + "\n".join(said),
+            )
+        await asyncio.sleep(_STEP_S)
+
+
+def _complaints(program: Program) -> list[str]:
+    """Return the last things that a program's log says of trouble, or else its very last line."""
+    lines = program.last_lines(_SEARCHED_LINES)
+    bad = [line for line in lines if any(word in line for word in _BAD)]
+    return [line[:_LONGEST_LINE] for line in (bad[-_SHOWN_LINES:] or lines[-1:])]

@@ -1,0 +1,239 @@
+"""The process beside a container: starts it, writes its log, tells how it ended. Outlives kubelet.
+
+    FOLDER LOCK STATUS LIFELINE
+
+FOLDER is the container's (`records`). LOCK is a descriptor whose lock says that the shim lives,
+STATUS a pipe that is closed when the container runs or cannot, LIFELINE (or -1) a pipe whose other
+end the sandbox holds: when that closes the container is killed and nothing more is written, for
+the folder is about to go.
+
+When the container's first process ends all others of it are killed, as with a process namespace.
+When the shim is killed the kernel kills the first process, and the runtime the rest.
+
+Standard library only, and little of it: a container's start costs what is loaded here.
+"""
+
+# ruff: noqa: PTH123, PTH208 - pathlib costs 10 ms of every start
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+
+from hami_sandbox.runtime import kernel, records
+from hami_sandbox.runtime.launch import LaunchError, launch
+from hami_sandbox.runtime.log_lines import Log
+from hami_sandbox.runtime.records import KILL, Bundle
+
+_CHUNK = 1 << 16
+_LAST_STANDARD = 2
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    lock, status, lifeline = map(int, sys.argv[2:5])
+    _keep_only((lock, status, lifeline))
+    os.chdir("/")
+    Shim(folder, status, lifeline).run()
+
+
+def _keep_only(handles: tuple[int, ...]) -> None:
+    """Close all that we were not meant to inherit, and let the container inherit nothing."""
+    for name in os.listdir("/proc/self/fd"):
+        handle = int(name)
+        if handle in handles:
+            os.set_inheritable(handle, False)  # noqa: FBT003 - its only form
+        elif handle > _LAST_STANDARD:
+            try:
+                os.close(handle)
+            except OSError:  # the folder's own, which is closed already
+                continue
+
+
+def try_namespaces() -> None:
+    """Run a bundle's program in this process; says why it cannot be."""
+    folder = sys.argv[1]
+    try:
+        launch(Bundle.read(folder), folder)
+    except LaunchError as error:
+        sys.stderr.write(error.why)
+    sys.exit(1)
+
+
+class Shim:
+    def __init__(self, folder: str, status: int, lifeline: int) -> None:
+        self._folder = folder
+        self._status = status
+        self._lifeline = lifeline
+        self._bundle = Bundle.read(folder)
+        self._log = Log(self._bundle.log)
+        self._poll = select.poll()
+        #: Streams by the pipe's end that is read.
+        self._streams: dict[int, str] = {}
+        self._child = 0
+
+    def run(self) -> None:
+        """Start the container and stay until it has ended."""
+        kernel.adopt_orphans()
+        failed = self._start()
+        if self._lifeline >= 0:
+            self._poll.register(self._lifeline, 0)  # its end is told without being asked for
+        failure = self._heard(failed)
+        if failure:
+            os.waitpid(self._child, 0)
+            self._tell_end(records.START_EXIT_CODE, 0, records.START_ERROR, failure)
+            return
+        records.write_record(
+            f"{self._folder}/{records.STARTED}",
+            pid=self._child,
+            shim=os.getpid(),
+            started_at=time.time(),
+        )
+        os.close(self._status)
+        code, signal = self._serve()
+        self._tell_end(code, signal, "", "")
+        os.waitpid(self._child, 0)  # only now: who finds no end yet may signal this pid
+
+    def _start(self) -> int:
+        """Fork; return the pipe that tells why the program could not be started."""
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        failed, failed_end = os.pipe()
+        shim = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            self._become(shim, out_end, err_end, failed_end)
+        for handle in (out_end, err_end, failed_end):
+            os.close(handle)
+        self._streams = {out: "stdout", err: "stderr"}
+        for handle in self._streams:
+            os.set_blocking(handle, False)
+            self._poll.register(handle, select.POLLIN)
+        return failed
+
+    def _become(self, shim: int, out: int, err: int, failed: int) -> None:
+        """Become the container, in the child; never returns."""
+        try:
+            os.setsid()
+            nothing = os.open("/dev/null", os.O_RDONLY)
+            for number, handle in enumerate((nothing, out, err)):
+                os.dup2(handle, number)
+            kernel.die_with(shim)
+            launch(self._bundle, self._folder)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told and ends here
+            os.write(failed, str(error).encode() or b"unknown")
+        finally:
+            os._exit(1)
+
+    def _heard(self, failed: int) -> str:
+        """Wait until the child has become its program, or has said why not."""
+        self._poll.register(failed, select.POLLIN)
+        said = b""
+        while True:
+            for handle, _ in self._poll.poll():
+                if handle == self._lifeline:
+                    self._end_all()
+                if handle == failed:
+                    part = os.read(failed, _CHUNK)
+                    said += part
+                    if not part:
+                        self._poll.unregister(failed)
+                        os.close(failed)
+                        return said.decode(errors="replace")
+                elif handle in self._streams:
+                    self._read(handle)
+
+    def _serve(self) -> tuple[int, int]:
+        """Pass on what the container says until it has ended; return its exit code and signal."""
+        ended = os.pidfd_open(self._child)
+        self._poll.register(ended, select.POLLIN)
+        while True:
+            for handle, _ in self._poll.poll():
+                if handle in self._streams:
+                    self._read(handle)
+                elif handle == ended:
+                    return self._ended()
+                elif handle == self._lifeline:
+                    self._end_all()
+
+    def _read(self, handle: int) -> bool:
+        """Read what there is; tell whether more can come."""
+        stream = self._streams[handle]
+        try:
+            data = os.read(handle, _CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._log.write(stream, data)
+            return True
+        self._log.end(stream)
+        del self._streams[handle]
+        self._poll.unregister(handle)
+        os.close(handle)
+        return False
+
+    def _ended(self) -> tuple[int, int]:
+        self._kill_rest()
+        for handle in tuple(self._streams):
+            while self._read(handle):
+                pass
+        for stream in tuple(self._streams.values()):
+            self._log.end(stream)
+        told = os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOWAIT)
+        assert told is not None  # it was said to have ended
+        if told.si_code == os.CLD_EXITED:
+            return told.si_status, 0
+        return 128 + told.si_status, told.si_status
+
+    def _kill_rest(self) -> None:
+        """Kill the container's other processes: those without parents have become our children."""
+        while True:
+            rest = [pid for pid in _children() if pid != self._child]
+            if not rest:
+                return
+            for pid in rest:
+                os.kill(pid, KILL)
+            for pid in rest:
+                os.waitpid(pid, 0)
+
+    def _end_all(self) -> None:
+        """End with everything, and leave no trace."""
+        os.kill(self._child, KILL)
+        os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOWAIT)  # now its children are ours
+        self._kill_rest()
+        os.waitpid(self._child, 0)
+        self._remove_aside()
+        os._exit(0)
+
+    def _tell_end(self, code: int, signal: int, reason: str, message: str) -> None:
+        self._remove_aside()
+        records.write_record(
+            f"{self._folder}/{records.EXITED}",
+            exit_code=code,
+            signal=signal,
+            finished_at=time.time(),
+            reason=reason,
+            message=message,
+        )
+
+    def _remove_aside(self) -> None:
+        records.remove_aside(self._folder)
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/{me}/task/{me}/children", "rb") as file:
+            return [int(word) for word in file.read().split()]
+    except FileNotFoundError:  # a kernel without that list
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == me]
+
+
+def _parent(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0

@@ -1,0 +1,122 @@
+"""What a container's folder tells of it, and what is told for a shim that cannot any more."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hami_sandbox.runtime import processes, records
+from hami_sandbox.runtime.errors import UnknownContainerError
+from hami_sandbox.runtime.spec import ContainerSpec, ContainerState, Phase
+
+DEAD_SHIM = "the shim of the container has died, and the container with it"
+
+_T = TypeVar("_T")
+
+
+class Started(msgspec.Struct, frozen=True):
+    pid: int
+    shim: int
+    started_at: float
+
+
+class Exited(msgspec.Struct, frozen=True):
+    exit_code: int
+    signal: int
+    finished_at: float
+    reason: str = ""
+    message: str = ""
+
+
+def read(place: Path, known: ContainerState | None) -> ContainerState:
+    """Return a container's state; `known` is what was last read of it.
+
+    Raises UnknownContainerError if there is no such folder.
+    """
+    if known is None or not place.exists():
+        known = _read_created(place)
+    return known if known.phase is Phase.EXITED else _brought_up(place, known)
+
+
+def started(place: Path) -> Started | None:
+    return _read(place / records.STARTED, Started)
+
+
+def is_starting(place: Path) -> bool:
+    """Tell whether a shim lives that has not said yet what became of its container."""
+    said = (place / records.STARTED, place / records.EXITED)
+    return _is_locked(place / records.LOCK) and not any(path.exists() for path in said)
+
+
+def living(folder: Path) -> tuple[str, ...]:
+    """Name the containers of a runtime's folder whose shims live."""
+    locks = folder.glob(f"containers/*/{records.LOCK}")
+    return tuple(sorted(lock.parent.name for lock in locks if _is_locked(lock)))
+
+
+def _read_created(place: Path) -> ContainerState:
+    try:
+        spec = msgspec.json.decode((place / records.SPEC).read_bytes(), type=ContainerSpec)
+        created_at = (place / records.SPEC).stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnknownContainerError(place.name) from None
+    return ContainerState(spec=spec, phase=Phase.CREATED, created_at=created_at)
+
+
+def _brought_up(place: Path, known: ContainerState) -> ContainerState:
+    alive = _is_locked(place / records.LOCK)  # before its words: they are its last
+    if known.phase is Phase.CREATED and (begun := started(place)):
+        known = msgspec.structs.replace(
+            known, phase=Phase.RUNNING, pid=begun.pid, started_at=begun.started_at
+        )
+    exited = _read(place / records.EXITED, Exited)
+    if exited is None and not alive and (place / records.SHIM_LOG).exists():
+        exited = _tell_for_the_dead(place)
+    if exited is None:
+        return known
+    told = msgspec.structs.asdict(exited)
+    return msgspec.structs.replace(known, phase=Phase.EXITED, pid=0, **told)
+
+
+def _tell_for_the_dead(place: Path) -> Exited:
+    processes.kill_marked(place.name)
+    records.remove_aside(str(place))
+    told = Exited(
+        exit_code=128 + records.KILL,
+        signal=records.KILL,
+        finished_at=time.time(),
+        message=": ".join([DEAD_SHIM, *_last_words(place)]),
+    )
+    records.write_record(str(place / records.EXITED), **msgspec.structs.asdict(told))
+    return told
+
+
+def _last_words(place: Path) -> list[str]:
+    """Return the last line of what a shim did not mean to say, if there is any."""
+    return (place / records.SHIM_LOG).read_text(errors="replace").splitlines()[-1:]
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -1,0 +1,160 @@
+"""/explain: where a pod is, or why it waits, against the cluster of this moment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hami.wire import explanation_note
+from tests.builders import GPU
+from tests.scripted_api.server import ScriptedApi
+from tests.unit.scheduler import rig
+from tests.unit.scheduler.conftest import Times
+
+
+async def explain(replica: rig.Replica, **query: str) -> tuple[int, dict[str, Any]]:
+    response = await replica.explain(**query)
+    assert isinstance(response.body, bytes)
+    return response.status, json.loads(response.body)
+
+
+async def test_a_waiting_pod_is_told_its_last_refusal_and_how_it_stands_now(times: Times) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api, clock=times.clock, now=times.now) as replica:
+            pod = api.put(rig.pod("p", memory=9000))
+            for _ in range(3):
+                await replica.filter(pod)
+            api.put(rig.node("b"))
+            await replica.seen()
+            by_name = await explain(replica, pod="default/p")
+            by_uid = await explain(replica, uid=pod["metadata"]["uid"])
+            assert by_name == by_uid
+            status, told = by_name
+            assert replica.used("a") == [0]
+    assert status == 200
+    assert (told["state"], told["refusals"]) == ("waiting", 3)
+    last = explanation_note.decode(json.dumps(told["last"]))
+    assert last.reasons["CardInsufficientMemory"].nodes == 1
+    assert told["now"]["pod"] == "default/p"
+    assert told["now"]["reasons"]["CardInsufficientMemory"]["names"] == ["a", "b"]
+    assert told["now"]["nearMisses"][0]["memory_short"] == 1000
+
+
+async def test_a_waiting_pod_that_would_fit_now_is_told_where(times: Times) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api, clock=times.clock, now=times.now) as replica:
+            blocker = api.put(rig.pod("blocker", memory=8000))
+            await replica.filter(blocker)
+            await replica.filter(api.put(rig.pod("p")))
+            api.remove("pods", "blocker")
+            await replica.seen()
+            _, told = await explain(replica, pod="default/p")
+            assert told["state"] == "waiting"
+            assert told["now"]["winner"] == "a"
+            assert replica.used("a") == [0]
+            assert len(replica.scheduler.bookings) == 0
+
+
+async def test_a_placed_pod_is_told_its_cards_at_every_stage() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+            pod = api.put(rig.pod("p", memory=3000))
+            await replica.filter(pod)
+            status, held = await explain(replica, pod="default/p")
+            assert status == 200
+            assert held == {
+                "state": "held",
+                "pod": "default/p",
+                "uid": pod["metadata"]["uid"],
+                "node": "a",
+                "devices": {
+                    "NVIDIA": [[{"uuid": "a-0", "type": "NVIDIA", "memory": 3000, "cores": 0}]]
+                },
+            }
+            await replica.bind(pod, "a")
+            await replica.seen()
+            _, bound = await explain(replica, uid=pod["metadata"]["uid"])
+            assert bound == held | {"state": "bound"}
+
+
+async def test_a_pod_that_nobody_asked_about_yet_is_decided_without_booking() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+            api.put(rig.pod("p"))
+            status, told = await explain(replica, pod="default/p")
+            assert status == 200
+            assert told["state"] == "not asked about yet"
+            assert told["now"]["winner"] == "a"
+            assert replica.used("a") == [0]
+
+
+async def test_a_pod_without_our_resources_is_not_ours() -> None:
+    async with ScriptedApi() as api, rig.running(api) as replica:
+        plain = rig.pod("plain")
+        plain["spec"]["containers"] = [{"name": "main"}]
+        pod = api.put(plain)
+        assert await explain(replica, pod="default/plain") == (
+            200,
+            {"state": "not ours", "pod": "default/plain", "uid": pod["metadata"]["uid"]},
+        )
+
+
+async def test_a_namesake_of_the_pod_asked_for_is_not_told_of() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+            api.put(rig.pod("p"))
+            status, told = await explain(replica, pod="default/p", uid="another")
+            assert status == 404
+            assert told["error"] == "there is no pod default/p with UID another"
+
+
+@pytest.mark.parametrize("key", ["", "p", "/p", "default/", "/"])
+async def test_a_pod_must_be_named_with_its_namespace(key: str) -> None:
+    async with ScriptedApi() as api, rig.running(api) as replica:
+        status, told = await explain(replica, pod=key)
+        assert status == 400
+        assert told["error"].startswith(f"pod {key!r} is not <namespace>/<name>; write ?pod=")
+
+
+async def test_pods_that_are_not_there() -> None:
+    async with ScriptedApi() as api, rig.running(api) as replica:
+        assert await explain(replica, pod="default/p") == (
+            404,
+            {"error": "there is no pod default/p"},
+        )
+        status, told = await explain(replica, uid="u")
+        assert (status, told["error"]) == (404, "no pod with UID u waits here or has cards")
+
+
+async def test_a_pod_that_cannot_be_read_or_understood() -> None:
+    async with ScriptedApi() as api, rig.running(api) as replica:
+        wrong = rig.pod("p")
+        wrong["spec"]["containers"][0]["resources"]["limits"][GPU] = "one"
+        api.put(wrong)
+        status, told = await explain(replica, pod="default/p")
+        assert status == 422
+        assert told["error"].startswith(f"container main, {GPU}: 'one' is not a quantity")
+        api.fault(path="/pods/p", status=500)
+        status, told = await explain(replica, pod="default/p")
+        assert status == 502
+        assert told["error"].startswith("pod default/p cannot be read: 500")
+
+
+async def test_before_the_caches_are_filled_nothing_is_told() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        api.put(rig.pod("p"))
+        api.fault(path="/api/v1/nodes", hang=True, times=None)
+        async with rig.running(api, ready=False, filter_budget=0.05) as replica:
+            await replica.scheduler.caches["pods"].wait_synced()
+            await replica.scheduler.caches["quotas"].wait_synced()
+            status, told = await explain(replica, pod="default/p")
+            assert status == 503
+            assert told["error"] == "the caches of nodes are not filled yet"

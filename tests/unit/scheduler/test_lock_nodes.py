@@ -1,0 +1,204 @@
+"""Nodes that need HAMi's lock: binds wait in line, and go on when the lock is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from hami.scheduler import node_locks
+from tests.scripted_api.server import ScriptedApi
+from tests.unit.scheduler import rig
+
+LOCK = "hami.io/mutex.lock"
+
+
+def lock_of(api: ScriptedApi, node: str = "a") -> str:
+    found = api.find("nodes", node)
+    assert found is not None
+    return str(found["metadata"]["annotations"].get(LOCK) or "")
+
+
+def set_lock(api: ScriptedApi, value: str | None, node: str = "a") -> None:
+    found = api.find("nodes", node)
+    assert found is not None
+    found["metadata"]["annotations"].pop(LOCK, None)
+    if value is not None:
+        found["metadata"]["annotations"][LOCK] = value
+    api.put(found)
+
+
+def allocate(api: ScriptedApi) -> str:
+    """Do what a device plugin does: serve the pod that the lock names, and remove the lock."""
+    _, namespace, name = lock_of(api).split(",")
+    pod = api.find("pods", name, namespace)
+    assert pod is not None
+    assert pod["spec"]["nodeName"] == "a"
+    pod["metadata"]["annotations"]["hami.io/bind-phase"] = "success"
+    api.put(pod)
+    set_lock(api, None)
+    return name
+
+
+async def test_a_bind_takes_the_lock_before_the_binding_and_leaves_it_to_the_plugin() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api) as replica:
+            await replica.place(rig.pod("p"))
+            assert lock_of(api).endswith(",default,p")
+            writes = [
+                r
+                for r in api.requests
+                if r.method in ("POST", "PATCH") and not r.path.endswith("/events")
+            ]
+            assert [r.path.rsplit("/", 1)[1] for r in writes] == ["a", "binding"]
+            assert b'"resourceVersion"' in writes[0].body
+
+
+async def test_binds_to_one_node_wait_in_line_and_all_succeed_in_order() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", cards=4, late=False))
+        async with rig.running(api) as replica:
+            pods = [api.put(rig.pod(f"p{number}")) for number in range(8)]
+            binds = []
+            for pod in pods:
+                assert (await replica.filter(pod))["NodeNames"] == ["a"]
+                binds.append(asyncio.create_task(replica.bind(pod, "a")))
+                await asyncio.sleep(0)
+            served = []
+            for _ in pods:
+                await rig.eventually(lambda: bool(lock_of(api)) and _bound(api, lock_of(api)))
+                served.append(allocate(api))
+            assert await asyncio.gather(*binds) == [""] * 8
+            assert served == [f"p{number}" for number in range(8)]
+
+
+def _bound(api: ScriptedApi, lock: str) -> bool:
+    pod = api.find("pods", lock.split(",")[2])
+    return pod is not None and bool(pod["spec"].get("nodeName"))
+
+
+async def test_a_caller_that_leaves_the_line_is_never_bound() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api) as replica:
+            await replica.place(rig.pod("first"))
+            waiting = api.put(rig.pod("waiting"))
+            await replica.filter(waiting)
+            bind = asyncio.create_task(replica.bind(waiting, "a"))
+            last = api.put(rig.pod("last"))
+            await replica.filter(last)
+            bind_last = asyncio.create_task(replica.bind(last, "a"))
+            await asyncio.sleep(0.1)
+            bind.cancel()
+            await asyncio.gather(bind, return_exceptions=True)
+            await asyncio.sleep(0.05)
+            allocate(api)
+            assert await asyncio.wait_for(bind_last, 5) == ""
+            stored = api.find("pods", "waiting")
+            assert stored is not None
+            assert stored["spec"].get("nodeName") is None
+            assert lock_of(api).endswith(",default,last")
+
+
+async def test_a_refused_binding_gives_the_lock_back() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api) as replica:
+            api.fault(method="POST", path="/binding", status=403)
+            pod = api.put(rig.pod("p"))
+            await replica.filter(pod)
+            assert await replica.bind(pod, "a")
+            assert lock_of(api) == ""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2020-01-01T00:00:00Z,default,gone",
+        "2020-01-01T00:00:00Z",
+        "2020-01-01T00:00:00Z,default,unbound",
+        "2020-01-01T00:00:00Z,default,elsewhere",
+    ],
+)
+async def test_a_lock_without_a_living_owner_is_removed(value: str) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
+        api.put(rig.pod("unbound", creationTimestamp="2019-12-31T00:00:00Z"))
+        elsewhere = rig.pod("elsewhere", creationTimestamp="2019-12-31T00:00:00Z")
+        elsewhere["spec"]["nodeName"] = "b"
+        api.put(elsewhere)
+        async with rig.running(api) as replica:
+            await replica.place(rig.pod("p"))
+            assert lock_of(api).endswith(",default,p")
+
+
+async def test_an_old_lock_whose_owner_still_waits_is_not_stolen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_locks, "LOOK_S", 0.02)
+    async with ScriptedApi() as api:
+        value = time.strftime("%Y-%m-%dT%H:%M:%SZ,default,owner", time.gmtime())
+        api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
+        owner = rig.pod("owner", annotations={"hami.io/bind-phase": "allocating"})
+        owner["spec"]["nodeName"] = "a"
+        api.put(owner)
+        async with rig.running(api, now=lambda: time.time() + 1000) as replica:
+            pod = api.put(rig.pod("p"))
+            await replica.filter(pod)
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            await asyncio.sleep(0.2)
+            assert lock_of(api) == value
+            assert not bind.done()
+            api.remove("pods", "owner")
+            assert await asyncio.wait_for(bind, 5) == ""
+
+
+async def test_two_writers_never_both_have_the_lock() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api) as replica:
+            pod = api.put(rig.pod("p"))
+            other = api.put(rig.pod("other"))
+            await replica.filter(pod)
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+            def somebody_else_is_faster() -> None:
+                set_lock(api, f"{now},default,{other['metadata']['name']}")
+
+            api.fault(method="PATCH", path="/nodes/a", on_hit=somebody_else_is_faster)
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            await rig.eventually(lambda: lock_of(api).endswith("other"))
+            await asyncio.sleep(0.1)
+            assert not bind.done()
+            api.remove("pods", "other")
+            assert await asyncio.wait_for(bind, 5) == ""
+            assert lock_of(api).endswith(",default,p")
+
+
+@pytest.mark.parametrize(("patience", "limit"), [(0.0, 1.0), (0.3, 3.0)])
+async def test_a_member_of_a_pod_group_waits_only_as_long_as_it_is_told(
+    patience: float, limit: float
+) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api, node_lock_retry_timeout=patience) as replica:
+            if patience:
+                await replica.place(rig.pod("first"))
+            member = rig.pod("member", labels={"scheduling.x-k8s.io/pod-group": "gang"})
+            pod = api.put(member)
+            await replica.filter(pod)
+            async with asyncio.timeout(limit):
+                error = await replica.bind(pod, "a")
+            assert "node lock contention" in error
+            assert "--node-lock-retry-timeout" in error
+
+
+async def test_no_lock_is_taken_on_a_node_that_binds_late() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=True))
+        async with rig.running(api) as replica:
+            await replica.place(rig.pod("p"))
+            assert lock_of(api) == ""
+            assert api.sent("PATCH", "/nodes") == []

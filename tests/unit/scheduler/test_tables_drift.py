@@ -1,0 +1,85 @@
+"""The tables are held against the ledger: a difference is counted, told and mended."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hami.scheduler import upkeep
+from tests.builders import NVIDIA
+from tests.scripted_api.server import ScriptedApi
+from tests.unit.scheduler import rig
+from tests.unit.scheduler.conftest import Times
+
+
+def spoil(replica: rig.Replica, node: str, memory: int = 4000) -> None:
+    """Take memory off a node's first card behind the ledger's back."""
+    place = replica.scheduler.world.cluster.place(node)
+    assert place is not None
+    shelf, row = place
+    shelf.cards[NVIDIA.word].memory_left[0, row] -= memory
+
+
+def drift(replica: rig.Replica) -> float:
+    value: float = replica.scheduler.instruments.drift.labels("tables")._value.get()
+    return value
+
+
+async def test_a_healthy_cluster_has_none(times: Times, caplog: pytest.LogCaptureFixture) -> None:
+    async with ScriptedApi() as api:
+        for name in ("a", "b", "c"):
+            api.put(rig.node(name, cards=2))
+        async with rig.running(api, clock=times.clock, now=times.now, resync_interval=1) as replica:
+            for number in range(5):
+                await replica.place(rig.pod(f"p{number}"))
+            await replica.filter(api.put(rig.pod("held")))
+            api.remove("pods", "p0")
+            api.put(rig.node("b", cards=1))
+            api.remove("nodes", "c")
+            await replica.seen()
+            for _ in range(3):
+                replica.scheduler.upkeep.look()
+            assert drift(replica) == 0
+            assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+async def test_a_planted_difference_is_counted_told_and_mended(
+    times: Times, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        api.put(rig.node("b"))
+        async with rig.running(api, clock=times.clock, now=times.now, resync_interval=1) as replica:
+            await replica.filter(api.put(rig.pod("p", memory=5000)), ["b"])
+            spoil(replica, "b")
+            assert replica.used("b") == [9000]
+            replica.scheduler.upkeep.look()
+            found = drift(replica)
+            assert found > 0
+            told = [r for r in caplog.records if r.getMessage() == "tables do not add up"]
+            assert len(told) == found
+            assert all("table of node b" in vars(record)["difference"] for record in told)
+            assert replica.used("b") == [5000]
+            replica.scheduler.upkeep.look()
+            assert drift(replica) == found
+            assert (await replica.filter(api.put(rig.pod("q", memory=3000)), ["b"]))["NodeNames"]
+
+
+async def test_every_node_has_its_turn_within_the_interval(
+    times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ScriptedApi() as api:
+        for number in range(20):
+            api.put(rig.node(f"n{number:02}"))
+        async with rig.running(
+            api, clock=times.clock, now=times.now, resync_interval=10
+        ) as replica:
+            # A round per second: two nodes in each.
+            monkeypatch.setattr(upkeep, "ROUND_S", 1.0)
+            spoil(replica, "n19")
+            rounds = 0
+            while drift(replica) == 0:
+                rounds += 1
+                replica.scheduler.upkeep.look()
+            assert rounds == 10
