@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).parents[2]
 PASSED, FAILED = 0, 1
+#: What the files in mutants.toml and in native.toml are relative to.
+PRODUCT, NATIVE = ".", "native/libvgpu"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""The product's filter against the slow reference, on thousands of random clusters and pods.
+"""The product's filter against the slow reference, on random clusters and pods.
 
 Everything a caller can see is compared: the winner, its score to the last bit, the cards of every
 container, and the text for every refused node. The last test proves that the scenarios were worth
 it: enough placed, enough refused, every reason and every policy often enough.
+
+HAMI_ORACLE_CASES says how many are compared: 500 by default, 8,000 in `make soak`.
 
 On a failure hypothesis prints the smallest scenario it found; its `answer()` is the reference's.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import os
 import re
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -32,10 +35,13 @@ from tests.oracle.scenario_flavours import FLAVOURS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-EXAMPLES_PER_FLAVOUR = 1000
-AT_LEAST = 5000
+CASES = int(os.environ.get("HAMI_ORACLE_CASES", "500"))
+EXAMPLES_PER_FLAVOUR = -(-CASES // len(FLAVOURS))
+#: Hypothesis may draw the same scenario twice; it counts once.
+AT_LEAST = CASES * 5 // 8
 SHARE = 0.25
-TIMES = 50
+#: Every reason, policy and trait must have been seen so often.
+TIMES = max(1, CASES // 160)
 
 REASONS = (
     "CardTypeMismatch", "CardUuidMismatch", "CardTimeSlicingExhausted",
