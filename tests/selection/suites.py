@@ -25,7 +25,11 @@ class Suite:
 
 SUITES = {
     "conformance": Suite(
-        ("tests/conformance", "sandbox/tests/cluster/conformance.py", "sandbox/tests/cluster/compact.py")
+        (
+            "tests/conformance",
+            "sandbox/tests/cluster/conformance.py",
+            "sandbox/tests/cluster/compact.py",
+        )
     ),
     "sandbox": Suite(("sandbox/tests",), ("sandbox", "native", "examples", "charts")),
 }
