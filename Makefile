@@ -18,7 +18,7 @@ test: setup native ## all tests that need neither root nor Go
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) $(SET_UP) unit oracle mutants sandbox
 
 unit: setup native
-	$(PY) -m pytest tests/unit tests/chart tests/native
+	$(PY) -m pytest tests/unit tests/chart tests/native sandbox/tests/unit
 
 oracle: setup ## only the 8,000 comparisons with the slow reference filter
 	$(PY) -m pytest tests/oracle
@@ -28,7 +28,7 @@ mutants: setup ## only the proof that the tests notice deliberate errors in the 
 
 sandbox: setup native ## only the tests on the embedded cluster: conformance, real kubectl, 200 pods under random kills
 	$(PY) -m sandbox.tests.cluster.conformance
-	$(PY) -m pytest tests/sandbox
+	$(PY) -m pytest sandbox/tests/cluster
 
 lint: setup ## ruff, mypy --strict, import-linter, generated pages current
 	$(PY) -m ruff check .
