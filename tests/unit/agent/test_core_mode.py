@@ -42,7 +42,7 @@ class Runtime:
 @pytest.fixture
 def runtime(node: Node, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     made = Runtime(node)
-    monkeypatch.setattr(kubelet_runtime, "status", made.status)
+    monkeypatch.setattr(kubelet_runtime, "runtime_status", made.status)
     return made
 
 
