@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e conformance clean-room gpu bench lint native
+.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e conformance clean-room gpu bench lint docs site native flaky soak
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +30,18 @@ sandbox: setup native ## only the tests on the embedded cluster: conformance, re
 	$(PY) -m sandbox.tests.cluster.conformance
 	$(PY) -m pytest tests/sandbox
 
-lint: setup ## ruff, mypy --strict, import-linter
+lint: setup ## ruff, mypy --strict, import-linter, generated pages current
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports
+	$(PY) -m scripts.reference --check
+
+docs: setup ## write the generated pages, docs/reference, from code and chart
+	$(PY) -m scripts.reference
+
+site: ## the web site of docs/, into build/site; a link that leads nowhere fails
+	@scripts/site
 
 bench: setup native ## the benchmarks; each prints ratios against a baseline of the same run
 	$(PY) -m benchmarks.filter
@@ -72,3 +79,11 @@ gpu: native ## the product on a real GPU, beside the same without it (GPU_PYTHON
 
 native: setup ## libvgpu.so, the stand-in driver and the probe, for both architectures
 	$(PY) -m native.build
+
+N := 10
+flaky: setup native ## repeat tests and name those that failed (SUITE: pytest paths, N: how often)
+	@[ -n "$(SUITE)" ] || { echo "make flaky: SUITE is empty; name what to repeat: make flaky SUITE=tests/unit/kube N=20" >&2; exit 2; }
+	@$(PY) -m tests.flaky --times $(N) $(SUITE)
+
+soak: setup native ## what is too long for CI, for a night (SHORT=1: a few minutes); writes docs/soak-results.md
+	$(PY) -m tests.soak.run $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import fleet
-from hami.wire import codec, late_binding, objects
+from hami.wire import codec, node_marks, objects
 
 NAMESPACE = "bench"
 CREATED = "2026-01-01T00:00:00Z"
@@ -144,7 +144,7 @@ def _node(name: str, register: str, version: int) -> dict[str, Any]:
             },
             "annotations": {
                 _ANNOTATIONS.register: register,
-                _ANNOTATIONS.binding: late_binding.mark(register),
+                _ANNOTATIONS.binding: node_marks.late_binding_mark(register),
                 _ANNOTATIONS.handshake: _HANDSHAKE,
                 "node.alpha.kubernetes.io/ttl": "0",
             },

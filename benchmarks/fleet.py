@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from hami.vendors import table
-from hami.wire import annotation_keys, codec, node_register, objects, pod_devices
-from hami.wire.pod_devices import Grant
+from hami.wire import annotation_keys, codec, node_register, objects, shares
+from hami.wire.shares import Share
 
 VENDORS = table.built_in()
 (NVIDIA,) = VENDORS
@@ -29,7 +29,7 @@ def card_id(node: int, card: int) -> str:
 def nodes(number: int) -> Iterator[objects.Node]:
     for node in range(number):
         devices = [
-            node_register.Device(
+            node_register.RegisteredCard(
                 id=card_id(node, card),
                 index=card,
                 count=SPLIT,
@@ -60,13 +60,13 @@ def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
     """Yield bound pods of one card each, spread over nodes and then over cards."""
     for at in range(number):
         node, card = at % on_nodes, at // on_nodes % CARDS
-        grant = Grant(card_id(node, card), NVIDIA.word, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
+        grant = Share(card_id(node, card), NVIDIA.word, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
         yield pod(
             f"placed-{at}",
-            [{"gpu": 1, "memory": grant.memory, "cores": grant.cores}],
+            [{"gpu": 1, "memory": grant.memory_mib, "cores": grant.cores}],
             annotations={
                 annotation_keys.ASSIGNED_NODE: node_name(node),
-                NVIDIA.annotations.allocated: pod_devices.encode([[grant]]),
+                NVIDIA.annotations.allocated: shares.encode([[grant]]),
             },
             node_name=node_name(node),
         )

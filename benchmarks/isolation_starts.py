@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.isolation_sides import Both, Side, Sides, compare, compare_all
-from hami.native import libraries
+from hami.agent.containers import library
 from tests.native.probing import Probe
 
 INIT = ("init",)
@@ -130,7 +130,7 @@ def _with_context(side: Side) -> Iterator[int]:
 @contextlib.contextmanager
 def _probes(side: Side, count: int) -> Iterator[list[Probe]]:
     """Give processes that are up, without CUDA yet."""
-    path = str(libraries.library("probe"))
+    path = str(library.find_built("probe"))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         probes = []

@@ -17,15 +17,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hami.monitor.audit import Audit, Latest
+from hami.monitor.driver import CardNow, Part, Sampler
+from hami.monitor.events import AuditEvents
 from hami.monitor.pods import Pods
-from hami.monitor.proc import Processes
-from hami.monitor.readings import Readings
-from hami.monitor.rounds import Latest, Rounds
-from hami.monitor.sampling import CardNow, Part, Sampler
+from hami.monitor.processes import Processes
 from hami.monitor.scrape import Scrape
-from hami.monitor.telling import Teller
-from hami.node.cards import Card
+from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
+from hami.node.nvml_cards import Card
 from hami_sandbox import gpus
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.monitor import nodes
@@ -86,12 +86,12 @@ def scrape_of(node: NodeLayout, cards: list[str]) -> Scrape:
     pods = Pods()
     unreadable, _ = nodes.unreadable()
     readings = Readings(node, pods, unreadable)
-    rounds = Rounds(
+    rounds = Audit(
         sampler=Sampler(),
         processes=Processes(Path("/proc")),
         readings=readings,
         pods=pods,
-        teller=Teller(None, NODE),  # type: ignore[arg-type]  # no round is run
+        teller=AuditEvents(None, NODE),  # type: ignore[arg-type]  # no round is run
     )
     rounds.latest = sampled(cards)
     return Scrape(node=NODE, readings=readings, rounds=rounds, pods=pods, legacy=False)

@@ -11,9 +11,9 @@ from typing import Any
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.vendors import table
-from hami.wire import annotation_keys, codec, node_register, objects, pod_devices
-from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire import annotation_keys, codec, node_register, objects, shares
+from hami.wire.node_register import RegisteredCard
+from hami.wire.shares import Share
 
 VENDORS = table.built_in()
 (NVIDIA,) = VENDORS
@@ -26,7 +26,7 @@ GPU, MEMORY, PERCENT, CORES = (
 )
 
 
-def card(name: str, **changes: Any) -> Device:
+def card(name: str, **changes: Any) -> RegisteredCard:
     """Make a healthy 8000 MiB card that ten containers may share."""
     values: dict[str, Any] = {
         "count": 10,
@@ -37,16 +37,16 @@ def card(name: str, **changes: Any) -> Device:
         "health": True,
         **changes,
     }
-    return Device(id=name, **values)
+    return RegisteredCard(id=name, **values)
 
 
-def cards(prefix: str, number: int, **changes: Any) -> list[Device]:
+def cards(prefix: str, number: int, **changes: Any) -> list[RegisteredCard]:
     return [card(f"{prefix}-{index}", index=index, **changes) for index in range(number)]
 
 
 def node(
     name: str,
-    devices: Sequence[Device] | str,
+    devices: Sequence[RegisteredCard] | str,
     *,
     allocatable: objects.Amount | None = 100,
     **annotations: str,
@@ -110,7 +110,7 @@ def granted(
     **more: Any,
 ) -> objects.Pod:
     """Make a bound pod: a slot of (card, memory, cores) per container, init ones first."""
-    grants = [[Grant(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
+    grants = [[Share(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
     init = more.pop("init", ())
     containers = more.pop("containers", None)
     if containers is None:
@@ -120,7 +120,7 @@ def granted(
         ]
     annotations = {
         annotation_keys.ASSIGNED_NODE: on,
-        NVIDIA.annotations.allocated: pod_devices.encode(grants),
+        NVIDIA.annotations.allocated: shares.encode(grants),
         **more.pop("annotations", {}),
     }
     return pod(uid, *containers, init=init, annotations=annotations, node_name=on, **more)
@@ -174,7 +174,7 @@ def winner(decision: decide.Decision) -> tuple[str, list[list[str]]] | None:
     if decision.winner is None:
         return None
     slots = decision.winner.slots[NVIDIA.word]
-    return decision.winner.node, [[grant.uuid for grant in slot] for slot in slots]
+    return decision.winner.node, [[grant.card for grant in slot] for slot in slots]
 
 
 def use(in_cluster: Cluster, on: str, card_id: str) -> tuple[int, int, int]:

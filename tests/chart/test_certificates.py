@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hami.cli import certs_create, certs_patch, cleanup
+from hami.cli import jobs
 from tests.chart import rendering
 from tests.chart.rendering import NAMESPACE, Object, Rendered
 
@@ -26,9 +26,9 @@ def told(rendered: Rendered, job: str) -> dict[str, str] | None:
         return None
     [container] = rendered.pod("Job", job)["spec"]["containers"]
     commands = {
-        ("certs", "create"): certs_create._parser("hami certs create"),
-        ("certs", "patch"): certs_patch._parser("hami certs patch"),
-        ("cleanup",): cleanup._parser("hami cleanup"),
+        ("certs", "create"): jobs._create_parser("hami certs create"),
+        ("certs", "patch"): jobs._patch_parser("hami certs patch"),
+        ("cleanup",): jobs._cleanup_parser("hami cleanup"),
     }
     words = tuple(word for word in container["args"] if not word.startswith("-"))
     read = vars(commands[words].parse_args(container["args"][len(words) :]))

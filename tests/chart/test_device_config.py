@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from hami.admission import chains
+from hami.admission import mig_fallback
 from hami.vendors import device_config
 from tests.chart import rendering
 
@@ -61,9 +61,9 @@ def test_names_of_resources_reach_the_devices() -> None:
 def test_chains_are_written_as_the_program_reads_them() -> None:
     given = [["3g.40gb", {"profile": "1g.10gb", "memory": 9000, "cores": 14}]]
     files = rendering.render({"fallback.chains": given}).one("ConfigMap", "hami-scheduler-device")
-    read = chains.parse(files["data"]["mig-fallback.yaml"], source="the chart")
+    read = mig_fallback.parse(files["data"]["mig-fallback.yaml"], source="the chart")
 
-    assert read == chains.parse(yaml.safe_dump({"chains": given}), source="the chart")
+    assert read == mig_fallback.parse(yaml.safe_dump({"chains": given}), source="the chart")
     assert (
         "mig-fallback.yaml"
         not in rendering.render().one("ConfigMap", "hami-scheduler-device")["data"]

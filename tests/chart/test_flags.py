@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from hami.admission.settings import Settings as WebhookSettings
-from hami.cli import flags, scheduler_flags, webhook_flags
+from hami.cli import flags
+from hami.cli import scheduler as cli_scheduler
+from hami.cli import webhook as cli_webhook
 from hami.scheduler.settings import Settings
 from tests.chart import rendering
 from tests.chart.rendering import Rendered
@@ -20,7 +22,7 @@ def scheduler(rendered: Rendered) -> Settings:
     container = rendered.container("Deployment", "hami-scheduler", "vgpu-scheduler-extender")
     command, *arguments = container["args"]
     assert command == "scheduler"
-    resolved = flags.resolve(scheduler_flags.TABLE, arguments, {})
+    resolved = flags.resolve(cli_scheduler.TABLE, arguments, {})
     assert resolved.warnings == ()
     return resolved.settings
 
@@ -28,7 +30,7 @@ def scheduler(rendered: Rendered) -> Settings:
 def webhook(rendered: Rendered) -> WebhookSettings:
     command, *arguments = rendered.container("Deployment", "hami-webhook", "hami-webhook")["args"]
     assert command == "webhook"
-    resolved = flags.resolve(webhook_flags.TABLE, arguments, {})
+    resolved = flags.resolve(cli_webhook.TABLE, arguments, {})
     assert resolved.warnings == ()
     return resolved.settings
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hami.admission import instruments as admission
-from hami.agent import instruments as agent
-from hami.monitor import node_metrics
-from hami.scheduler import instruments as scheduler
+from hami.admission import serve as admission
+from hami.agent import metrics as agent
+from hami.monitor import metrics
+from hami.scheduler import metrics as scheduler
 from tests.chart import rendering
 
 ON = {"prometheus.enabled": True, "grafana.dashboards": True}
@@ -28,13 +28,13 @@ OF_THE_AGENT = {
 
 def known() -> set[str]:
     """Give the names under which our processes write samples."""
-    counted = scheduler.Instruments()
-    admission.Instruments(counted.registry)
-    shown = node_metrics.Picture(node="node-1", rows=(), latest=None)
+    counted = scheduler.Metrics()
+    admission.Metrics(counted.registry)
+    shown = metrics.NodeSnapshot(node="node-1", rows=(), latest=None)
     texts = (
         *counted.registry.render(),
-        *agent.Instruments().registry.render(),
-        *node_metrics.families(shown, legacy=False),
+        *agent.Metrics().registry.render(),
+        *metrics.families(shown, legacy=False),
     )
     names = set()
     for family in _families(texts):

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.agent.kubelet import runtime_status
+from hami.agent.kubelet import runtime
 from hami.agent.settings import Settings as AgentSettings
-from hami.cli import agent_flags, flags, monitor_flags
+from hami.cli import agent as cli_agent
+from hami.cli import flags
+from hami.cli import monitor as cli_monitor
 from hami.monitor.settings import Settings as MonitorSettings
 from hami.vendors import device_config
 from tests.chart import rendering
@@ -17,7 +19,7 @@ from tests.chart.rendering import Rendered
 
 NODE = "node-1"
 #: Where runtimes have their sockets, as the agent sees the node's /run.
-SOCKETS = [f"/host{each}" for each in runtime_status.CANDIDATES if each.startswith("/run/")]
+SOCKETS = [f"/host{each}" for each in runtime.CANDIDATES if each.startswith("/run/")]
 
 
 def environment(rendered: Rendered, container: str) -> dict[str, str]:
@@ -37,7 +39,7 @@ def agent(rendered: Rendered) -> AgentSettings:
     command, *arguments = container["args"]
     assert command == "agent"
     given = environment(rendered, "device-plugin")
-    resolved = flags.resolve(agent_flags.TABLE, arguments, given)
+    resolved = flags.resolve(cli_agent.TABLE, arguments, given)
     assert resolved.warnings == ()
     return resolved.settings
 
@@ -47,7 +49,7 @@ def monitor(rendered: Rendered) -> MonitorSettings:
     command, *arguments = container["args"]
     assert command == "monitor"
     given = environment(rendered, "vgpu-monitor")
-    resolved = flags.resolve(monitor_flags.TABLE, arguments, given)
+    resolved = flags.resolve(cli_monitor.TABLE, arguments, given)
     assert resolved.warnings == ()
     return resolved.settings
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 
 from tests.chart import rendering
@@ -37,3 +40,16 @@ def test_no_name_is_given_twice_and_every_name_that_is_used_exists(way: str, ver
             ref, [subject] = each["roleRef"], each["subjects"]
             assert rendered.has("ServiceAccount", subject["name"])
             assert rendered.has(ref["kind"], ref["name"]) or ref["name"] in FROM_THE_CLUSTER
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_renders_are_the_same_bytes(way: str) -> None:
+    """Rendered twice by Helm itself: a GitOps tool that renders again finds nothing to apply."""
+    command = [str(rendering.helm_4()), "template", "hami", str(rendering.CHART), "--values", "-"]
+    values = json.dumps(rendering.nested(WAYS[way])).encode()
+    first, second = (
+        subprocess.run(command, input=values, capture_output=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert first == second
+    assert first

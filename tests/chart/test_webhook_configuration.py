@@ -10,7 +10,7 @@ import pytest
 
 from hami.admission import checks
 from hami.vendors import table
-from hami.wire import annotation_keys, mig_profile
+from hami.wire import annotation_keys, mig
 from tests.chart import rendering
 from tests.chart.rendering import Object
 
@@ -82,7 +82,7 @@ def test_from_1_28_on_only_pods_that_concern_us_wait_for_us() -> None:
 def test_the_condition_sees_whatever_admission_would_change_or_refuse() -> None:
     expression = condition()
 
-    assert f"name.startsWith('{mig_profile.RESOURCE_PREFIX}')" in expression
+    assert f"name.startsWith('{mig.RESOURCE_PREFIX}')" in expression
     assert f"'{annotation_keys.ASSIGNED_NODE}' in object.metadata.labels" in expression
     for field in ("containers", "initContainers"):
         assert f"has(object.spec.{field}) ? object.spec.{field} : []" in expression
@@ -97,7 +97,7 @@ def test_resources_of_other_names_are_in_the_condition() -> None:
 
 
 def test_without_fallback_pods_with_a_mig_profile_do_not_wait() -> None:
-    assert mig_profile.RESOURCE_PREFIX not in condition({"fallback.mode": "off"})
+    assert mig.RESOURCE_PREFIX not in condition({"fallback.mode": "off"})
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ class Hooks:
         self.host = host
         self.answers: dict[str, Answer] = {}
         self.reviews: list[tuple[str, Object]] = []
+        #: Path and query of every call.
+        self.calls: list[tuple[str, str]] = []
         certificate, key = _self_signed(host)
         self.ca = base64.b64encode(certificate).decode()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -64,7 +66,9 @@ class Hooks:
 
             def do_POST(self) -> None:
                 review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._send(hooks._answer(self.path.partition("?")[0], review))
+                path, _, query = self.path.partition("?")
+                hooks.calls.append((path, query))
+                self._send(hooks._answer(path, review))
 
             def _send(self, answer: Object) -> None:
                 body = json.dumps(answer).encode()

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.kubeapi.client import ApiError, Client, Object
+from tests.kubeapi.client import ApiError, Client, Event, Object
 from tests.kubeapi.paths import pods
+
+#: Seconds of the longest watch that is waited for to its end.
+LONGEST_S = 16
 
 
 def meta(name: str, **fields: object) -> Object:
@@ -110,6 +113,24 @@ def revision(answer: Object) -> str:
 def summary(events: list[Object]) -> list[tuple[str, str]]:
     """Return type and object name of watch events."""
     return [(event["type"], event["object"]["metadata"].get("name", "")) for event in events]
+
+
+def watched_to_the_end(
+    api: Client, path: str, query: dict[str, str], seconds: int
+) -> tuple[list[Event], Object]:
+    """Create a lease while a watch is open; return the watch's events to its end, and the lease.
+
+    On a busy machine its time may be over before the lease is created. Then once more, with more
+    time and another lease.
+    """
+    while True:
+        with api.watch(path, timeout_seconds=seconds, query=query) as watch:
+            made = api.create(path, lease(f"within-{seconds}s", labels={"k": "v"}))
+            events = list(watch)
+        if summary(events)[:1] == [("ADDED", made["metadata"]["name"])] or seconds > LONGEST_S:
+            return events, made
+        seconds *= 4
+        query = {**query, "resourceVersion": revision(made)}
 
 
 def causes(error: ApiError) -> dict[str, str]:

@@ -117,7 +117,7 @@ def test_a_role_allows_its_verbs_in_its_namespace_and_no_more(
             assert error.status == 403  # noqa: PT017 - until the role has arrived
             return None
 
-    assert wait_for("the role to count", allowed, timeout=20)["data"] == {"k": "v"}
+    assert wait_for("the role to count", allowed, timeout=60)["data"] == {"k": "v"}
     assert account.get(config_maps(namespace))["items"]
     for method, path in (
         ("POST", config_maps(namespace)),
@@ -142,7 +142,7 @@ def test_a_role_may_name_single_objects(api: Client, namespace: str, account: Cl
             assert error.status == 403  # noqa: PT017 - until the role has arrived
             return None
 
-    assert wait_for("the role to count", patched, timeout=20)["data"] == {"k": "v"}
+    assert wait_for("the role to count", patched, timeout=60)["data"] == {"k": "v"}
     with refused(403, "Forbidden"):
         account.patch(config_maps(namespace, "other"), {"data": {"k": "v"}})
 

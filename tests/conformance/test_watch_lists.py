@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.objects import lease, refused, revision, summary
+from tests.conformance.objects import lease, refused, revision, summary, watched_to_the_end
 from tests.kubeapi.client import Client, Event
 from tests.kubeapi.paths import leases
 
@@ -27,14 +27,12 @@ def test_a_watch_that_allows_bookmarks_gets_one_before_its_time_is_over(
     path = leases(namespace)
     since = revision(api.get(path))
     query = {"resourceVersion": since, "allowWatchBookmarks": "true"}
-    with api.watch(path, timeout_seconds=4, query=query) as watch:
-        last = int(revision(api.create(path, lease("a"))))
-        events = list(watch)
+    events, made = watched_to_the_end(api, path, query, seconds=4)
     kinds = [event["type"] for event in events]
     assert kinds[0] == "ADDED"
     assert kinds[1:]
     assert set(kinds[1:]) == {"BOOKMARK"}
-    assert int(revision(events[-1]["object"])) >= last
+    assert int(revision(events[-1]["object"])) >= int(revision(made))
 
 
 def test_a_bookmark_carries_the_kind_and_a_version_and_nothing_of_any_object(
@@ -42,10 +40,10 @@ def test_a_bookmark_carries_the_kind_and_a_version_and_nothing_of_any_object(
 ) -> None:
     path = leases(namespace)
     query = {"resourceVersion": revision(api.get(path)), "allowWatchBookmarks": "true"}
-    with api.watch(path, timeout_seconds=4, query=query) as watch:
-        # A watch that would learn nothing new from a bookmark gets none.
-        api.create(path, lease("a", labels={"k": "v"}))
-        bookmark = watch.until("BOOKMARK")[-1]["object"]
+    # A watch that would learn nothing new from a bookmark gets none.
+    events, _ = watched_to_the_end(api, path, query, seconds=4)
+    assert events[-1]["type"] == "BOOKMARK"
+    bookmark = events[-1]["object"]
     assert (bookmark["kind"], bookmark["apiVersion"]) == ("Lease", "coordination.k8s.io/v1")
     assert set(bookmark["metadata"]) == {"resourceVersion"}
     assert bookmark.get("spec", {}) == {}
@@ -56,9 +54,9 @@ def test_a_watch_goes_on_from_a_bookmark_without_repeating_or_missing_anything(
 ) -> None:
     path = leases(namespace)
     query = {"resourceVersion": revision(api.get(path)), "allowWatchBookmarks": "true"}
-    with api.watch(path, timeout_seconds=4, query=query) as watch:
-        api.create(path, lease("before"))
-        bookmark = watch.until("BOOKMARK")[-1]
+    events, _ = watched_to_the_end(api, path, query, seconds=4)
+    bookmark = events[-1]
+    assert bookmark["type"] == "BOOKMARK"
     api.create(path, lease("after"))
     with api.watch(path, query={"resourceVersion": revision(bookmark["object"])}) as again:
         assert summary(again.until("ADDED")) == [("ADDED", "after")]
@@ -67,9 +65,8 @@ def test_a_watch_goes_on_from_a_bookmark_without_repeating_or_missing_anything(
 def test_a_watch_that_does_not_allow_bookmarks_gets_none(api: Client, namespace: str) -> None:
     path = leases(namespace)
     query = {"resourceVersion": revision(api.get(path))}
-    with api.watch(path, timeout_seconds=4, query=query) as watch:
-        api.create(path, lease("a"))
-        assert summary(list(watch)) == [("ADDED", "a")]
+    events, made = watched_to_the_end(api, path, query, seconds=4)
+    assert summary(events) == [("ADDED", made["metadata"]["name"])]
 
 
 @pytest.mark.parametrize("version", [None, "0", "now"])

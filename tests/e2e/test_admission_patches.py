@@ -21,11 +21,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
-from hami.admission import cards, configuring
-from hami.admission.instruments import Instruments
-from hami.admission.inventory import Inventory
-from hami.admission.reviewing import Reviewer
+from hami.admission import edits
+from hami.admission import settings as admission_settings
+from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import ANY, Facts, Rules, unlimited
+from hami.admission.serve import Metrics, Reviewer
 from hami.serving import metrics, tracing
 from hami.serving.http_server import Request
 from hami.vendors import device_config
@@ -53,7 +53,7 @@ _ALL_ON = msgspec.structs.replace(
 
 
 def _rules(mode: str, end: str, **others: Any) -> Rules:
-    plan = configuring.plan(_CONFIG.vendors, mode=mode, end=end, file="")
+    plan = admission_settings.plan(_CONFIG.vendors, mode=mode, end=end, file="")
     return Rules(vendors=_CONFIG.vendors, fallback=plan, **others)
 
 
@@ -103,11 +103,11 @@ class Case(msgspec.Struct):
 
 
 def _reviewer(rules: Rules) -> Reviewer:
-    inventory = Inventory(GPU)
+    inventory = MigOffer(GPU)
     inventory.set_node("a", OFFERED)
     return Reviewer(
         Facts(rules=rules, inventory=inventory, headroom=unlimited),
-        instruments=Instruments(metrics.Registry()),
+        instruments=Metrics(metrics.Registry()),
         tracer=tracing.Tracer.disabled(),
         why_not_ready=str,
     )
@@ -213,9 +213,9 @@ PARTS: Mapping[str, Callable[[Object], object]] = {
     "runtime class": lambda pod: pod["spec"].get("runtimeClassName"),
     "default count": lambda pod: _limits(pod, GPU),
     "whole card": lambda pod: _limits(pod, CORES),
-    "priority": lambda pod: _variables(pod, cards.TASK_PRIORITY),
-    "core policy": lambda pod: _variables(pod, cards.CORE_POLICY),
-    "no devices": lambda pod: _variables(pod, cards.VISIBLE_DEVICES),
+    "priority": lambda pod: _variables(pod, edits.TASK_PRIORITY),
+    "core policy": lambda pod: _variables(pod, edits.CORE_POLICY),
+    "no devices": lambda pod: _variables(pod, edits.VISIBLE_DEVICES),
 }
 _ALSO_BY_FALLBACK = {"default count", "whole card"}
 

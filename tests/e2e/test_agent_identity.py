@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import signal
 import time
 from collections.abc import Iterator
@@ -28,8 +29,6 @@ TIMES = (annotation_keys.ASSIGNED_TIME, annotation_keys.BIND_TIME)
 SOON_S = 60
 #: An event follows the third refusal, and kubelet takes its time between two tries.
 REFUSED_S = 180
-A_SECOND = 1.1
-"""Times of creation have whole seconds."""
 
 
 @contextlib.contextmanager
@@ -43,12 +42,14 @@ def kubelet_paused(agents: Agents, node: str) -> Iterator[None]:
 
 
 def gated(agents: Agents, client: Client, namespace: str, where: str, **memory: int) -> None:
-    """Create pods in this order, a second apart, that wait until they are let go."""
+    """Create pods in this order, not in one second, that wait until they are let go."""
     node = agents.nodes[where]
     for name, asked in memory.items():
         main = workloads.container("main", *ASKED, node=node, memory=asked)
-        pods.create(client, namespace, workloads.pod(name, main, node=node, **GATE))
-        time.sleep(A_SECOND)
+        (made,) = pods.create(client, namespace, workloads.pod(name, main, node=node, **GATE))
+        # Times of creation have whole seconds.
+        created = dt.datetime.fromisoformat(made["metadata"]["creationTimestamp"]).timestamp()
+        wait_for("the next second", lambda: time.time() >= created + 1, SOON_S, 0.05)  # noqa: B023 - awaited here
 
 
 def let_go(client: Client, namespace: str, name: str) -> None:

@@ -30,7 +30,7 @@ CORES = "hami_vgpu_core_limit_percent"
 BUFFER, OVERHEAD = "hami_vgpu_memory_buffer_bytes", "hami_vgpu_memory_context_bytes"
 HOST_MEMORY = "hami_host_gpu_memory_used_bytes"
 
-#: hami-protocol.md D.2, and mission.md S6.
+#: As docs/designs/006-hami-protocol.md and docs/monitor.md name them.
 FAMILIES: Mapping[str, frozenset[str]] = {
     HOST_MEMORY: CARD | {"node"},
     "hami_host_gpu_utilization_ratio": CARD | {"node"},

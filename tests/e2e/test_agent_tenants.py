@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire import region_layout
+from hami.wire import file_layout
 from tests.e2e import pods
 from tests.e2e.agent import node_side, scraping, workloads
 from tests.e2e.agent.fixtures import _told  # noqa: F401 (for every test)
@@ -176,20 +176,20 @@ def _living_garbage(path: Path) -> Iterator[None]:
 
     The same file as in the container: any process there could do it.
     """
-    head = region_layout.STATE_HEAD.pack(
-        magic=region_layout.STATE_MAGIC,
-        version=region_layout.STATE_VERSION,
-        size=region_layout.STATE_SIZE,
+    head = file_layout.STATE_HEAD.pack(
+        magic=file_layout.STATE_MAGIC,
+        version=file_layout.STATE_VERSION,
+        size=file_layout.STATE_SIZE,
         device_count=2**32 - 1,
         slots_used=2**32 - 1,
     )
     with path.open("r+b") as file:
-        file.truncate(region_layout.STATE_SIZE)
-        file.write(head + random.Random(8).randbytes(region_layout.STATE_SIZE - len(head)))
+        file.truncate(file_layout.STATE_SIZE)
+        file.write(head + random.Random(8).randbytes(file_layout.STATE_SIZE - len(head)))
         file.flush()
-        for slot in range(region_layout.MAX_SLOTS):
+        for slot in range(file_layout.MAX_SLOTS):
             with contextlib.suppress(BlockingIOError):  # the tenant's own process has it
-                place = region_layout.LOCK_BASE + slot
+                place = file_layout.LOCK_BASE + slot
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         yield
 

@@ -28,11 +28,10 @@ ENOUGH = 10
 AT_ONCE = 40
 # Most ends of a replica go well by luck: a request must come just as it closes a connection.
 DELETIONS = 3
-# Until nothing is sent to a replica that was killed: kubelet sees it, kube-proxy hears of it.
-NOTICED_S = 10.0
-# A lease ends after 8 s and is taken within 2.2 s more; the rest is for a busy machine.
-AGAIN_S = 20.0
-READY_S = 60.0
+# These catch hangs only.
+ADMITTED_S = 60.0
+AGAIN_S = 120.0
+READY_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +95,7 @@ def require_placed(client: Client, namespace: str, name: str) -> None:
             return False
         return True
 
-    wait_for("the pod to be admitted", created, NOTICED_S)
+    wait_for("the pod to be admitted", created, ADMITTED_S)
     placing.await_one_bound(client, namespace, name, AGAIN_S)
 
 
@@ -138,11 +137,12 @@ def test_a_leader_that_is_killed_fails_only_what_it_was_asked_and_that_can_be_as
         striking.kill_containers(release.cluster, struck)
         require_placed(client, namespace, "afterwards")
         await_leader(release)
+        well_at = time.time()
         load.await_more(MANY)
     tell(load)
     assert load.not_ours == []
     for admission in load.held_up:
         for when, refusal in admission.unanswered:
-            assert killed_at <= when <= killed_at + NOTICED_S, refusal
+            assert killed_at <= when <= well_at, refusal
     restarted = client.get(pods_path(release.namespace, struck["metadata"]["name"]))
     assert all(each["restartCount"] for each in restarted["status"]["containerStatuses"])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from hami.wire import annotation_keys, grant
+from hami.wire import annotation_keys, signature
 from tests.e2e import pods
 from tests.e2e.chart import asking
 from tests.e2e.chart import release as releases
@@ -83,9 +83,9 @@ def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
     assert written[annotation_keys.ASSIGNED_NODE] == node
     devices = written[nodes.KEYS.allocated]
     assert f"GPU-{GPU_NODE}-0" in devices
-    key = grant.GrantKeys(release.secret("grant-key")["current"])
+    key = signature.GrantKeys(release.secret("grant-key")["current"])
     code = written[annotation_keys.GRANT_MAC]
-    assert grant.verify(key, code, uid=meta["uid"], node=node, devices=devices)
+    assert signature.verify(key, code, uid=meta["uid"], node=node, devices=devices)
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pathlib
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami.wire import annotation_keys, explanation_note, grant
+from hami.wire import annotation_keys, explanation_note, signature
 from tests.e2e import pods
 from tests.e2e.cluster import fleet, programs
 from tests.e2e.cluster.cluster import Cluster
@@ -68,13 +69,16 @@ def require_record(cluster: Cluster, bound: Object) -> None:
     meta, node = bound["metadata"], bound["spec"]["nodeName"]
     written: dict[str, str] = meta["annotations"]
     assert written[annotation_keys.ASSIGNED_NODE] == node
-    assert abs(int(written[annotation_keys.ASSIGNED_TIME]) - time.time()) < 60
+    created = dt.datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+    assert created <= int(written[annotation_keys.ASSIGNED_TIME]) <= time.time()
     assert written[annotation_keys.BIND_PHASE] == "allocating"
     devices = written[nodes.KEYS.allocated]
     assert written[nodes.KEYS.to_allocate] == devices
     current, _ = identity.keys(cluster)
     code = written[annotation_keys.GRANT_MAC]
-    assert grant.verify(grant.GrantKeys(current), code, uid=meta["uid"], node=node, devices=devices)
+    assert signature.verify(
+        signature.GrantKeys(current), code, uid=meta["uid"], node=node, devices=devices
+    )
 
 
 @pytest.mark.parametrize(

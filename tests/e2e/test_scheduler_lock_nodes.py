@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hami.wire import annotation_keys, node_lock
+from hami.wire import annotation_keys, node_marks
 from tests.e2e import pods
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install import audit, hami_node, installing, nodes, placing
@@ -19,7 +19,7 @@ from tests.kubeapi.paths import core
 
 PODS = 10
 BOUND_S = 60
-WRITTEN_S = 10
+WRITTEN_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,10 @@ def test_a_lock_whose_pod_is_gone_stops_nobody(
     client: Client, namespace: str, install: Install, node: HamiNode
 ) -> None:
     node.served.clear()
-    left = node_lock.Lock(dt.datetime.now(dt.UTC), namespace, "never-was")
-    nodes.annotate(client, hami_node.NAME, {annotation_keys.NODE_LOCK: node_lock.encode(left)})
+    left = node_marks.Lock(dt.datetime.now(dt.UTC), namespace, "never-was")
+    nodes.annotate(
+        client, hami_node.NAME, {annotation_keys.NODE_LOCK: node_marks.encode_lock(left)}
+    )
     pods.create(client, namespace, pod("next"))
     placing.await_one_bound(client, namespace, "next", BOUND_S)
     wait_for("its lock to go", lambda: node.served == ["next"], BOUND_S)

@@ -35,14 +35,14 @@ class Watch:
         self._thread = threading.Thread(target=self._pump, name="watch", daemon=True)
         self._thread.start()
 
-    def next(self, timeout: float = 10.0) -> Event | None:
+    def next(self, timeout: float = 60.0) -> Event | None:
         """Return the next event, None once the watch has ended; TimeoutError if neither comes."""
         try:
             return self._take(timeout)
         except queue.Empty:
             raise TimeoutError(f"the watch sent nothing for {timeout:g} s") from None
 
-    def until(self, kind: str, name: str | None = None, timeout: float = 10.0) -> list[Event]:
+    def until(self, kind: str, name: str | None = None, timeout: float = 60.0) -> list[Event]:
         """Return the events up to the first of this kind (and object name), that one included."""
         seen: list[Event] = []
         deadline = time.monotonic() + timeout

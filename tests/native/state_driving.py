@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from hami.wire import region
-from hami.wire.region_layout import SLOT, STATE, STATE_DEVICE, USAGE, Layout
+from hami.wire.file_layout import SLOT, STATE, STATE_DEVICE, USAGE, Layout
 from native import build
 
 HERE = Path(__file__).parent

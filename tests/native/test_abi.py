@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire import region, region_layout
+from hami.wire import file_layout, region
 from native import build
 
 ABI = (build.SOURCES / "libvgpu/abi.h").read_text()
 STRUCTS = {
-    "vgpu_policy_device": region_layout.POLICY_DEVICE,
-    "vgpu_policy": region_layout.POLICY,
-    "vgpu_usage": region_layout.USAGE,
-    "vgpu_slot": region_layout.SLOT,
-    "vgpu_state_device": region_layout.STATE_DEVICE,
-    "vgpu_state": region_layout.STATE,
+    "vgpu_policy_device": file_layout.POLICY_DEVICE,
+    "vgpu_policy": file_layout.POLICY,
+    "vgpu_usage": file_layout.USAGE,
+    "vgpu_slot": file_layout.SLOT,
+    "vgpu_state_device": file_layout.STATE_DEVICE,
+    "vgpu_state": file_layout.STATE,
 }
 CONSTANTS = {
-    "VGPU_MAX_DEVICES": region_layout.MAX_DEVICES,
-    "VGPU_MAX_SLOTS": region_layout.MAX_SLOTS,
-    "VGPU_UUID_SIZE": region_layout.POLICY_DEVICE.places["uuid"][1],
-    "VGPU_POLICY_MAGIC": region_layout.POLICY_MAGIC,
-    "VGPU_POLICY_VERSION": region_layout.POLICY_VERSION,
-    "VGPU_STATE_MAGIC": region_layout.STATE_MAGIC,
-    "VGPU_STATE_VERSION": region_layout.STATE_VERSION,
-    "VGPU_LOCK_BASE": region_layout.LOCK_BASE,
+    "VGPU_MAX_DEVICES": file_layout.MAX_DEVICES,
+    "VGPU_MAX_SLOTS": file_layout.MAX_SLOTS,
+    "VGPU_UUID_SIZE": file_layout.POLICY_DEVICE.places["uuid"][1],
+    "VGPU_POLICY_MAGIC": file_layout.POLICY_MAGIC,
+    "VGPU_POLICY_VERSION": file_layout.POLICY_VERSION,
+    "VGPU_STATE_MAGIC": file_layout.STATE_MAGIC,
+    "VGPU_STATE_VERSION": file_layout.STATE_VERSION,
+    "VGPU_LOCK_BASE": file_layout.LOCK_BASE,
     "VGPU_POLICY_OVERSUBSCRIBE": region.Flag.OVERSUBSCRIBE,
     "VGPU_POLICY_FORCE_CORES": region.Flag.FORCE_CORES,
     "VGPU_POLICY_IGNORE_CORES": region.Flag.IGNORE_CORES,

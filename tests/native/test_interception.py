@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire.region_layout import STATE
+from hami.wire.file_layout import STATE
 from native import build
 from tests.native import building, container
 

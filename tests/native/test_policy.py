@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire.region_layout import POLICY, POLICY_DEVICE, POLICY_SIZE
+from hami.wire.file_layout import POLICY, POLICY_DEVICE, POLICY_SIZE
 from native import build
 from tests.native import state_driving
 from tests.native.state_driving import UUID, Container, field_at, policy

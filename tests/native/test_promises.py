@@ -68,3 +68,16 @@ def test_a_process_that_stands_still_at_its_start_holds_up_nobody(
         assert box.usage(slow).pending == CONTEXT  # it is at it still
         assert box.physical() == (1 + len(others)) * CONTEXT + made
         first.do(f"take alloc a {64 * MIB}")
+
+
+@pytest.mark.parametrize("level", ["", "0", "4", "debug"])
+def test_stderr_is_that_of_a_run_without_the_library(tmp_path: Path, level: str) -> None:
+    with Container(tmp_path, (GIB,)) as box:
+        with box.outsider().start() as without:
+            without.do(f"take alloc a {64 * MIB}")
+        names = {"LIBCUDA_LOG_LEVEL": level} if level else {}
+        limited = box.probe(names=names).start()
+        assert limited.fill("alloc", 16 * MIB).code == OUT_OF_MEMORY
+        limited.refused(f"take alloc more {64 * MIB}")
+        limited.kill()
+        assert limited.noise == without.noise == ""

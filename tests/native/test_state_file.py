@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from hami.wire import region
-from hami.wire.region_layout import LOCK_BASE, MAX_SLOTS, SLOT, STATE, STATE_SIZE
+from hami.wire.file_layout import LOCK_BASE, MAX_SLOTS, SLOT, STATE, STATE_SIZE
 from native import build
 from tests.native import state_driving
 from tests.native.state_driving import SOURCES, Container, Process, field_at, policy, usage_at
 
 NOBODY = -1
+HANGS_S = 60
 LABELS = sorted({
     label
     for source in SOURCES
@@ -537,13 +538,11 @@ def test_a_wake_up_that_was_lost_costs_nothing_but_a_moment(container: Container
     announced = 0x80000000
     assert holder.ask("lock") == 1
     waiter.send("use 0 7")
-    word = 0
-    for _ in range(1000):
-        word = struct.unpack_from("<I", container.state.read_bytes(), at)[0]
-        if word & announced:
-            break
+    word, deadline = 0, time.monotonic() + HANGS_S
+    while not word & announced:
+        assert time.monotonic() < deadline, "the waiter does not wait"
         time.sleep(0.005)
-    assert word & announced
+        word = struct.unpack_from("<I", container.state.read_bytes(), at)[0]
     container.write(at, struct.pack("<I", word & ~announced))
     holder.send("unlock")
     assert holder.read() == "ok"

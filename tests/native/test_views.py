@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire.region_layout import SLOT, STATE
+from hami.wire.file_layout import SLOT, STATE
 from tests.native import container as containers
 from tests.native.container import CONTEXT, Container, Node, cards
 from tests.native.probing import GIB, MIB, Probe

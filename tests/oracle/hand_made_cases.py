@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hami.wire import annotation_keys as keys
-from hami.wire import node_register, objects, pod_devices
+from hami.wire import node_register, objects, shares
 from tests.oracle import reference
 from tests.oracle.reference_wish import Kind
 from tests.oracle.sample_vendors import ACME, NVIDIA
@@ -20,7 +20,7 @@ INIT, SIDECAR, APP = Kind.INIT, Kind.SIDECAR, Kind.APP
 Asked = tuple[Kind, Amounts]
 
 
-def card(name: str, index: int = 0, **changes: Any) -> node_register.Device:
+def card(name: str, index: int = 0, **changes: Any) -> node_register.RegisteredCard:
     values: dict[str, Any] = {
         "count": 10,
         "devmem": 8000,
@@ -29,13 +29,13 @@ def card(name: str, index: int = 0, **changes: Any) -> node_register.Device:
         "mode": "hami-core",
         "health": True,
     }
-    return node_register.Device(id=name, index=index, **(values | changes))
+    return node_register.RegisteredCard(id=name, index=index, **(values | changes))
 
 
 def node(
     name: str,
-    *cards: node_register.Device,
-    acme: Sequence[node_register.Device] = (),
+    *cards: node_register.RegisteredCard,
+    acme: Sequence[node_register.RegisteredCard] = (),
     ids: Mapping[str, objects.Amount | None] | None = None,
     cordon: str | None = None,
 ) -> objects.Node:
@@ -116,7 +116,7 @@ def named(annotations: Mapping[str, str]) -> dict[str, str | None]:
 
 def placed(uid: str, on: str, slots: str, *kinds: Kind, **options: Any) -> objects.Pod:
     """Build a pod that holds `slots`, written as in its annotation."""
-    held = pod_devices.decode(slots)
+    held = shares.decode(slots)
     counts: list[Amounts] = [{NVIDIA.count: len(slot)} if slot else {} for slot in held]
     containers = zip(kinds or [APP] * len(held), counts, strict=True)
     return pod(*containers, uid=uid, on=on, allocated=slots, **options)
@@ -151,7 +151,7 @@ def ask(
 
 
 def uuids(answer: reference.Answer) -> list[list[str]]:
-    return [[grant.uuid for grant in slot] for slot in answer.slots["NVIDIA"]]
+    return [[grant.card for grant in slot] for slot in answer.slots["NVIDIA"]]
 
 
 # HAMi's own two-node example (Test_Filter), with real model names.

@@ -21,7 +21,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from hami.wire import errors, objects, pod_devices
+from hami.wire import errors, objects, shares
 from tests.oracle.reference_checks import Case, check_node, memory_on
 from tests.oracle.reference_holdings import Card, State, by_node, peak
 from tests.oracle.reference_order import by_column, choose
@@ -43,7 +43,7 @@ class Answer:
     winner: str | None = None
     score: float | None = None
     #: By vendor word, for the requested vendors: the winner's cards, one slot per container.
-    slots: dict[str, pod_devices.Slots] = dataclasses.field(default_factory=dict)
+    slots: dict[str, shares.PodShares] = dataclasses.field(default_factory=dict)
     #: Every refused node among those asked about.
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     #: What this case exercised, for the counts of the agreement test.
@@ -52,7 +52,7 @@ class Answer:
 
 # Section 4, its frame: the containers one after the other, on a copy of what the node is.
 
-Slot = dict[str, tuple[pod_devices.Grant, ...]]
+Slot = dict[str, tuple[shares.Share, ...]]
 """What one container is given, by vendor word."""
 
 
@@ -72,7 +72,7 @@ def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Slot] | No
             if not chosen:
                 return None, text
             slots[index][word] = tuple(
-                pod_devices.Grant(card.device.id, word, memory_on(card, ask), ask.cores)
+                shares.Share(card.device.id, word, memory_on(card, ask), ask.cores)
                 for card in by_column(chosen)
             )
             if wish.kinds[index] is not Kind.INIT:
@@ -107,7 +107,7 @@ def node_score(state: State, wish: Wish, slots: list[Slot]) -> float:
     ]
     s = peak((kind, len(grants)) for kind, grants in per_container)
     c = peak((kind, sum(grant.cores for grant in grants)) for kind, grants in per_container)
-    m = peak((kind, sum(grant.memory for grant in grants)) for kind, grants in per_container)
+    m = peak((kind, sum(grant.memory_mib for grant in grants)) for kind, grants in per_container)
     used_slots = sum(card.slots for card in cards)
     used_cores = sum(card.cores for card in cards)
     used_memory = sum(card.memory for card in cards)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from hami.wire import objects, product_names
+from hami.wire import objects, text_values
 from tests.oracle.reference_holdings import (
     Card,
     State,
@@ -98,9 +98,9 @@ def memory_on(card: Card, ask: Ask) -> int:
 def type_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:
     use = tokens_of(pod, vendor.use_type)
     nouse = tokens_of(pod, vendor.nouse_type)
-    if use and not any(product_names.matches(token, card.device.type) for token in use):
+    if use and not any(text_values.matches_product(token, card.device.type) for token in use):
         return False
-    return not any(product_names.matches(token, card.device.type) for token in nouse)
+    return not any(text_values.matches_product(token, card.device.type) for token in nouse)
 
 
 def mode_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from hami.wire import comma_list, node_register, objects, pod_devices, quantity
+from hami.wire import node_register, objects, quantity, shares, text_values
 from tests.oracle.reference_vendor import RefVendor
 from tests.oracle.reference_wish import Kind, read_count
 
@@ -27,12 +27,10 @@ def peak(series: Iterable[tuple[Kind, int]]) -> int:
     return max(highest, running)
 
 
-def held_slots(
-    pod: objects.Pod, vendor: RefVendor
-) -> list[tuple[Kind, tuple[pod_devices.Grant, ...]]]:
+def held_slots(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Share, ...]]]:
     """Return what each container holds now: init containers that are all done hold nothing."""
     kinds = [kind for kind, _ in pod.containers()]
-    slots = pod_devices.decode(pod.annotation(vendor.allocated))
+    slots = shares.decode(pod.annotation(vendor.allocated))
     held = []
     for kind, slot in zip(kinds, slots, strict=bool(slots)):
         held.append((kind, () if kind is Kind.INIT and pod.init_done else slot))
@@ -50,7 +48,7 @@ def held_ids(pod: objects.Pod, vendor: RefVendor) -> int:
 class Card:
     """A card of a node, and what is used of it in a state."""
 
-    device: node_register.Device
+    device: node_register.RegisteredCard
     column: int
     cordoned: bool
     slots: int = 0
@@ -75,7 +73,7 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     value = node.annotation(vendor.register)
     devices = list(node_register.decode_json(value)) if value else []
     devices.sort(key=lambda device: (device.index, device.id))
-    cordoned = list(comma_list.tokens(node.annotation(vendor.cordon)))
+    cordoned = list(text_values.comma_list(node.annotation(vendor.cordon)))
     cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
     for pod in pods:
         if pod.annotation(vendor.allocated):
@@ -83,16 +81,16 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     return cards
 
 
-def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[pod_devices.Grant, ...]]]) -> None:
+def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Share, ...]]]) -> None:
     """Add to each card the pod's peaks of slots, memory and cores on it."""
     for card in cards:
         slots: list[tuple[Kind, int]] = []
         memory: list[tuple[Kind, int]] = []
         cores: list[tuple[Kind, int]] = []
         for kind, grants in held:
-            here = [grant for grant in grants if grant.uuid == card.device.id]
+            here = [grant for grant in grants if grant.card == card.device.id]
             slots.append((kind, 1 if here else 0))
-            memory.append((kind, sum(grant.memory for grant in here)))
+            memory.append((kind, sum(grant.memory_mib for grant in here)))
             cores.append((kind, sum(grant.cores for grant in here)))
         card.slots += peak(slots)
         card.memory += peak(memory)

@@ -63,7 +63,7 @@ def quota_of(
     for pod in pods:
         if pod.namespace == namespace and pod.node_name and pod.annotation(vendor.allocated):
             held = held_slots(pod, vendor)
-            memory_used += peak((kind, sum(g.memory for g in grants)) for kind, grants in held)
+            memory_used += peak((kind, sum(g.memory_mib for g in grants)) for kind, grants in held)
             cores_used += peak((kind, sum(g.cores for g in grants)) for kind, grants in held)
     return Quota(
         min(memory_limits) * max(vendor.memory_factor, 1) if memory_limits else None,

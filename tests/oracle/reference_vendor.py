@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hami.wire import node_register
 
-Rule = Callable[[int, node_register.Device], str | None]
+Rule = Callable[[int, node_register.RegisteredCard], str | None]
 """A vendor's own rule: column and card to the reason of its refusal, or None."""
 
 

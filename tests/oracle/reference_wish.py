@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hami.wire import annotation_keys as keys
-from hami.wire import comma_list, errors, go_values, objects, quantity
+from hami.wire import errors, objects, quantity, text_values
 from tests.oracle.reference_vendor import RefVendor
 
 INT32_MAX = 2**31 - 1
@@ -134,7 +134,7 @@ def read_node_policy(pod: objects.Pod, default: str) -> str:
 def read_gpu_policy(pod: objects.Pod, default: str) -> list[str]:
     words = tokens_of(pod, keys.GPU_POLICY)
     if not words:
-        words = list(comma_list.tokens(default))
+        words = list(text_values.comma_list(default))
     for word in words:
         if word not in GPU_POLICIES:
             raise errors.WireError(keys.GPU_POLICY, word, "is no GPU policy")
@@ -168,11 +168,11 @@ def check_wanted_cards(pod: objects.Pod, vendor: RefVendor) -> None:
 
 def tokens_of(pod: objects.Pod, key: str) -> list[str]:
     """Read a comma list of the pod: its words, trimmed, without empty ones."""
-    return list(comma_list.tokens(pod.annotation(key)))
+    return list(text_values.comma_list(pod.annotation(key)))
 
 
 def numa_bound(pod: objects.Pod, vendor: RefVendor) -> bool:
     try:
-        return go_values.parse_bool(pod.annotation(vendor.numa_bind), what=vendor.numa_bind)
+        return text_values.parse_bool(pod.annotation(vendor.numa_bind), what=vendor.numa_bind)
     except errors.WireError:
         return False

@@ -10,11 +10,11 @@ from hami.wire import node_register
 from tests.oracle.reference_vendor import RefVendor
 
 
-def _mig(_column: int, device: node_register.Device) -> str | None:
+def _mig(_column: int, device: node_register.RegisteredCard) -> str | None:
     return "CardMigTopologyInfeasible" if device.mode == "mig" else None
 
 
-def _even_columns(column: int, _device: node_register.Device) -> str | None:
+def _even_columns(column: int, _device: node_register.RegisteredCard) -> str | None:
     return "CardNotFoundCustomFilterRule" if column % 2 else None
 
 

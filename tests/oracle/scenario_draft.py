@@ -28,7 +28,7 @@ class Draft:
     flavour: Flavour
     vendors: tuple[RefVendor, ...]
     #: Cards by node and vendor word.
-    nodes: dict[str, dict[str, list[node_register.Device]]] = dataclasses.field(
+    nodes: dict[str, dict[str, list[node_register.RegisteredCard]]] = dataclasses.field(
         default_factory=dict
     )
     cordons: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -36,7 +36,7 @@ def add_node(draft: Draft, name: str) -> None:
             for word, devices in draft.nodes[original].items()
         }
         return
-    cards: dict[str, list[node_register.Device]] = {}
+    cards: dict[str, list[node_register.RegisteredCard]] = {}
     if not tape.chance(4):
         cards["NVIDIA"] = _nvidia_cards(draft, letter)
     elif tape.chance(30):
@@ -51,7 +51,7 @@ def add_node(draft: Draft, name: str) -> None:
         draft.cordons[name] = tape.pick((",", ", ", ",,")).join([*cordoned, "GPU-unknown"])
 
 
-def _nvidia_cards(draft: Draft, letter: str) -> list[node_register.Device]:
+def _nvidia_cards(draft: Draft, letter: str) -> list[node_register.RegisteredCard]:
     tape = draft.tape
     size = tape.pick((2, 1, 2, 3, 4, 4, 6, 8, 9, 10))
     kind, memory = tape.pick(_TYPES)
@@ -65,11 +65,11 @@ def _nvidia_cards(draft: Draft, letter: str) -> list[node_register.Device]:
     numas = tape.pick(("none", "halves", "halves", "random", "unknown"))
     mixed = tape.chance(25)
     trouble = draft.flavour.trouble
-    devices: list[node_register.Device] = []
+    devices: list[node_register.RegisteredCard] = []
     for place in range(size):
         index = {"in order": place, "missing": 0, "reversed": size - place}.get(numbering)
         numa = {"none": 0, "halves": 2 * place // size, "unknown": -1}.get(numas)
-        device = node_register.Device(
+        device = node_register.RegisteredCard(
             id=f"GPU-{letter}{(place * 7 + 3) % 11:x}",
             index=tape.below(12) if index is None else index,
             count=count,
@@ -86,7 +86,7 @@ def _nvidia_cards(draft: Draft, letter: str) -> list[node_register.Device]:
     return devices
 
 
-def _odd_card(draft: Draft, device: node_register.Device) -> node_register.Device:
+def _odd_card(draft: Draft, device: node_register.RegisteredCard) -> node_register.RegisteredCard:
     tape = draft.tape
     what = tape.pick(("health", "mode", "type", "count", "devcore", "devmem", "health", "mode"))
     values: dict[str, object] = {
@@ -100,12 +100,12 @@ def _odd_card(draft: Draft, device: node_register.Device) -> node_register.Devic
     return _changed(device, **{what: values[what]})
 
 
-def _acme_cards(draft: Draft, letter: str) -> list[node_register.Device]:
+def _acme_cards(draft: Draft, letter: str) -> list[node_register.RegisteredCard]:
     tape = draft.tape
     memory = tape.pick((16384, 65536, 5120))
     count = tape.pick((10, 4, 2))
     return [
-        node_register.Device(
+        node_register.RegisteredCard(
             id=f"ACME-{letter}{place}",
             index=place,
             count=count,
@@ -119,9 +119,11 @@ def _acme_cards(draft: Draft, letter: str) -> list[node_register.Device]:
     ]
 
 
-def _changed(device: node_register.Device, **changes: object) -> node_register.Device:
+def _changed(
+    device: node_register.RegisteredCard, **changes: object
+) -> node_register.RegisteredCard:
     fields: dict[str, Any] = {name: getattr(device, name) for name in device.__struct_fields__}
-    return node_register.Device(**(fields | changes))
+    return node_register.RegisteredCard(**(fields | changes))
 
 
 def copied(card: str, letter: str) -> str:

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hami.wire import annotation_keys as keys
-from hami.wire import node_register, objects, pod_devices
+from hami.wire import node_register, objects, shares
 from tests.oracle.scenario_containers import Kind, pick_kinds, pod_spec
 from tests.oracle.scenario_draft import NAMESPACE, UID, Amounts, Draft
 from tests.oracle.scenario_nodes import copied
 
-_GONE = {"NVIDIA": [node_register.Device(id="GPU-gone", devmem=8000)]}
+_GONE = {"NVIDIA": [node_register.RegisteredCard(id="GPU-gone", devmem=8000)]}
 
 
 def add_pod(draft: Draft, node: str) -> None:
     tape = draft.tape
     number = len(draft.pods)
     kinds = pick_kinds(tape, several=35)
-    given: dict[str, list[tuple[pod_devices.Grant, ...]]] = {}
+    given: dict[str, list[tuple[shares.Share, ...]]] = {}
     containers: list[Amounts] = [{} for _ in kinds]
     foreign = tape.chance(6)
     for vendor in draft.vendors:
@@ -34,7 +34,7 @@ def add_pod(draft: Draft, node: str) -> None:
                 container[vendor.count] = str(len(slot))
         given[vendor.allocated] = slots
     values: dict[str, str | None] = (
-        {} if foreign else {key: pod_devices.encode(slots) for key, slots in given.items()}
+        {} if foreign else {key: shares.encode(slots) for key, slots in given.items()}
     )
     if not foreign and tape.chance(70):
         values[keys.ASSIGNED_NODE] = node
@@ -68,11 +68,11 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
         if pod.annotation(keys.ASSIGNED_NODE):
             values[keys.ASSIGNED_NODE] = node
         for key in [vendor.allocated for vendor in draft.vendors]:
-            slots = pod_devices.decode(pod.annotation(key))
+            slots = shares.decode(pod.annotation(key))
             if slots:
-                values[key] = pod_devices.encode(
+                values[key] = shares.encode(
                     [
-                        pod_devices.Grant(copied(g.uuid, node[-1]), g.type, g.memory, g.cores)
+                        shares.Share(copied(g.card, node[-1]), g.vendor, g.memory_mib, g.cores)
                         for g in slot
                     ]
                     for slot in slots
@@ -97,8 +97,8 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
 
 
 def _grants(
-    draft: Draft, devices: Sequence[node_register.Device], word: str
-) -> tuple[pod_devices.Grant, ...]:
+    draft: Draft, devices: Sequence[node_register.RegisteredCard], word: str
+) -> tuple[shares.Share, ...]:
     tape = draft.tape
     chosen = tape.subset(devices, tape.pick((1, 1, 1, 2, 0, 3)))
     if not chosen:
@@ -109,7 +109,7 @@ def _grants(
     for device in chosen:
         memory = device.devmem // part if part else tape.pick((1000, 3000, 5000))
         uuid = "GPU-replaced" if tape.chance(1) else device.id
-        grants.append(pod_devices.Grant(uuid, word, memory, cores))
+        grants.append(shares.Share(uuid, word, memory, cores))
     return tuple(grants)
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from hami.cluster import state
 from hami.placement import decide, reasons, request, rules
-from hami.vendors import row, table
+from hami.vendors import table
 from hami.wire import annotation_keys, errors
 from tests.oracle import reference, scenarios
 from tests.oracle.reference_wish import Kind, Weights, Wish, numa_bound, read_wish
@@ -83,16 +83,16 @@ def acme_rule() -> Iterator[None]:
 
 
 @functools.cache
-def product_vendor(vendor: reference.RefVendor) -> row.Vendor:
+def product_vendor(vendor: reference.RefVendor) -> table.Vendor:
     """Return the product's row for a vendor of the reference."""
     if vendor.word == "NVIDIA":
         (shipped,) = (known for known in table.built_in() if known.word == "NVIDIA")
     else:
-        shipped = row.Vendor(
+        shipped = table.Vendor(
             word=vendor.word,
             section="acme",
-            resources=row.ResourceNames(vendor.count, vendor.memory, "", vendor.cores),
-            annotations=row.AnnotationKeys(register=vendor.register, allocated=vendor.allocated),
+            resources=table.ResourceNames(vendor.count, vendor.memory, "", vendor.cores),
+            annotations=table.AnnotationKeys(register=vendor.register, allocated=vendor.allocated),
             rule="acme-even",
         )
     return msgspec.structs.replace(

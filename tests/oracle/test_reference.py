@@ -1,14 +1,15 @@
 """The reference itself, on cases computed by hand, so that the oracle is not taken on faith.
 
-Numbers come from the worked examples of HAMi's protocol and tests, and from docs/placement.md. Here
-are whole pods on whole nodes (sections 8 and 9); the sections before are in test_reference_*.py.
+Numbers come from the worked examples of docs/designs/006-hami-protocol.md, HAMi's tests, and
+docs/placement.md. Here are whole pods on whole nodes (its sections 8 and 9); the sections before
+are in test_reference_*.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from hami.wire import pod_devices
+from hami.wire import shares
 from tests.oracle.hand_made_cases import (
     APP,
     INIT,
@@ -45,7 +46,7 @@ def test_the_two_node_example_of_hami(
     incoming = pod(gpu(1, 1000, 20), node_policy=node_policy, gpu_policy=gpu_policy)
     answer = ask(incoming, *TWO_NODES, pods=TWO_PODS)
     assert (answer.winner, answer.score) == (want_node, want_score)
-    assert answer.slots == {"NVIDIA": ((pod_devices.Grant(want_card, "NVIDIA", 1000, 20),),)}
+    assert answer.slots == {"NVIDIA": ((shares.Share(want_card, "NVIDIA", 1000, 20),),)}
     assert answer.failed == {}
 
 
@@ -66,7 +67,7 @@ def test_node_score_of_the_worked_example_grows_by_the_pod() -> None:
     wish = read_wish(pod(gpu()), [NVIDIA], "binpack", "spread")
     assert wish is not None
     assert node_score(state, wish, [{}]) == 3.0
-    grant = pod_devices.Grant("device2", "NVIDIA", 8000, 0)
+    grant = shares.Share("device2", "NVIDIA", 8000, 0)
     assert node_score(state, wish, [{"NVIDIA": (grant,)}]) == 8.5
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hami.wire import node_register, objects, pod_devices
+from hami.wire import node_register, objects, shares
 from tests.oracle.hand_made_cases import (
     APP,
     INIT,
@@ -74,7 +74,7 @@ def test_checks_go_over_all_vendors_before_the_next_check() -> None:
 )
 def test_percentages_are_rounded_down(total: int, percentage: int, want: int) -> None:
     answer = ask(pod(gpu(percentage=percentage)), node("n", card("a", devmem=total)))
-    assert answer.slots["NVIDIA"][0][0].memory == want
+    assert answer.slots["NVIDIA"][0][0].memory_mib == want
 
 
 def test_reasons_are_counted_and_sorted_as_text() -> None:
@@ -121,7 +121,7 @@ def test_reasons_are_counted_and_sorted_as_text() -> None:
     }.values(),
 )
 def test_card_checks(
-    device: node_register.Device, used: str, incoming: objects.Pod, want: str | None
+    device: node_register.RegisteredCard, used: str, incoming: objects.Pod, want: str | None
 ) -> None:
     pods = [placed("p", "n", f"{device.id},NVIDIA,{used}:;")] if used else []
     answer = ask(incoming, node("n", device, cordon=" cordoned,,"), pods=pods)
@@ -147,7 +147,7 @@ def test_a_vendor_rule_sees_columns_and_the_type_of_grants_is_the_word() -> None
     acme = [card("x", 3), card("y", 1), card("z", 2)]
     limits: Amounts = {ACME.count: 2, ACME.memory: 4}
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))
-    grants = [pod_devices.Grant(name, "ACME", 1024, 0) for name in "yx"]
+    grants = [shares.Share(name, "ACME", 1024, 0) for name in "yx"]
     assert answer.slots == {"ACME": (tuple(grants),)}
     limits[ACME.count] = 3
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))

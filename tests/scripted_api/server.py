@@ -54,7 +54,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from hami.kube import files, identity, reach
+from hami.kube import credentials, transport
 from tests.scripted_api import answers, streams
 from tests.scripted_api.faults import Fault, Kind, Lost, Recorded, Storm, StreamFault
 from tests.scripted_api.store import CLUSTER_WIDE, RESOURCES, Object, Refused, Snapshot, Store
@@ -66,12 +66,12 @@ class _Token:
     """An identity that never changes."""
 
     def __init__(self, token: str) -> None:
-        self._identity = identity.Identity(token)
+        self._identity = credentials.Identity(token)
 
-    async def current(self) -> identity.Identity:
+    async def current(self) -> credentials.Identity:
         return self._identity
 
-    def refused(self, shown: identity.Identity) -> bool:
+    def refused(self, shown: credentials.Identity) -> bool:
         return False
 
 
@@ -127,11 +127,11 @@ class ScriptedApi:
             await self._runner.cleanup()
             self._runner = None
 
-    def access(self, *, token: str = "", authority: str = "") -> reach.Access:
-        return reach.Access(
+    def access(self, *, token: str = "", authority: str = "") -> transport.Access:
+        return transport.Access(
             self.url,
             identities=_Token(token),
-            authority=files.Text(authority) if authority else None,
+            authority=credentials.Text(authority) if authority else None,
             origin="the test",
         )
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hami.native import libraries
+from hami.agent.containers import library
 from hami.node import files
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.gpu_models import MIB, MODELS, Model
@@ -46,7 +46,7 @@ _FAULT = re.compile(
 def driver_folder() -> Path:
     """Return the folder with the stand-in driver's libraries for this machine."""
     package = Path(__file__).parent
-    return libraries.library(f"fakegpu/{LIBRARIES[0]}", package=package).parent
+    return library.find_built(f"fakegpu/{LIBRARIES[0]}", package=package).parent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

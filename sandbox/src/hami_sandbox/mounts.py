@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from hami.agent.containers import tmpfs
+from hami.agent.containers import state_files
 
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _POINT = 4
@@ -19,4 +19,4 @@ def unmount_below(folder: Path) -> None:
     for point in reversed(points):
         if point.is_relative_to(real):
             with contextlib.suppress(OSError):
-                tmpfs.unmount(point)
+                state_files.unmount(point)

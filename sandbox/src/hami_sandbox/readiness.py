@@ -16,7 +16,7 @@ import aiohttp
 from hami.kube import errors as kube_errors
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.wire import codec, late_binding, objects
+from hami.wire import codec, node_marks, objects
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.programs import Program
 
@@ -87,7 +87,7 @@ def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
 
 def is_late(node: objects.Node) -> bool:
     """Tell whether a node binds late, by what its agent says of it."""
-    return late_binding.is_late(node.annotations.get(BINDING), node.annotations.get(REGISTER))
+    return node_marks.is_late(node.annotations.get(BINDING), node.annotations.get(REGISTER))
 
 
 def _webhook(scheduler_url: str, authority: Path) -> dict[str, object]:

@@ -11,7 +11,7 @@ from sandbox.tests.cluster.kubectl import READY
 from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import config_maps, core, group, leases, namespaces, nodes, pods
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def replica_sets(namespace: str, *names: str) -> str:

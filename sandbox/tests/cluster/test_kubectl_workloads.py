@@ -22,20 +22,20 @@ def test_a_deployment_is_scaled_rolled_out_and_undone(
 ) -> None:
     with HollowKubelet(api, namespace):
         kubectl("create", "deployment", "web", "--image=one", "--replicas=2")
-        told = kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+        told = kubectl("rollout", "status", "deployment/web", "--timeout=60s")
         assert 'deployment "web" successfully rolled out' in told
         kubectl("scale", "deployment", "web", "--replicas=3")
-        kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+        kubectl("rollout", "status", "deployment/web", "--timeout=60s")
         assert kubectl.rows("get", "deployment", "web")[0][1:4] == ["3/3", "3", "3"]
         kubectl("set", "image", "deployment/web", "one=two")
-        kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+        kubectl("rollout", "status", "deployment/web", "--timeout=60s")
         assert images(api, namespace) == ["two"] * 3
         assert [row[0] for row in kubectl.rows("rollout", "history", "deployment/web")[1:]] == [
             "1",
             "2",
         ]
         kubectl("rollout", "undo", "deployment/web")
-        kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+        kubectl("rollout", "status", "deployment/web", "--timeout=60s")
     assert images(api, namespace) == ["one"] * 3
     described = kubectl("describe", "deployment", "web")
     assert "MinimumReplicasAvailable" in described
@@ -53,19 +53,19 @@ def finish(api: Client, namespace: str, phase: str) -> None:
         found = api.get(pods(namespace))["items"]
         return next((each for each in found if each["status"]["phase"] == "Pending"), None)
 
-    pod = wait_for("a pod of the job", running, 20)
+    pod = wait_for("a pod of the job", running, 60)
     api.patch(pods(namespace, pod["metadata"]["name"], "status"), {"status": {"phase": phase}})
 
 
 def test_a_job_ends_when_its_pods_have(api: Client, kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "job", "sum", "--image=one", "--", "true")
     finish(api, namespace, "Succeeded")
-    kubectl("wait", "--for=condition=complete", "job/sum", "--timeout=20s")
+    kubectl("wait", "--for=condition=complete", "job/sum", "--timeout=60s")
     assert kubectl.rows("get", "job", "sum")[0][1:3] == ["Complete", "1/1"]
     (pod,) = kubectl.json("get", "pods", "-l", "job-name=sum")["items"]
     assert pod["spec"]["containers"][0]["command"] == ["true"]
     kubectl("delete", "job", "sum")
-    wait_for("its pod to go", lambda: api.get(pods(namespace))["items"] == [], 20)
+    wait_for("its pod to go", lambda: api.get(pods(namespace))["items"] == [], 60)
 
 
 def test_a_job_that_fails_too_often_is_failed(
@@ -80,7 +80,7 @@ def test_a_job_that_fails_too_often_is_failed(
     }
     kubectl("create", "-f", "-", given=job)
     finish(api, namespace, "Failed")
-    kubectl("wait", "--for=condition=failed", "job/bad", "--timeout=20s")
+    kubectl("wait", "--for=condition=failed", "job/bad", "--timeout=60s")
     assert "BackoffLimitExceeded" in kubectl("describe", "job", "bad")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.monitor.proc import Place, Processes
+from hami.monitor.processes import Place, Processes
 from hami_sandbox.process_view import ProcessViews
 
 _UID = "118db744-f847-4d10-b090-e24103f58853"

@@ -11,11 +11,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from hami.admission.cards import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
-from hami.admission.refusal import Refusal
+from hami.admission.edits import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
+from hami.admission.errors import Refusal
 from hami.admission.rules import ANY, Rules
-from hami.vendors.row import Vendor
-from hami.wire import annotation_keys, errors, go_values
+from hami.vendors.table import Vendor
+from hami.wire import annotation_keys, errors, text_values
 from hami.wire.objects import Container, EnvVar, Pod
 
 _OURS = (
@@ -35,7 +35,7 @@ _PRELOAD = "/etc/ld.so.preload"
 #: What a container may write to see no card.
 _SEES_NOTHING = (NO_DEVICES, "void", "")
 _HIGHEST = 0
-_MOST_DIGITS = len(str(go_values.INT32_MAX))
+_MOST_DIGITS = len(str(text_values.INT32_MAX))
 
 
 def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Ru
         if variable is None or variable.name != TASK_PRIORITY:
             continue
         text = (variable.value or "").strip()
-        if _HIGHEST < _number(text) <= go_values.INT32_MAX:
+        if _HIGHEST < _number(text) <= text_values.INT32_MAX:
             continue
         shown = "from elsewhere" if variable.value_from else errors.shorten(text)
         raise Refusal(

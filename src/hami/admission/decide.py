@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hami.admission import cards, checks, edits, fallback, patching
-from hami.admission.fallback import Step
-from hami.admission.refusal import Refusal, invalid
+from hami.admission import checks, edits, json_patch, mig_fallback
+from hami.admission.errors import Refusal, invalid
+from hami.admission.mig_fallback import Step
 from hami.admission.rules import Facts, Rules
 from hami.placement import request
 from hami.placement.request import PodRequest
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects
 from hami.wire.objects import Container, ContainerKind, Pod
 
@@ -27,7 +27,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 _OTHER_SCHEDULER = "pod already has different scheduler assigned"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionResult(msgspec.Struct, frozen=True, kw_only=True):
     allowed: bool = True
     #: As in an HTTP answer.
     code: int = 200
@@ -40,7 +40,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
 
 
-def decide(pod: Pod, facts: Facts, *, trace: str = "", trace_key: str = "") -> Decision:
+def decide(pod: Pod, facts: Facts, *, trace: str = "", trace_key: str = "") -> AdmissionResult:
     """Decide about a pod that is to be created; its namespace must be filled in.
 
     `trace` is written under `trace_key` on pods with cards, so that their way can be followed.
@@ -48,25 +48,25 @@ def decide(pod: Pod, facts: Facts, *, trace: str = "", trace_key: str = "") -> D
     try:
         return _decide(pod, facts, (trace_key, trace))
     except Refusal as refusal:
-        return Decision(
+        return AdmissionResult(
             allowed=False, code=refusal.code, reason=refusal.reason, message=refusal.message
         )
 
 
-def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> Decision:
+def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> AdmissionResult:
     rules = facts.rules
     if rules.scheduler_name:
         # Anyone may write the mark of a mirror pod; kubelet's own never carry a grant.
         checks.no_forged_grant(pod, rules.vendors)
     if annotation_keys.MIRROR in pod.annotations and pod.node_name:
-        return Decision(message="mirror pod: what kubelet runs already is not changed")
+        return AdmissionResult(message="mirror pod: what kubelet runs already is not changed")
     if pod.spec is None or not pod.spec.containers:
         raise Refusal("pod has no containers: add at least one to spec.containers")
     if not rules.scheduler_name:
         moved, steps = _moved(pod, facts)
         return _allowed(pod, moved, steps)
     if _is_for_another(pod, rules):
-        return Decision(message=_OTHER_SCHEDULER)
+        return AdmissionResult(message=_OTHER_SCHEDULER)
     moved, steps = _moved(pod, facts)
     completed, demand = _completed(moved, rules)
     if demand is None:
@@ -85,16 +85,16 @@ def _decide(pod: Pod, facts: Facts, trace: tuple[str, str]) -> Decision:
     return _allowed(pod, taken, steps)
 
 
-def _allowed(before: Pod, after: Pod, steps: tuple[Step, ...]) -> Decision:
-    return Decision(
-        patch=patching.between(before, after),
+def _allowed(before: Pod, after: Pod, steps: tuple[Step, ...]) -> AdmissionResult:
+    return AdmissionResult(
+        patch=json_patch.between(before, after),
         warnings=tuple(_told(step) for step in steps),
         steps=steps,
     )
 
 
 def _told(step: Step) -> str:
-    to = "a GPU" if step.to == fallback.GPU else f"nvidia.com/mig-{step.to}"
+    to = "a GPU" if step.to == mig_fallback.GPU else f"nvidia.com/mig-{step.to}"
     return (
         f"container {step.container}: no node of this cluster can give it nvidia.com/mig-"
         f"{step.origin}, it will get {to} instead"
@@ -110,7 +110,7 @@ def _is_for_another(pod: Pod, rules: Rules) -> bool:
 
 def _moved(pod: Pod, facts: Facts) -> tuple[Pod, tuple[Step, ...]]:
     plan = facts.rules.fallback
-    return (pod, ()) if plan is None else fallback.move(pod, plan, facts.inventory)
+    return (pod, ()) if plan is None else mig_fallback.move(pod, plan, facts.inventory)
 
 
 def _completed(pod: Pod, rules: Rules) -> tuple[Pod, PodRequest | None]:
@@ -118,11 +118,11 @@ def _completed(pod: Pod, rules: Rules) -> tuple[Pod, PodRequest | None]:
 
     def edit(_: ContainerKind, container: Container) -> Container:
         for vendor in rules.vendors:
-            container = cards.completed(container, vendor)
-            if cards.wants(container, vendor):
-                container = cards.with_variables(container, vendor, rules.nvidia)
+            container = edits.completed(container, vendor)
+            if edits.wants(container, vendor):
+                container = edits.with_variables(container, vendor, rules.nvidia)
             elif rules.nvidia.overwrite_env and vendor.section == "nvidia":
-                container = cards.hidden(container, vendor)
+                container = edits.hidden(container, vendor)
         return container
 
     try:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from hami.admission.fallback import Plan
-from hami.admission.inventory import Inventory
+from hami.admission.mig_fallback import Plan
+from hami.admission.mig_offer import MigOffer
 from hami.cluster.quota import Headroom
 from hami.placement.request import Defaults
 from hami.vendors.device_config import NvidiaSettings
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 
 ANY = "*"
 """In a list of namespaces: all of them."""
@@ -40,7 +40,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     rules: Rules
     #: What nodes offer.
-    inventory: Inventory
+    inventory: MigOffer
     #: What a namespace may still take of a vendor's cards.
     headroom: Callable[[str, Vendor], Headroom]
 

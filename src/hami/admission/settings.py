@@ -1,11 +1,19 @@
-"""What `hami webhook` can be told: MIG fallback alone, without a scheduler.
+"""Settings of `hami webhook`, and how settings and files become rules.
 
+What `hami webhook` can be told: MIG fallback alone, without a scheduler.
 The names are those of the scheduler's settings where both have them.
+
+Settings and files to the rules of admission, for both processes that have it.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from hami.admission import mig_fallback
+from hami.admission.mig_fallback import End, Mode, Plan
+from hami.vendors.table import Vendor
+from hami.wire import mig
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,3 +57,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool = False
     #: Address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces.
     otlp_endpoint: str = ""
+
+
+_SECTION = "nvidia"
+
+
+def plan(vendors: tuple[Vendor, ...], *, mode: str, end: str, file: str) -> Plan | None:
+    """Return how MIG profiles are replaced; None: not at all. Reads the file of chains."""
+    chosen = Mode(mode)
+    if chosen is Mode.OFF:
+        return None
+    return Plan(
+        mode=chosen,
+        end=End(end),
+        chains=mig_fallback.load(file) if file else mig_fallback.built_in(),
+        vendor=next(vendor for vendor in vendors if vendor.section == _SECTION),
+    )
+
+
+def looked_for(plan: Plan | None) -> tuple[str, ...]:
+    """Return what stands in the JSON of pods that an inventory must know of."""
+    if plan is None or plan.mode is not mig_fallback.Mode.AVAILABLE:
+        return ()
+    return (f'"{mig.RESOURCE_PREFIX}', f'"{plan.vendor.resources.count}"')

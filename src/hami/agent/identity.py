@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet import checkpoint, pod_resources
+from hami.agent.kubelet import checkpoint, kubelet_api
 from hami.agent.kubelet.checkpoint import CheckpointError
-from hami.agent.kubelet.pod_resources import PodResourcesError
+from hami.agent.kubelet.kubelet_api import PodResourcesError
 from hami.node.layout import NodeLayout
-from hami.node.record import Record
+from hami.node.ledger_record import LedgerRecord
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Identity:
         return Claim(uid=uid, held=tuple(held_by))
 
     async def claim_of_known(
-        self, device_ids: frozenset[str], records: Iterable[Record]
+        self, device_ids: frozenset[str], records: Iterable[LedgerRecord]
     ) -> Claim | None:
         """Return who holds these ids by our own ledger, where kubelet's file cannot be read.
 
@@ -138,7 +138,7 @@ class Identity:
 
     async def _ask(self) -> Holders | None:
         try:
-            told = await pod_resources.holders(self._layout.pod_resources_socket, self._resource)
+            told = await kubelet_api.holders(self._layout.pod_resources_socket, self._resource)
         except PodResourcesError as error:
             if not self._complained:
                 self._complained = True

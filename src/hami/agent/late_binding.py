@@ -20,14 +20,14 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from hami.agent.allocator import Allocator
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.identity import CheckpointError, Claim, Held, Identity
 from hami.agent.kubelet.kubelet_api import Allocation
 from hami.agent.pods import NodePods
-from hami.agent.shares import Shares
 from hami.node import layout
-from hami.node.record import Record, TokenRecord
+from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.serving import tracing
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def allocation(token: str) -> Allocation:
     )
 
 
-class Binder:
+class LateBinding:
     """Turns a token into a container's share."""
 
     def __init__(
@@ -63,9 +63,9 @@ class Binder:
         identity: Identity,
         pods: NodePods,
         grants: Grants,
-        shares: Shares,
+        shares: Allocator,
         pod_wait: float,
-        prepared: Callable[[Record], None],
+        prepared: Callable[[LedgerRecord], None],
         refused: Callable[[str, str], None],
         unreadable: Callable[[CheckpointError], None],
         why_unhealthy: Callable[[str], str],
@@ -89,7 +89,7 @@ class Binder:
         #: By pod UID, whose turn it is and how many are there for it.
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
-    async def pre_start(self, device_ids: frozenset[str]) -> Record:
+    async def pre_start(self, device_ids: frozenset[str]) -> LedgerRecord:
         """Prepare every container of the pod that holds just these ids; return its record."""
         try:
             claim = self._identity.claim(device_ids)
@@ -124,7 +124,7 @@ class Binder:
             if waiting > 1:
                 self._turns[uid] = turn, waiting - 1
 
-    async def _bind(self, claim: Claim, device_ids: frozenset[str]) -> Record:
+    async def _bind(self, claim: Claim, device_ids: frozenset[str]) -> LedgerRecord:
         if not claim.held:
             return await self._bind_foreign(claim)
         record = self._shares.ledger.get(claim.uid)
@@ -146,7 +146,7 @@ class Binder:
                 await self._shares.start(record, token)
         return record
 
-    async def _first_sight(self, claim: Claim) -> Record:
+    async def _first_sight(self, claim: Claim) -> LedgerRecord:
         pod = await self._pods.wait(claim.uid, self._pod_wait)
         if pod is None:
             raise RefusalError(
@@ -160,7 +160,7 @@ class Binder:
         check_health(record, self._why_unhealthy)
         return record
 
-    async def _bind_foreign(self, claim: Claim) -> Record:
+    async def _bind_foreign(self, claim: Claim) -> LedgerRecord:
         """Let a container start as HAMi's agent left it; from now on its pod counts here."""
         record = self._shares.ledger.get(claim.uid) or await self._first_sight(claim)
         if not self._grants.allow_unsigned:
@@ -172,7 +172,7 @@ class Binder:
             )
         return await self._shares.admit(claim.uid, lambda now: now or record)
 
-    def _verify(self, record: Record, held: Held) -> None:
+    def _verify(self, record: LedgerRecord, held: Held) -> None:
         """Refuse a token that was made for another container, or that fits no grant."""
         what = f"container {held.container} of pod {record.namespace}/{record.name}"
         owner = self._shares.ledger.by_token(held.token)
@@ -204,19 +204,19 @@ class Binder:
                 )
 
 
-def check_health(record: Record, why_unhealthy: Callable[[str], str]) -> None:
+def check_health(record: LedgerRecord, why_unhealthy: Callable[[str], str]) -> None:
     """Refuse a pod that would begin on a card that is left out."""
     for slot in record.slots:
         for grant in slot:
-            if why := why_unhealthy(grant.uuid):
+            if why := why_unhealthy(grant.card):
                 raise RefusalError(
-                    f"card {grant.uuid}",
+                    f"card {grant.card}",
                     f"is not healthy: {why}",
                     "kubelet tries again; delete the pod to have it placed elsewhere",
                 )
 
 
-def slot_of(record: Record, container: str) -> int:
+def slot_of(record: LedgerRecord, container: str) -> int:
     """Return the position of a container in its pod."""
     for slot, known in enumerate(record.containers):
         if known.name == container:
@@ -226,9 +226,9 @@ def slot_of(record: Record, container: str) -> int:
     )
 
 
-def _with_tokens(record: Record, claim: Claim) -> Record:
+def _with_tokens(record: LedgerRecord, claim: Claim) -> LedgerRecord:
     new = tuple(
-        TokenRecord(
+        AllocationRecord(
             token=held.token,
             container=held.container,
             slot=slot_of(record, held.container),

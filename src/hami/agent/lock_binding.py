@@ -1,31 +1,39 @@
-"""Binding by the node's lock (D5), where kubelet or runtime are too old for anything better.
+"""Binding by the node's lock, where kubelet or runtime are too old.
 
+Binding by the node's lock (D5), where kubelet or runtime are too old for anything better.
 The scheduler lets one pod at a time between its binding and its last Allocate, and the lock names
 that pod. Each Allocate serves its next container, in the order in which kubelet asks: init
 containers first. The answer carries cards, limits and library itself. If it cannot be served, the
 pod is told so, and the lock is given back either way.
+
+Giving HAMi's node lock back after its pod has been served (A.8).
+The lock may be another pod's by now, or be taken by the scheduler while we look. So it is removed
+only where it names our pod, and the patch names the version of the node that was read. Should it
+stay nevertheless, the scheduler finds that its pod has its cards, and removes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random as randomness
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from hami.agent.allocator import Allocator
 from hami.agent.containers.prepare import Edits
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.kubelet.kubelet_api import Allocation, Mount
 from hami.agent.late_binding import check_health, new_token
-from hami.agent.shares import Shares
 from hami.kube import errors, paths
 from hami.kube.client import Client
+from hami.kube.transport import Backoff
 from hami.node import layout
-from hami.node.record import Record, TokenRecord
-from hami.wire import annotation_keys, codec, node_lock
+from hami.node.ledger_record import AllocationRecord, LedgerRecord
+from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Node, Pod
 
@@ -43,8 +51,8 @@ class LockBinding:
         node: str,
         *,
         grants: Grants,
-        shares: Shares,
-        served: Callable[[Record], None],
+        shares: Allocator,
+        served: Callable[[LedgerRecord], None],
         failed: Failed,
         why_unhealthy: Callable[[str], str],
         now: Callable[[], float] = time.time,
@@ -91,7 +99,7 @@ class LockBinding:
                     f"has no {annotation_keys.NODE_LOCK}, so nobody says whose these devices are",
                     "let the pod be scheduled by hami; delete it to have it placed anew",
                 )
-            lock = node_lock.decode(value)
+            lock = node_marks.decode_lock(value)
             if not lock.name:
                 raise RefusalError(what, f"its lock {value!r} names no pod")
             path = paths.pods(lock.namespace, lock.name)
@@ -114,7 +122,7 @@ class LockBinding:
             self._served(record)
         return allocation(name, edits)
 
-    def _first_sight(self, pod: Pod) -> Record:
+    def _first_sight(self, pod: Pod) -> LedgerRecord:
         record = self._grants.record_of(pod, now=self._now())
         check_health(record, self._why_unhealthy)
         return record
@@ -136,10 +144,10 @@ def allocation(token: str, edits: Edits) -> Allocation:
     )
 
 
-def _with_next(record: Record, name: str, device_ids: tuple[str, ...]) -> Record:
+def _with_next(record: LedgerRecord, name: str, device_ids: tuple[str, ...]) -> LedgerRecord:
     """Give the next container that waits a token."""
     slot = _next_slot(record, len(device_ids))
-    token = TokenRecord(
+    token = AllocationRecord(
         token=name,
         container=record.containers[slot].name,
         slot=slot,
@@ -149,12 +157,12 @@ def _with_next(record: Record, name: str, device_ids: tuple[str, ...]) -> Record
     return msgspec.structs.replace(record, tokens=(*record.tokens, token))
 
 
-def _unserved(record: Record) -> list[int]:
+def _unserved(record: LedgerRecord) -> list[int]:
     served = {token.slot for token in record.tokens}
     return [slot for slot, grants in enumerate(record.slots) if grants and slot not in served]
 
 
-def _next_slot(record: Record, count: int) -> int:
+def _next_slot(record: LedgerRecord, count: int) -> int:
     what = f"pod {record.namespace}/{record.name}"
     waiting = _unserved(record)
     if not waiting:
@@ -169,3 +177,63 @@ def _next_slot(record: Record, count: int) -> int:
             "delete the pod to have it placed anew",
         )
     return waiting[0]
+
+
+ATTEMPTS = 8
+
+
+async def release(
+    client: Client,
+    node: str,
+    *,
+    namespace: str,
+    name: str,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    random: Callable[[], float] = randomness.random,
+) -> bool:
+    """Remove the node's lock if it is this pod's; return whether it is surely not there now."""
+    backoff = Backoff(first=0.1, longest=5.0, random=random)
+    failure: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            return await _release_once(client, node, namespace, name)
+        except errors.NotFound:
+            return True  # no node, no lock
+        except errors.KubeError as error:
+            failure = error
+            if error.retry is errors.Retry.NEVER:
+                break
+            await sleep(backoff.next(error.retry_after))
+        except wire_errors.WireError as error:
+            failure = error
+            break
+    _log.warning(
+        "a node lock could not be removed; the scheduler will",
+        extra={"node": node, "namespace": namespace, "pod": name, "error": str(failure)},
+    )
+    return False
+
+
+async def _release_once(client: Client, node: str, namespace: str, name: str) -> bool:
+    body = await client.get(paths.nodes(node))
+    found = codec.decode(body, objects.Node, what=f"node {node}")
+    if not is_held_by(found.annotation(annotation_keys.NODE_LOCK), namespace, name):
+        return True
+    patch = {
+        "metadata": {
+            "annotations": {annotation_keys.NODE_LOCK: None},
+            "resourceVersion": found.metadata and found.metadata.resource_version,
+        }
+    }
+    await client.patch(paths.nodes(node), codec.encode(patch))
+    return True
+
+
+def is_held_by(value: str, namespace: str, name: str) -> bool:
+    """Tell whether a lock names this pod; what is no lock names none."""
+    if not value:
+        return False
+    try:
+        return node_marks.decode_lock(value).held_by(namespace, name)
+    except wire_errors.WireError:
+        return False

@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from hami.kube import decoding, errors, paths
-from hami.kube.cache import Cache
+from hami.kube import errors, paths, store
 from hami.kube.client import Client
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
+from hami.kube.store import Cache
 from hami.wire import codec
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
@@ -39,7 +39,7 @@ class NodePods:
         self.reflector = Reflector(
             client,
             paths.pods(),
-            decode=decoding.all_of(Pod, "pod"),
+            decode=store.all_of(Pod, "pod"),
             sink=self._cache,
             kind="pods of this node",
             query=self._query,

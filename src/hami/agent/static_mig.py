@@ -13,12 +13,12 @@ from typing import NoReturn
 
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet.device_list import DeviceList
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.kubelet.kubelet_link import KubeletLink
+from hami.agent.kubelet.plugin_server import DeviceList
+from hami.agent.kubelet.registration import Registration
 from hami.agent.late_binding import VISIBLE
-from hami.node.cards import MigDevice
 from hami.node.layout import NodeLayout
+from hami.node.nvml_cards import MigDevice
 
 
 class MigPlugin:
@@ -92,7 +92,7 @@ class MigPlugins:
         self._healthy = healthy
         self._cdi_name = cdi_name
         self._plugins: dict[str, MigPlugin] = {}
-        self._links: dict[str, KubeletLink] = {}
+        self._links: dict[str, Registration] = {}
         self._new = asyncio.Event()
 
     def refresh(self) -> None:
@@ -119,7 +119,7 @@ class MigPlugins:
                 self._new.clear()
                 for resource in self._plugins.keys() - self._links.keys():
                     socket = "nvidia-" + resource.rpartition("/")[2]
-                    link = KubeletLink(self._layout, self._plugins[resource], socket)
+                    link = Registration(self._layout, self._plugins[resource], socket)
                     self._links[resource] = link
                     group.create_task(link.run())
 

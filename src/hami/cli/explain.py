@@ -10,10 +10,11 @@ import datetime as dt
 import sys
 from collections.abc import Sequence
 
-from hami.cli import errors, parser, pod_story, pod_story_text, version
+from hami.cli import errors, pod_story
+from hami.cli import main as cli_main
 from hami.kube import access, client, paths
 from hami.kube import errors as kube_errors
-from hami.scheduler import kube_scheduler_config
+from hami.scheduler import kube_scheduler
 from hami.scheduler.settings import Settings
 from hami.vendors import device_config, table
 from hami.wire import codec
@@ -49,9 +50,9 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     if asked.output == "json":
         sys.stdout.write(codec.encode(story).decode() + "\n")
     else:
-        told = pod_story_text.text(
+        told = pod_story.text(
             story,
-            managed=kube_scheduler_config.managed_resources(vendors),
+            managed=kube_scheduler.managed_resources(vendors),
             scheduler_name=asked.scheduler_name,
             now=dt.datetime.now(dt.UTC),
         )
@@ -60,13 +61,13 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
 
 
 async def _read(found: access.Access, namespace: str, name: str) -> bytes:
-    agent = f"hami/{version.number()} explain"
+    agent = f"hami/{cli_main.version_number()} explain"
     async with client.Client(found, user_agent=agent, timeout=_TIMEOUT_S) as api:
         return await api.get(paths.pods(namespace, name))
 
 
-def _parser(prog: str) -> parser.Parser:
-    made = parser.Parser(
+def _parser(prog: str) -> errors.Parser:
+    made = errors.Parser(
         prog=prog,
         description="Tell why a pod waits for its cards, or which it got.\n"
         "Exit code 0: told; 1: no such pod, or no answer; 2: wrong usage.",

@@ -12,11 +12,11 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from hami.admission.fallback import Mode
+from hami.admission.mig_fallback import Mode
 from hami.cli import errors
-from hami.cli.flag_table import Failure, Kind, S, Table
-from hami.serving import bind_address
-from hami.serving import errors as serving_errors
+from hami.cli.flag_values import Failure, Kind, S, Table
+from hami.serving import addresses as serving_addresses
+from hami.serving import lifetime as serving_errors
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 #: Of the processes on a node.
@@ -123,7 +123,7 @@ def on_node(settings: OnNode, failure: Failure) -> None:
 
 def _address(settings: Measured, field: str, failure: Failure) -> tuple[str, int]:
     try:
-        return bind_address.parse(getattr(settings, field))
+        return serving_addresses.parse(getattr(settings, field))
     except serving_errors.ServingError as error:
         remedy = "write HOST:PORT, as in :9395, 127.0.0.1:8080 or [::1]:443"
         raise failure(field, "is no address to listen on", remedy) from error

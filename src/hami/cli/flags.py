@@ -1,9 +1,14 @@
-"""A process's settings from flags, environment and file.
+"""Settings of a process from flags, environment and file.
 
+The file of `--config`: settings as YAML, under the names of their flags.
+A key that nobody knows is an error, not a warning: the file is ours alone, and a misspelt setting
+that is silently left at its default is found weeks later.
+
+A process's settings from flags, environment and file.
 A flag counts before the environment, that before the file, that before the default. Flags are
 written as Go programs take them: `--name=value` or `--name value`, switches as `--name` or
 `--name=false`, with `_` and `-` the same. argparse knows neither of the last two, so it only
-prints the help. The rows are those of a `hami.cli.flag_table.Table`.
+prints the help. The rows are those of a `hami.cli.flag_values.Table`.
 """
 
 from __future__ import annotations
@@ -16,17 +21,56 @@ from typing import Any, Generic
 
 import msgspec
 
-from hami.cli import (
-    errors,
-    flag_checks,
-    flag_table,
-    flag_values,
-    ignored_flags,
-    parser,
-    settings_file,
-)
-from hami.cli.flag_table import Flag, Kind, S, Table
-from hami.vendors import section
+from hami.cli import errors, flag_checks, flag_values, ignored_flags
+from hami.cli.flag_values import Flag, Kind, S, Source, Table
+from hami.vendors import config_file
+from hami.vendors import config_file as vendor_errors
+
+_MOST_CHARACTERS = 64 * 1024
+
+
+def entries(name: str, flags: Mapping[str, Flag], *, prog: str) -> Source:
+    """Yield what the file says; raises ConfigError for a file that cannot be used."""
+    if not name:
+        return
+    data = config_file.load(_file_text(name), source=name)
+    if data is not None and not isinstance(data, dict):
+        raise vendor_errors.ConfigError(
+            source=name,
+            place="",
+            value=data,
+            rule="is not a mapping of settings",
+            remedy="write one `name: value` per line, as in `scheduler-name: hami-scheduler`",
+        )
+    for key, value in (data or {}).items():
+        flag = flags.get(str(key).replace("_", "-"))
+        if flag is None:
+            hint = config_file.nearest(key, flags)
+            raise vendor_errors.ConfigError(
+                source=name,
+                place=str(key),
+                rule=f"no such setting{hint}",
+                remedy=f"the keys are the flags of `{prog} --help`, but for --config",
+            )
+        if value is not None:
+            yield flag, f"{name}: {key}", value
+
+
+def _file_text(name: str) -> str:
+    text = config_file.read(
+        name,
+        remedy="check the path given by --config, and the file's permissions",
+        longest=_MOST_CHARACTERS,
+    )
+    if len(text) > _MOST_CHARACTERS:
+        raise vendor_errors.ConfigError(
+            source=name,
+            place="",
+            rule=f"the file has more than {_MOST_CHARACTERS} characters",
+            remedy="is this the right file? All settings together need a hundredth of that",
+        )
+    return text
+
 
 Flags = Mapping[str, Flag]
 
@@ -74,7 +118,7 @@ def resolve(
     sources = [
         _from_flags(given, table.flags),
         _from_environment(environ, table.flags),
-        settings_file.entries(_file_name(given, environ), table.flags, prog=prog),
+        entries(_file_name(given, environ), table.flags, prog=prog),
     ]
     values: dict[str, flag_values.Value] = {}
     origins: dict[str, str] = {}
@@ -87,9 +131,9 @@ def resolve(
     return Resolved(settings, tuple(given.warnings))
 
 
-def help_parser(table: Table[Any], prog: str) -> parser.Parser:
+def help_parser(table: Table[Any], prog: str) -> errors.Parser:
     """Make the parser that prints every flag with its default and its variable."""
-    made = parser.Parser(
+    made = errors.Parser(
         prog=prog,
         usage=f"{prog} [FLAG ...]",
         description=table.description.format(prog=prog) + _SOURCES,
@@ -138,7 +182,7 @@ def _known(key: str, flags: Flags) -> Flag | None:
 
 def _unknown(name: str, key: str, flags: Flags) -> errors.UsageError:
     spellings = [CONFIG.spelling, *(flag.spelling for flag in flags.values())]
-    hint = section.nearest(key, spellings).replace("mean ", "mean --")
+    hint = config_file.nearest(key, spellings).replace("mean ", "mean --")
     return errors.UsageError(f"no flag {name}{hint or '; `--help` lists them all'}")
 
 
@@ -155,14 +199,14 @@ def _verbosity(given: _Given, name: str, text: str) -> None:
         given.values.setdefault("debug", "true")
 
 
-def _from_flags(given: _Given, flags: Flags) -> flag_table.Source:
+def _from_flags(given: _Given, flags: Flags) -> flag_values.Source:
     for key, text in given.values.items():
         if key != CONFIG.key:
             flag = flags[key]
             yield flag, f"--{flag.spelling}", text
 
 
-def _from_environment(environ: Mapping[str, str], flags: Flags) -> flag_table.Source:
+def _from_environment(environ: Mapping[str, str], flags: Flags) -> flag_values.Source:
     for flag in flags.values():
         for name in flag.environment:
             if name in environ and (environ[name].strip() or flag.kind is Kind.TEXT):

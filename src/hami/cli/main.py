@@ -1,11 +1,14 @@
-"""The one command, `hami`, and how it finds its subcommands.
+"""The command `hami`, and how it finds its subcommands.
 
+The one command, `hami`, and how it finds its subcommands.
 A command's module is imported only when it is used: `hami --help` answers at once, and the webhook
 will not pay for the scheduler's tables. Each module has `main(arguments, *, prog) -> exit code`.
 kubectl finds the same program as `kubectl-hami` and runs it as `kubectl hami`.
 
 Other distributions add commands by an entry point of the group `hami.commands`: hami-sandbox has
 `demo`.
+
+`hami version`: what runs here, in the one line that a bug report needs.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ import importlib
 import importlib.metadata
 import os
 import pathlib
+import platform
 import sys
 from collections.abc import Callable, Sequence
 
 from hami.cli import errors
-from hami.vendors import errors as vendor_errors
+from hami.vendors import config_file as vendor_errors
 from hami.wire import errors as wire_errors
 
-#: Words of the command: its module, and what it does.
+#: Words of the command: its module (and function, unless `main`), and what it does.
 COMMANDS = {
     ("scheduler",): ("hami.cli.scheduler", "place pods on shared GPUs, beside a kube-scheduler"),
     ("scheduler", "config"): (
@@ -33,21 +37,21 @@ COMMANDS = {
     ("agent",): ("hami.cli.agent", "give containers their shares of a node's GPUs"),
     ("monitor",): ("hami.cli.monitor", "show what containers use of a node's GPUs"),
     ("certs", "create"): (
-        "hami.cli.certs_create",
+        "hami.cli.jobs:create_certs",
         "make or renew the webhook's certificate and the key that signs grants",
     ),
     ("certs", "patch"): (
-        "hami.cli.certs_patch",
+        "hami.cli.jobs:patch_webhook",
         "have the API server trust the webhook's certificate",
     ),
     ("certs", "rotate-grant-key"): (
-        "hami.cli.certs_rotate_grant_key",
+        "hami.cli.jobs:rotate_grant_key",
         "sign grants with a new key",
     ),
-    ("cleanup",): ("hami.cli.cleanup", "after an uninstall, remove what is left behind"),
-    ("image", "build"): ("hami.cli.image_build", "build the image of hami as an archive"),
+    ("cleanup",): ("hami.cli.jobs:clean_up", "after an uninstall, remove what is left behind"),
+    ("image", "build"): ("hami.cli.image", "build the image of hami as an archive"),
     ("explain",): ("hami.cli.explain", "tell why a pod waits, or which cards it got"),
-    ("version",): ("hami.cli.version", "print the version"),
+    ("version",): ("hami.cli.main:version", "print the version"),
 }
 #: Commands of other distributions: which one has it, and what it does.
 ADDED = {
@@ -82,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = _ALSO.get(words, words)
 
     def load() -> Command:
-        command: Command = importlib.import_module(COMMANDS[name][0]).main
+        module, _, function = COMMANDS[name][0].partition(":")
+        command: Command = getattr(importlib.import_module(module), function or "main")
         return command
 
     return _run(load, arguments[len(words) :], prog=" ".join((prog, *name)))
@@ -159,3 +164,22 @@ def _help(prog: str) -> str:
     lines += [f"  {words:{width}}  {what}" for words, what in listed]
     lines += ["", f"`{prog} COMMAND --help` tells the flags of a command."]
     return "\n".join(lines)
+
+
+def version(arguments: Sequence[str], *, prog: str) -> int:
+    errors.Parser(prog=prog, description="Print the version.").parse_args(arguments)
+    print(version_line())  # noqa: T201 - this is what was asked for
+    return 0
+
+
+def version_number() -> str:
+    """Return the version of the installed distribution."""
+    try:
+        return importlib.metadata.version("hami")
+    except importlib.metadata.PackageNotFoundError:
+        return "of a source tree that is not installed"
+
+
+def version_line() -> str:
+    python = platform.python_version()
+    return f"hami {version_number()} (Python {python}, {platform.system()} {platform.machine()})"

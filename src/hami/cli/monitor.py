@@ -1,13 +1,49 @@
-"""`hami monitor`: what containers use of a GPU node's cards."""
+"""`hami monitor`: its flags, and the process.
+
+The flags of `hami monitor`: what each means, and what must hold between them.
+
+`hami monitor`: what containers use of a GPU node's cards.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from hami.cli import flags, monitor_flags, processes
+from hami.cli import flag_checks, flags, run
+from hami.cli.flag_values import Table
+from hami.monitor.settings import Settings
+
+_DESCRIPTION = (
+    "Show what containers use of a node's GPUs, and report whoever takes more than his share or\n"
+    "runs past the limiter. Runs once on every GPU node, beside the agent."
+)
+_HELP = {
+    "The node": {
+        "node_name": run.NODE["node_name"],
+        "hook_path": run.NODE["hook_path"],
+        "state_dir": run.NODE["state_dir"],
+        "run_dir": run.NODE["run_dir"],
+        "proc_dir": "the node's processes; needs the host's PID namespace",
+        "driver_root": run.NODE["driver_root"],
+        "hami_resync_interval": "age at which what HAMi's plugin left of a gone pod is removed",
+    },
+    "Serving": {
+        "metrics_bind_address": "where /metrics and health answer; empty: nowhere",
+        "legacy_metrics": "write HAMi's old metric names beside the new ones",
+    },
+    "The API server": run.API_SERVER,
+    "Telling": run.DEBUG,
+}
+
+TABLE = Table(
+    Settings,
+    description=_DESCRIPTION,
+    help=_HELP,
+    checks=(flag_checks.on_node, flag_checks.metrics_address),
+)
 
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
-    resolved = flags.resolve(monitor_flags.TABLE, arguments, os.environ, prog=prog)
-    return processes.run("hami.monitor.process", resolved, fast=False)
+    resolved = flags.resolve(TABLE, arguments, os.environ, prog=prog)
+    return run.run("hami.monitor.main", resolved, fast=False)

@@ -1,6 +1,6 @@
 """`hami scheduler config`: the configuration of the kube-scheduler beside us.
 
-What it says is decided in `hami.scheduler.kube_scheduler_config`; here it is asked for and written,
+What it says is decided in `hami.scheduler.kube_scheduler`; here it is asked for and written,
 to stdout or into a folder.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hami.cli import errors, flag_values, parser
-from hami.scheduler import kube_scheduler_config
-from hami.scheduler.kube_scheduler_config import Options
+from hami.cli import errors, flag_values
+from hami.scheduler import kube_scheduler
+from hami.scheduler.kube_scheduler import Options
 from hami.vendors import device_config, table
 from hami.wire import errors as wire_errors
-from hami.wire import go_values
+from hami.wire import text_values
 
 _DEFAULTS = Options(managed_resources=())
 
@@ -53,26 +53,24 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
         print(f"{prog}: {warning}", file=sys.stderr)  # noqa: T201 - a person reads it
     options = msgspec.structs.replace(
         _DEFAULTS,
-        managed_resources=kube_scheduler_config.managed_resources(vendors),
-        leader_elect=go_values.parse_bool(asked.leader_elect, what="--leader-elect"),
+        managed_resources=kube_scheduler.managed_resources(vendors),
+        leader_elect=text_values.parse_bool(asked.leader_elect, what="--leader-elect"),
         **{name: getattr(asked, name) for name in _TEXTS},
         **{
-            name: go_values.parse_duration(getattr(asked, name), what=_flag(name))
+            name: text_values.parse_duration(getattr(asked, name), what=_flag(name))
             for name in _DURATIONS
         },
     )
     _check(options, insecure=asked.insecure)
     if asked.output_dir:
-        _write(
-            pathlib.Path(asked.output_dir), kube_scheduler_config.files(asked.kube_version, options)
-        )
+        _write(pathlib.Path(asked.output_dir), kube_scheduler.files(asked.kube_version, options))
     else:
-        sys.stdout.write(kube_scheduler_config.render(asked.kube_version, options))
+        sys.stdout.write(kube_scheduler.render(asked.kube_version, options))
     return 0
 
 
-def _parser(prog: str) -> parser.Parser:
-    made = parser.Parser(
+def _parser(prog: str) -> errors.Parser:
+    made = errors.Parser(
         prog=prog,
         description="Write the configuration of the kube-scheduler that runs beside\n"
         "`hami scheduler`. Versions before 1.19 need two files: use --output-dir.",

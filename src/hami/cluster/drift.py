@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hami.cluster import operations
-from hami.cluster.ledger import Hold, LedgerRow
+from hami.cluster import state
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.cluster.state import Cluster
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from hami.wire import objects
 
 
@@ -50,9 +50,11 @@ def drift(
     fresh = rebuild(cluster.vendors.values(), nodes=nodes, pods=pods, quotas=quotas)
     for row in cluster.rows.values():
         true = fresh.rows.get(row.uid)
-        waits = row.hold is Hold.RESERVED and (true is None or true.hold is not Hold.BOUND)
+        waits = row.hold is Allocation.RESERVED and (
+            true is None or true.hold is not Allocation.BOUND
+        )
         if waits or _is_rewritten(row, true):
-            fresh.apply(operations.PutRow(row))
+            fresh.apply(state.PutPod(row))
     return [
         *_compare("row of pod", cluster.rows, fresh.rows),
         *_compare("node", cluster.nodes, fresh.nodes),
@@ -81,15 +83,15 @@ def node_drift(cluster: Cluster, name: str) -> list[str]:
     if facts is None:
         return []
     fresh = Cluster(cluster.vendors.values())
-    fresh.apply(operations.PutNode(facts))
+    fresh.apply(state.PutNode(facts))
     for row in cluster.rows_on(name):
-        fresh.apply(operations.PutRow(row))
+        fresh.apply(state.PutPod(row))
     kept, true = (dict(_tables_of(each, name)) for each in (cluster, fresh))
     return list(_compare(f"table of node {name},", kept, true))
 
 
-def _is_rewritten(row: LedgerRow, true: LedgerRow | None) -> bool:
-    if true is None or row.hold is not Hold.BOUND or true.hold is not Hold.BOUND:
+def _is_rewritten(row: PodInfo, true: PodInfo | None) -> bool:
+    if true is None or row.hold is not Allocation.BOUND or true.hold is not Allocation.BOUND:
         return False
     return row.node == true.node and (row.slots, row.closed) != (true.slots, true.closed)
 

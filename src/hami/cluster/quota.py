@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from hami.vendors.row import Vendor
-from hami.wire import errors, objects, quantity, resource_names
+from hami.vendors.table import Vendor
+from hami.wire import errors, objects, quantity
 
 
 class QuotaLimits(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ def read_quota(quota: objects.ResourceQuota, vendors: Iterable[Vendor]) -> Quota
     limits: dict[str, int] = {}
     problems: list[str] = []
     for key, amount in quota.hard.items():
-        resource = resource_names.resource_of_quota_key(key)
+        resource = quantity.resource_of_quota_key(key)
         if resource not in managed or amount is None:
             continue
         try:
@@ -61,7 +61,7 @@ class Headroom(msgspec.Struct, frozen=True):
         )
 
 
-class QuotaBook:
+class Quotas:
     """Limits and use of every namespace."""
 
     def __init__(self) -> None:

@@ -1,5 +1,11 @@
-"""What the cluster is now: nodes, ledger and quota, with the tables kept in step.
+"""The cluster's state: nodes, pods and quotas, with the card tables in step.
 
+Changes of the cluster, as data.
+Each operation sets one thing (a node, a ledger row, a quota) or drops it. `Cluster.apply` returns
+the operation that reverses it, which is again one of these: a log of reverses, applied last to
+first, is an undo.
+
+What the cluster is now: nodes, ledger and quota, with the tables kept in step.
 State is kept, not recomputed: each event of the API server becomes one operation on the tables, so
 a decision costs the same with ten placed pods and with a hundred thousand. The tables are always
 the sum of the ledger's rows over the nodes' cards; `hami.cluster.drift` rebuilds them from scratch
@@ -15,13 +21,42 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster import ledger, node_facts, operations, quota, scratch
-from hami.cluster.ledger import Hold, LedgerRow
-from hami.cluster.node_facts import NodeFacts
-from hami.cluster.operations import Operation
-from hami.cluster.shelf import Shelf, width_for
-from hami.vendors.row import Vendor
+from hami.cluster import card_table, node_info, pod_info, quota
+from hami.cluster.card_table import CardTable, width_for
+from hami.cluster.node_info import NodeInfo
+from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.quota import QuotaLimits
+from hami.vendors.table import Vendor
 from hami.wire import objects
+
+
+class PutNode(msgspec.Struct, frozen=True):
+    facts: NodeInfo
+
+
+class DropNode(msgspec.Struct, frozen=True):
+    name: str
+
+
+class PutPod(msgspec.Struct, frozen=True):
+    row: PodInfo
+
+
+class DropPod(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class PutQuota(msgspec.Struct, frozen=True):
+    limits: QuotaLimits
+
+
+class DropQuota(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+
+
+Operation = PutNode | DropNode | PutPod | DropPod | PutQuota | DropQuota
+
 
 _ROW_BITS = 32
 #: So many names are looked up in no time, and must not displace the question about all nodes.
@@ -52,13 +87,13 @@ class Cluster:
     """The aggregate. `apply` is the only way to change what nodes, rows and quotas count."""
 
     def __init__(self, vendors: Iterable[Vendor]) -> None:
-        scratch.keep_freed_memory()
+        card_table.keep_freed_memory()
         self.vendors: Mapping[str, Vendor] = {vendor.word: vendor for vendor in vendors}
-        self.quotas = quota.QuotaBook()
+        self.quotas = quota.Quotas()
         #: By width.
-        self.shelves: dict[int, Shelf] = {}
-        self._nodes: dict[str, NodeFacts] = {}
-        self._rows: dict[str, LedgerRow] = {}
+        self.shelves: dict[int, CardTable] = {}
+        self._nodes: dict[str, NodeInfo] = {}
+        self._rows: dict[str, PodInfo] = {}
         #: Node name -> UIDs of the rows on it, whether the node is known or not.
         self._by_node: dict[str, dict[str, None]] = {}
         #: Node name -> width << 32 | row; nodes without a card have no place.
@@ -74,26 +109,26 @@ class Cluster:
         #: UIDs of the rows that are reservations.
         self._reserved: dict[str, None] = {}
         #: Pod UID -> the row its annotations ask for, while it is not bound.
-        self._annotated: dict[str, LedgerRow] = {}
+        self._annotated: dict[str, PodInfo] = {}
 
     # Events of the API server.
 
     def observe_node(self, node: objects.Node) -> Operation | None:
         """Take over a node as the API server has it; returns the reverse, None for no change."""
-        facts = node_facts.read_node(node, tuple(self.vendors.values()))
+        facts = node_info.read_node(node, tuple(self.vendors.values()))
         if self._nodes.get(facts.name) == facts:
             return None
-        return self.apply(operations.PutNode(facts))
+        return self.apply(PutNode(facts))
 
     def forget_node(self, name: str) -> Operation | None:
-        return self.apply(operations.DropNode(name)) if name in self._nodes else None
+        return self.apply(DropNode(name)) if name in self._nodes else None
 
     def observe_pod(self, pod: objects.Pod) -> Operation | None:
         """Take over a pod as the API server has it; returns the reverse, None for no change."""
         if not pod.uid:
             return None  # no API server shows such a pod; without a UID it could not be told apart
-        reading = ledger.read_pod(pod, tuple(self.vendors.values()))
-        if reading.row is not None and reading.row.hold is Hold.ANNOTATED:
+        reading = pod_info.read_pod(pod, tuple(self.vendors.values()))
+        if reading.row is not None and reading.row.hold is Allocation.ANNOTATED:
             self._annotated[pod.uid] = reading.row
         else:
             self._annotated.pop(pod.uid, None)
@@ -102,15 +137,15 @@ class Cluster:
         else:
             self._pod_problems.pop(pod.uid, None)
         known = self._rows.get(pod.uid)
-        row = None if pod.finished else ledger.merge(known, reading.row)
+        row = None if pod.finished else pod_info.merge(known, reading.row)
         if row == known:
             return None
-        return self.apply(operations.DropRow(pod.uid) if row is None else operations.PutRow(row))
+        return self.apply(DropPod(pod.uid) if row is None else PutPod(row))
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
         self._annotated.pop(uid, None)
-        return self.apply(operations.DropRow(uid)) if uid in self._rows else None
+        return self.apply(DropPod(uid)) if uid in self._rows else None
 
     def lapse(self, uid: str) -> Operation | None:
         """Give up a reservation; what the pod's own annotations ask for counts again."""
@@ -118,31 +153,31 @@ class Cluster:
             return None
         annotated = self._annotated.get(uid)
         if annotated is None:
-            return self.apply(operations.DropRow(uid))
-        return self.apply(operations.PutRow(annotated))
+            return self.apply(DropPod(uid))
+        return self.apply(PutPod(annotated))
 
     def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
         limits = quota.read_quota(observed, self.vendors.values())
         if self.quotas.get(limits.namespace, limits.name) == limits:
             return None
-        return self.apply(operations.PutQuota(limits))
+        return self.apply(PutQuota(limits))
 
     def forget_quota(self, namespace: str, name: str) -> Operation | None:
         if self.quotas.get(namespace, name) is None:
             return None
-        return self.apply(operations.DropQuota(namespace, name))
+        return self.apply(DropQuota(namespace, name))
 
     # Questions.
 
     @property
-    def nodes(self) -> Mapping[str, NodeFacts]:
+    def nodes(self) -> Mapping[str, NodeInfo]:
         return self._nodes
 
     @property
-    def rows(self) -> Mapping[str, LedgerRow]:
+    def rows(self) -> Mapping[str, PodInfo]:
         return self._rows
 
-    def rows_on(self, node: str) -> list[LedgerRow]:
+    def rows_on(self, node: str) -> list[PodInfo]:
         return [self._rows[uid] for uid in self._by_node.get(node, ())]
 
     def lapsed(self, now: float) -> list[str]:
@@ -165,7 +200,7 @@ class Cluster:
         names = self._broken if among is None else set(among)
         return {name: self._nodes[name].problems[0] for name in self._broken if name in names}
 
-    def place(self, node: str) -> tuple[Shelf, int] | None:
+    def place(self, node: str) -> tuple[CardTable, int] | None:
         """Return the shelf and row of a node; None if it is unknown or has no card."""
         code = self._places.get(node)
         if code is None:
@@ -218,20 +253,20 @@ class Cluster:
     def apply(self, operation: Operation) -> Operation:
         """Make one change and return the one that reverses it."""
         match operation:
-            case operations.PutNode(facts):
+            case PutNode(facts):
                 return self._set_node(facts.name, facts)
-            case operations.DropNode(name):
+            case DropNode(name):
                 return self._set_node(name, None)
-            case operations.PutRow(row):
+            case PutPod(row):
                 return self._set_row(row.uid, row)
-            case operations.DropRow(uid):
+            case DropPod(uid):
                 return self._set_row(uid, None)
-            case operations.PutQuota(limits):
+            case PutQuota(limits):
                 return self._set_quota(limits.namespace, limits.name, limits)
-            case operations.DropQuota(namespace, name):
+            case DropQuota(namespace, name):
                 return self._set_quota(namespace, name, None)
 
-    def _set_node(self, name: str, facts: NodeFacts | None) -> Operation:
+    def _set_node(self, name: str, facts: NodeInfo | None) -> Operation:
         before = self._nodes.pop(name, None)
         self._broken.pop(name, None)
         if facts is not None:
@@ -241,9 +276,9 @@ class Cluster:
         self._set_place(name, before, facts)
         for row_on_it in self.rows_on(name):
             self._count(row_on_it, +1)
-        return operations.DropNode(name) if before is None else operations.PutNode(before)
+        return DropNode(name) if before is None else PutNode(before)
 
-    def _set_place(self, name: str, before: NodeFacts | None, facts: NodeFacts | None) -> None:
+    def _set_place(self, name: str, before: NodeInfo | None, facts: NodeInfo | None) -> None:
         """Give a node its place in the tables, with nothing used on it."""
         place = self.place(name)
         width = width_for(facts.widest) if facts is not None and facts.cards else 0
@@ -257,10 +292,10 @@ class Cluster:
         self._layout += 1
         if facts is not None and width:
             if width not in self.shelves:
-                self.shelves[width] = Shelf(width, tuple(self.vendors))
+                self.shelves[width] = CardTable(width, tuple(self.vendors))
             self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
 
-    def _set_row(self, uid: str, row: LedgerRow | None) -> Operation:
+    def _set_row(self, uid: str, row: PodInfo | None) -> Operation:
         before = self._rows.pop(uid, None)
         self._reserved.pop(uid, None)
         if before is not None:
@@ -272,12 +307,12 @@ class Cluster:
                 del self._by_node[before.node]
         if row is not None:
             self._rows[uid] = row
-            if row.hold is Hold.RESERVED:
+            if row.hold is Allocation.RESERVED:
                 self._reserved[uid] = None
             self._by_node.setdefault(row.node, {})[uid] = None
             self._count(row, +1)
             self._charge(row, +1)
-        return operations.DropRow(uid) if before is None else operations.PutRow(before)
+        return DropPod(uid) if before is None else PutPod(before)
 
     def _set_quota(self, namespace: str, name: str, limits: quota.QuotaLimits | None) -> Operation:
         before = self.quotas.get(namespace, name)
@@ -286,10 +321,10 @@ class Cluster:
         else:
             self.quotas.put(limits)
         if before is None:
-            return operations.DropQuota(namespace, name)
-        return operations.PutQuota(before)
+            return DropQuota(namespace, name)
+        return PutQuota(before)
 
-    def _count(self, row: LedgerRow, sign: int) -> None:
+    def _count(self, row: PodInfo, sign: int) -> None:
         """Add a ledger row to its node's tables, or take it out. Unknown nodes and cards wait."""
         place = self.place(row.node)
         if place is None:
@@ -302,6 +337,6 @@ class Cluster:
         for word, ids in row.ids:
             shelf.hold_ids(at, word, sign * ids)
 
-    def _charge(self, row: LedgerRow, sign: int) -> None:
+    def _charge(self, row: PodInfo, sign: int) -> None:
         for word, memory, cores in row.quota_use():
             self.quotas.add_use(row.namespace, word, memory=sign * memory, cores=sign * cores)

@@ -14,11 +14,10 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from hami.installation import secret_objects
-from hami.installation.errors import InstallationError
-from hami.installation.job import Job
+from hami.installation.job import InstallationError, Job
 from hami.installation.secret_objects import Secret
 from hami.wire import errors as wire_errors
-from hami.wire import grant
+from hami.wire import signature
 
 CURRENT, PREVIOUS = "current", "previous"
 
@@ -31,12 +30,12 @@ async def ensure(job: Job, *, namespace: str, name: str) -> None:
         found = await secret_objects.read(job.client, namespace, name)
         if found is not None:
             keys = _keys(found, what)
-            job.say(f"{what}: kept, key {grant.key_id(keys.current)} signs")
+            job.say(f"{what}: kept, key {signature.key_id(keys.current)} signs")
             return
-        key = secrets.token_bytes(grant.KEY_BYTES)
+        key = secrets.token_bytes(signature.KEY_BYTES)
         kind = secret_objects.OPAQUE
         await secret_objects.create(job.client, namespace, name, kind=kind, entries={CURRENT: key})
-        job.say(f"{what}: made, key {grant.key_id(key)} signs")
+        job.say(f"{what}: made, key {signature.key_id(key)} signs")
 
     await job.persist(step)
 
@@ -44,11 +43,11 @@ async def ensure(job: Job, *, namespace: str, name: str) -> None:
 async def rotate(job: Job, *, namespace: str, name: str, wait: float) -> None:
     """Sign with a new key, after `wait` seconds in which the new one reaches every node."""
     what = f"Secret {namespace}/{name}"
-    new = secrets.token_bytes(grant.KEY_BYTES)
+    new = secrets.token_bytes(signature.KEY_BYTES)
 
     async def write(
-        entries: Callable[[grant.GrantKeys], Mapping[str, bytes]],
-    ) -> grant.GrantKeys:
+        entries: Callable[[signature.GrantKeys], Mapping[str, bytes]],
+    ) -> signature.GrantKeys:
         found = await secret_objects.read(job.client, namespace, name)
         if found is None:
             raise InstallationError(what, "there is none", "make it with `hami certs create`")
@@ -63,29 +62,30 @@ async def rotate(job: Job, *, namespace: str, name: str, wait: float) -> None:
         return keys
 
     old = await job.persist(lambda: write(lambda _: {PREVIOUS: new}))
-    job.say(f"{what}: key {grant.key_id(new)} is told to every node; this takes {wait:g} s")
+    job.say(f"{what}: key {signature.key_id(new)} is told to every node; this takes {wait:g} s")
     await job.sleep(wait)
 
-    def exchanged(keys: grant.GrantKeys) -> Mapping[str, bytes]:
+    def exchanged(keys: signature.GrantKeys) -> Mapping[str, bytes]:
         if new not in (keys.current, keys.previous):
             raise InstallationError(what, "was changed meanwhile", "begin the rotation again")
         return {CURRENT: new, PREVIOUS: old.current}
 
     await job.persist(lambda: write(exchanged))
     job.say(
-        f"{what}: key {grant.key_id(new)} signs; what {grant.key_id(old.current)} signed stays good"
+        f"{what}: key {signature.key_id(new)} signs; "
+        f"what {signature.key_id(old.current)} signed stays good"
     )
 
 
-def _keys(secret: Secret, what: str) -> grant.GrantKeys:
+def _keys(secret: Secret, what: str) -> signature.GrantKeys:
     remedy = (
-        f"write {grant.KEY_BYTES} random bytes there, "
+        f"write {signature.KEY_BYTES} random bytes there, "
         "or delete the Secret and run `hami certs create`"
     )
     if not secret.entry(CURRENT):
         raise InstallationError(what, f"has no entry {CURRENT} with a key", remedy)
     try:
-        return grant.GrantKeys(secret.entry(CURRENT), secret.entry(PREVIOUS) or None)
+        return signature.GrantKeys(secret.entry(CURRENT), secret.entry(PREVIOUS) or None)
     except wire_errors.WireError as error:
         raise InstallationError(
             what, f"{error.what} is {error.value} {error.rule}", remedy

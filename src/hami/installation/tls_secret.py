@@ -14,11 +14,9 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hami.installation import certificate_judge, certificates, pem, secret_objects, webhook_trust
-from hami.installation.certificate_judge import Judgement
-from hami.installation.certificates import Pair
-from hami.installation.errors import InstallationError
-from hami.installation.job import Job
+from hami.installation import certificates, pem, secret_objects, webhook_trust
+from hami.installation.certificates import Judgement, Pair
+from hami.installation.job import InstallationError, Job
 from hami.installation.secret_objects import Secret
 
 TYPE = "kubernetes.io/tls"
@@ -52,7 +50,7 @@ async def _step(job: Job, wanted: Wanted) -> None:
     if found is None:
         await _write(job, wanted, None)
         return
-    judged = certificate_judge.judge(_pair(found), wanted.hosts, now=job.now())
+    judged = certificates.judge(_pair(found), wanted.hosts, now=job.now())
     if why := _why_renew(found, judged):
         _check_changeable(found, wanted, why)
         await _write(job, wanted, found)
@@ -88,7 +86,7 @@ async def _write(job: Job, wanted: Wanted, before: Secret | None) -> None:
     if wanted.webhook and await webhook_trust.add(job, wanted.webhook, made.authorities):
         await job.sleep(SETTLE_S)
     earlier = before.entry(AUTHORITIES) if before else b""
-    kept = certificate_judge.still_valid(earlier, now=now)[:KEPT]
+    kept = certificates.still_valid(earlier, now=now)[:KEPT]
     entries = {
         CERTIFICATE: made.certificate,
         KEY: made.key,

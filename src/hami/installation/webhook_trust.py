@@ -15,7 +15,8 @@ import binascii
 from collections.abc import Callable
 from typing import Any
 
-from hami.installation import errors, pem, secret_objects
+from hami.installation import job as installation_job
+from hami.installation import pem, secret_objects
 from hami.installation.job import Job
 from hami.kube import errors as kube_errors
 from hami.kube import paths
@@ -31,7 +32,7 @@ async def set_from_secret(job: Job, *, namespace: str, secret: str, webhook: str
     async def step() -> None:
         bundle = await _bundle(job, namespace, secret)
         if not await _change(job, webhook, lambda _: bundle):
-            raise errors.NotThereYet(
+            raise installation_job.NotThereYet(
                 f"MutatingWebhookConfiguration {webhook}",
                 "there is none",
                 "install the chart with the webhook enabled, or correct --webhook",
@@ -53,12 +54,12 @@ async def add(job: Job, webhook: str, authorities: bytes) -> bool:
 async def _bundle(job: Job, namespace: str, name: str) -> bytes:
     secret = await secret_objects.read(job.client, namespace, name)
     if secret is None:
-        raise errors.NotThereYet(
+        raise installation_job.NotThereYet(
             f"Secret {namespace}/{name}", "there is none", "run `hami certs create` first"
         )
     bundle = secret.entry("ca.crt")
     if not pem.readable(bundle):
-        raise errors.InstallationError(
+        raise installation_job.InstallationError(
             f"Secret {namespace}/{name}",
             "has no entry ca.crt with certificates in PEM form",
             "write there the authority that signed its tls.crt, "

@@ -1,17 +1,66 @@
-"""Finding the API server, where every Kubernetes program looks.
+"""Find the API server: in-cluster or by kubeconfig; settings to a client.
 
+The service account of the pod that we run in.
+kubelet gives the pod the server's address as environment, and token and authority as files, which
+it replaces long before the token ends.
+
+Finding the API server, where every Kubernetes program looks.
 The given kubeconfig, then $KUBECONFIG, then the service account of our pod, then ~/.kube/config.
+
+The API server as a process is told to reach it: its settings to a client.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
+from typing import Protocol
 
-from hami.kube import errors, in_cluster
+from hami.kube import credentials, errors, transport
 from hami.kube import kubeconfig as kubeconfigs
+from hami.kube.client import Client
 from hami.kube.errors import AccessError
-from hami.kube.reach import Access
+from hami.kube.transport import Access
+
+FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def here(folder: str = FOLDER) -> bool:
+    """Return whether this process runs in a pod with a service account."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (
+        pathlib.Path(folder, "token").exists()
+    )
+
+
+def load(folder: str = FOLDER) -> transport.Access:
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "") or "443"
+    if not host or not port.isdecimal():
+        raise errors.AccessError(
+            "the environment",
+            f"KUBERNETES_SERVICE_HOST is {host!r} and KUBERNETES_SERVICE_PORT is {port!r}",
+            "run in a pod, or name a kubeconfig",
+        )
+    token = credentials.File(f"{folder}/token")
+    authority = credentials.File(f"{folder}/ca.crt")
+    # Read now, so that what is missing is told at the start.
+    token.text()
+    authority.text()
+    return transport.Access(
+        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        identities=credentials.FromFiles(token=token),
+        authority=authority,
+        namespace=_namespace(folder),
+        origin=f"service account in {folder}",
+    )
+
+
+def _namespace(folder: str) -> str:
+    try:
+        return pathlib.Path(folder, "namespace").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""  # no command depends on it
+
 
 __all__ = ["Access", "AccessError", "find"]
 
@@ -25,7 +74,7 @@ def find(kubeconfig: str = "", *, context: str = "") -> Access:
         return kubeconfigs.load([kubeconfig], context=context)
     if listed := [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
         return kubeconfigs.load(listed, context=context, some_may_be_missing=True)
-    in_pod = in_cluster.here()
+    in_pod = here()
     home = pathlib.Path("~/.kube/config").expanduser()
     if not in_pod and home.exists():
         return kubeconfigs.load([str(home)], context=context)
@@ -36,9 +85,32 @@ def find(kubeconfig: str = "", *, context: str = "") -> Access:
             "add --kubeconfig=FILE",
         )
     if in_pod:
-        return in_cluster.load()
+        return load()
     raise errors.AccessError(
         "no API server",
         "there is no --kubeconfig, no $KUBECONFIG, no service account of a pod, no ~/.kube/config",
         "name a kubeconfig, or run in a pod with a service account",
+    )
+
+
+class Connection(Protocol):
+    """What every process can be told about the API server."""
+
+    @property
+    def kubeconfig(self) -> str: ...
+    @property
+    def kube_timeout(self) -> float: ...
+    @property
+    def kube_qps(self) -> float: ...
+    @property
+    def kube_burst(self) -> int: ...
+
+
+def client(settings: Connection, *, user_agent: str) -> Client:
+    return Client(
+        find(settings.kubeconfig),
+        user_agent=user_agent,
+        timeout=settings.kube_timeout,
+        qps=settings.kube_qps,
+        burst=settings.kube_burst,
     )

@@ -22,8 +22,8 @@ from typing import Self
 import aiohttp
 import yarl
 
-from hami.kube import connections, errors, lines, rate, reach
-from hami.kube.body import Body, Guard
+from hami.kube import errors, transport
+from hami.kube.transport import Body, Guard
 from hami.wire import correlation
 
 Query = Mapping[str, str]
@@ -74,7 +74,7 @@ class Client:
 
     def __init__(
         self,
-        access: reach.Access,
+        access: transport.Access,
         *,
         user_agent: str,
         timeout: float = 0,
@@ -90,7 +90,7 @@ class Client:
         self._clock = clock
         self._sleep = sleep
         self._bucket = (
-            rate.TokenBucket(rate=qps, burst=burst or int(2 * qps), clock=clock, sleep=sleep)
+            transport.TokenBucket(rate=qps, burst=burst or int(2 * qps), clock=clock, sleep=sleep)
             if qps > 0
             else None
         )
@@ -191,7 +191,7 @@ class Client:
         query: Query | None = None,
         *,
         idle: float | None = None,
-        line_limit: int = lines.LIMIT,
+        line_limit: int = transport.LIMIT,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open an endless answer; inside, iterate over its lines.
 
@@ -254,11 +254,11 @@ class Client:
             raise self._unknown(refusal) from None
 
     async def _send(
-        self, request: _Request, credentials: reach.Credentials, limits: aiohttp.ClientTimeout
+        self, request: _Request, credentials: transport.Credentials, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """Return the answer once its head has come; an error for any refusal."""
         if self._session is None or self._session.closed:
-            self._session = connections.session(self._user_agent)
+            self._session = transport.session(self._user_agent)
         body = request.body()
         try:
             response = await self._session.request(
@@ -333,7 +333,7 @@ class _Lines:
         self._client = client
         self._request = request
         self._response = response
-        self._splitter = lines.Splitter(limit)
+        self._splitter = transport.Splitter(limit)
         self._ready: deque[bytes] = deque()
 
     def __aiter__(self) -> Self:
@@ -357,7 +357,7 @@ class _Lines:
 _GOOD = range(200, 300)
 
 
-def _headers(credentials: reach.Credentials) -> dict[str, str]:
+def _headers(credentials: transport.Credentials) -> dict[str, str]:
     headers: dict[str, str] = {}
     if credentials.identity.token:
         headers["Authorization"] = f"Bearer {credentials.identity.token}"

@@ -1,11 +1,14 @@
-"""Telling users what happened to their pods, without ever being in the way.
+"""Events on objects, and their aggregation.
 
+What is said of an object, and many such sayings as one.
+
+Telling users what happened to their pods, without ever being in the way.
 `record` only notes; a background task sends. Three rules keep a busy cluster from being flooded:
 
 - The same thing said again of the same object is counted on the event that is there, at most once a
   minute.
 - Above a rate, what is said of many pods becomes one event on their namespace
-  (`hami.kube.grouped`).
+  (`hami.kube.events`).
 - The queue is bounded, and forgets the oldest first.
 
 What the server refuses is dropped, and logged once a minute: events are not worth a retry.
@@ -20,15 +23,73 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.kube.grouped import Groups, Said
-from hami.kube.rate import TokenBucket
+from hami.kube.transport import TokenBucket
 from hami.wire import codec, correlation
+
+_NAMES = 5
+_FIRST_MESSAGE = 600
+
+
+class PodEvent(msgspec.Struct, frozen=True):
+    """An event, without when and how often."""
+
+    namespace: str
+    name: str
+    uid: str
+    kind: str
+    type: str
+    reason: str
+    message: str
+
+
+class _Key(NamedTuple):
+    namespace: str
+    type: str
+    reason: str
+
+
+class _Group(msgspec.Struct):
+    first: PodEvent
+    #: The objects, in order; a dict is an ordered set.
+    names: dict[str, None]
+
+
+class Groups:
+    """Sayings of the same kind about objects of one namespace."""
+
+    def __init__(self) -> None:
+        self._groups: dict[_Key, _Group] = {}
+
+    def add(self, said: PodEvent) -> None:
+        key = _Key(said.namespace, said.type, said.reason)
+        self._groups.setdefault(key, _Group(said, {})).names[said.name] = None
+
+    def take(self) -> list[PodEvent]:
+        """Return one saying for each group, and begin anew."""
+        groups, self._groups = self._groups, {}
+        return [_as_one(group) for group in groups.values()]
+
+
+def _as_one(group: _Group) -> PodEvent:
+    first, names = group.first, list(group.names)
+    if len(names) == 1:
+        return first
+    told = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
+    what = "pods" if first.kind == "Pod" else "objects"
+    message = f"{len(names)} {what}: {first.message[:_FIRST_MESSAGE]} ({told})"
+    if not first.namespace:
+        # Of objects without a namespace, such as nodes, the first one bears it.
+        return msgspec.structs.replace(first, message=message)
+    return msgspec.structs.replace(
+        first, kind="Namespace", name=first.namespace, uid="", message=message
+    )
+
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +117,7 @@ class Stats(msgspec.Struct):
 class _Series(msgspec.Struct):
     """One event on the server, and how often it was said."""
 
-    said: Said
+    said: PodEvent
     name: str
     seen: float
     #: The request that caused it, for the audit log.
@@ -86,7 +147,7 @@ class EventRecorder:
         self._queue: deque[_Series] = deque()
         self._filled = asyncio.Event()
         #: By what was said, the last one at the end.
-        self._series: OrderedDict[Said, _Series] = OrderedDict()
+        self._series: OrderedDict[PodEvent, _Series] = OrderedDict()
         self._groups = Groups()
         self._complained_at: float | None = None
 
@@ -102,7 +163,7 @@ class EventRecorder:
         message: str,
     ) -> None:
         """Take note of an event; it is sent soon, alone or with others. Never blocks or raises."""
-        said = Said(namespace, name, uid, kind, type, reason, _cut(message))
+        said = PodEvent(namespace, name, uid, kind, type, reason, _cut(message))
         now = self._clock()
         series = self._series.get(said)
         if series is not None and now - series.seen < _SAME_WITHIN:
@@ -141,7 +202,7 @@ class EventRecorder:
                 break
             del self._series[first]
 
-    def _begin(self, said: Said) -> None:
+    def _begin(self, said: PodEvent) -> None:
         name = f"{said.name[:200]}.{secrets.token_hex(8)}"
         series = _Series(said, name, self._clock(), correlation.current())
         self._series[said] = series

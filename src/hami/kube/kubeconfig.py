@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import yaml
 
-from hami.kube import errors, exec_credential, files, identity, reach
+from hami.kube import credentials, errors, transport
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class _Config:
 
 def load(
     paths: Sequence[str], *, context: str = "", some_may_be_missing: bool = False
-) -> reach.Access:
+) -> transport.Access:
     """Return the access that a context of these files gives; unnamed, it is the current one."""
     config = _Config()
     for path in paths:
@@ -148,7 +148,7 @@ def _read(path: str) -> _Document:
     try:
         data = yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeError) as error:
-        raise files.unreadable(path, error) from error
+        raise credentials.unreadable(path, error) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         told = " ".join(str(error).split())
         raise errors.AccessError(
@@ -162,7 +162,7 @@ def _read(path: str) -> _Document:
         ) from error
 
 
-def _access(config: _Config) -> reach.Access:
+def _access(config: _Config) -> transport.Access:
     if not config.current:
         raise errors.AccessError(
             config.source,
@@ -189,7 +189,7 @@ def _access(config: _Config) -> reach.Access:
     )
     if authority is not None:
         authority.text()  # read now, so that what is missing is told at the start
-    return reach.Access(
+    return transport.Access(
         server,
         identities=_identities(user, cluster),
         authority=authority,
@@ -221,7 +221,7 @@ def _server(cluster: _Found[_Cluster]) -> str:
     return server
 
 
-def _identities(user: _Found[_User], cluster: _Found[_Cluster]) -> identity.Identities:
+def _identities(user: _Found[_User], cluster: _Found[_Cluster]) -> credentials.Identities:
     value = user.value
     for field, given in (
         ("auth-provider", value.auth_provider),
@@ -234,9 +234,9 @@ def _identities(user: _Found[_User], cluster: _Found[_Cluster]) -> identity.Iden
                 f"user {user.name!r} has {field!r}, which is not supported",
                 "give it a token, a client certificate or an exec program",
             )
-    token: files.Source | None = files.Text(value.token) if value.token else None
+    token: credentials.Source | None = credentials.Text(value.token) if value.token else None
     if token is None and value.token_file:
-        token = files.File(user.resolve(value.token_file))
+        token = credentials.File(user.resolve(value.token_file))
     certificate = _source(
         user, "client-certificate", value.client_certificate, value.client_certificate_data
     )
@@ -249,22 +249,20 @@ def _identities(user: _Found[_User], cluster: _Found[_Cluster]) -> identity.Iden
         )
     if value.exec and token is None and certificate is None:
         plugin = _plugin(user, value.exec, cluster)
-        return exec_credential.FromProgram(plugin, source=f"{user.path}, user {user.name!r}")
+        return credentials.FromProgram(plugin, source=f"{user.path}, user {user.name!r}")
     for source in (token, certificate, key):
         if source is not None:
             source.text()
-    return identity.FromFiles(token=token, certificate=certificate, key=key)
+    return credentials.FromFiles(token=token, certificate=certificate, key=key)
 
 
-def _plugin(
-    user: _Found[_User], program: _Exec, cluster: _Found[_Cluster]
-) -> exec_credential.Plugin:
+def _plugin(user: _Found[_User], program: _Exec, cluster: _Found[_Cluster]) -> credentials.Plugin:
     where = f"user {user.name!r}: exec"
-    if program.api_version not in exec_credential.VERSIONS:
+    if program.api_version not in credentials.VERSIONS:
         raise errors.AccessError(
             user.path,
             f"{where}.apiVersion is {program.api_version!r}",
-            f"use {' or '.join(exec_credential.VERSIONS)}",
+            f"use {' or '.join(credentials.VERSIONS)}",
         )
     if program.interactive_mode == "Always":
         raise errors.AccessError(
@@ -272,7 +270,7 @@ def _plugin(
             f"{where} {program.command!r} wants to ask somebody (interactiveMode: Always)",
             "use credentials that need nobody",
         )
-    return exec_credential.Plugin(
+    return credentials.Plugin(
         # As kubectl: a bare name is searched in $PATH, a relative path starts at the file.
         command=user.resolve(program.command) if "/" in program.command else program.command,
         api_version=program.api_version,
@@ -305,17 +303,17 @@ def _cluster_info(cluster: _Found[_Cluster]) -> Mapping[str, object]:
 
 def _source(
     entry: _Found[Any], field: str, path: str | None, data: str | None
-) -> files.Source | None:
+) -> credentials.Source | None:
     """Return the PEM of a field; the inline data counts where both are given, as with kubectl."""
     if data:
         try:
             text = base64.b64decode("".join(data.split()), validate=True).decode("ascii")
-            return files.Text(text)
+            return credentials.Text(text)
         except (binascii.Error, UnicodeError) as error:
             raise errors.AccessError(
                 entry.path, f"{field}-data of {entry.name!r} is not base64 of PEM", "correct it"
             ) from error
-    return files.File(entry.resolve(path)) if path else None
+    return credentials.File(entry.resolve(path)) if path else None
 
 
 def _entry(config: _Config, kind: str, entries: Mapping[str, _Found[T]], name: str) -> _Found[T]:

@@ -13,7 +13,7 @@ import msgspec
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
 from hami.monitor.containers import Key
 from hami.wire import annotation_keys, codec, objects
 

@@ -7,21 +7,20 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from hami.monitor import node_metrics, use
+from hami.monitor import metrics, usage
+from hami.monitor.audit import Audit, Latest
+from hami.monitor.collect import rows
 from hami.monitor.containers import Container
-from hami.monitor.node_metrics import Picture
+from hami.monitor.metrics import NodeSnapshot
 from hami.monitor.pods import Pods
-from hami.monitor.readings import Readings
-from hami.monitor.rounds import Latest, Rounds
-from hami.monitor.rows import rows
-from hami.monitor.use import Use
+from hami.monitor.usage import Readings, Usage
 
 #: Seconds of reading after which others have their turn.
 _TURN = 0.002
 #: Seconds after which what the driver said is not true any more.
 _STALE = 30.0
 
-_Reading = tuple[Container, Use | None]
+_Reading = tuple[Container, Usage | None]
 
 
 class Scrape:
@@ -30,7 +29,7 @@ class Scrape:
         *,
         node: str,
         readings: Readings,
-        rounds: Rounds,
+        rounds: Audit,
         pods: Pods,
         legacy: bool,
         clock: Callable[[], float] = time.monotonic,
@@ -55,19 +54,19 @@ class Scrape:
                 await asyncio.sleep(0)
                 begun = self._clock()
         latest = self._latest()
-        picture = Picture(
+        picture = NodeSnapshot(
             node=self._node,
             rows=rows(found, latest, now=self._now()),
             latest=latest,
             pods=self._pods,
         )
-        for family in node_metrics.families(picture, legacy=self._legacy):
+        for family in metrics.families(picture, legacy=self._legacy):
             yield family
 
     def _hami(self) -> Iterator[_Reading | None]:
         for each in self._readings.hami():
             container = self._readings.named(each)
-            yield None if container is None else (container, use.of_region(each.region))
+            yield None if container is None else (container, usage.of_region(each.region))
 
     def _ours(self) -> Iterator[_Reading | None]:
         for container in self._readings.prepared():

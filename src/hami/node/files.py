@@ -1,19 +1,28 @@
-"""Files on a node: written whole or not at all, and read without trust.
+"""Files on a node: atomic writes, untrusted reads, process locks.
 
+Files on a node: written whole or not at all, and read without trust.
 What the agent writes is renamed into place, so that nobody ever reads half of it, and survives a
 power cut where that matters. What a tenant can write may be a symlink, a pipe, a terabyte, or be
 cut off under the reader: it is opened without following or waiting, looked at, and read by offset,
 never mapped.
+
+Whether processes of a container live: the kernel knows who holds the lock of a slot.
+Each process of a container holds a lock on byte LOCK_BASE + slot of the state file (an OFD lock,
+which the kernel drops however the process ends). Whoever looks from outside only asks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
+import struct
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+
+from hami.wire import region
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -82,3 +91,16 @@ def read_at(handle: int, size: int, offset: int) -> bytes:
         size -= len(part)
         offset += len(part)
     return b"".join(parts)
+
+
+#: struct flock: type, whence, start, length, pid.
+_FLOCK = struct.Struct("@hhqqi0q")
+
+
+def any_held(handle: int, first: int = 0, count: int = region.MAX_SLOTS) -> bool:
+    """Tell whether somebody holds the lock of one of these slots."""
+    start = region.LOCK_BASE + first
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
+    answer: bytes = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked)
+    kind: int = _FLOCK.unpack(answer)[0]
+    return kind != fcntl.F_UNLCK

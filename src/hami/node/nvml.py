@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import pynvml  # type: ignore[import-untyped]
 
-from hami.node import nvml_cards, nvml_library, nvml_links, nvml_processes
-from hami.node.cards import Card, CardLinks, Problem
-from hami.node.nvml_calls import NvmlError, ask, told
+from hami.node import nvml_cards, nvml_library, nvml_processes
+from hami.node.nvml_cards import Card, CardLinks, Problem
+from hami.node.nvml_events import Xid, XidWatch
+from hami.node.nvml_library import NvmlError, ask, told
 from hami.node.nvml_processes import GpuProcess, ProcessUtilization
-from hami.node.xid_watch import Xid, XidWatch
 
 __all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "Xid", "XidWatch"]
 
@@ -118,7 +118,7 @@ class Nvml:
             links: list[CardLinks] = []
             for card, handle in handles:
                 others = [pair for pair in handles if pair[0] is not card]
-                found, failed = nvml_links.read_links(card, handle, others)
+                found, failed = nvml_cards.read_links(card, handle, others)
                 links.append(found)
                 problems += failed
             return tuple(links), tuple(problems)

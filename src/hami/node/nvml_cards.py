@@ -1,20 +1,91 @@
-"""Reads cards and their MIG devices from NVML.
+"""Cards, MIG devices and links of a node, read from NVML.
 
+A node's GPUs as its driver tells them: what is there, and what is wrong with which.
+Plain values: nothing here asks the driver. Names and sizes are NVML's own; what of them is offered
+to pods is decided elsewhere.
+
+Reads cards and their MIG devices from NVML.
 What only some cards or drivers tell may be missing; anything else that is refused makes the card,
 or that one MIG device, a problem of its own.
+
+Reads from NVML how the cards of a node are joined: PCIe ancestors and NVLinks.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from hami.node.cards import Card, MigDevice, Problem
-from hami.node.nvml_calls import NvmlError, ask, told
+from hami.node.nvml_library import NvmlError, ask, told
+
+#: The far end of an NVLink that goes to a switch and not straight to another card.
+NVSWITCH = "switch"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice:
+    """A part of a card that was cut off by MIG, before us and not by us."""
+
+    uuid: str
+    #: As NVIDIA names it: 1g.10gb.
+    profile: str
+    #: Bytes.
+    memory: int
+    gpu_instance_id: int
+    compute_instance_id: int
+    #: The card's UUID.
+    parent: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    uuid: str
+    #: NVML's: the place among the cards in the order of the bus.
+    index: int
+    #: Of /dev/nvidia<minor>; None: the driver does not tell.
+    minor: int | None
+    #: NVML's product name, unchanged.
+    name: str
+    #: Bytes; 0: the driver does not tell.
+    memory: int
+    #: The NUMA node that the card is next to; 0 where that is not known.
+    numa: int
+    #: As the kernel writes it: 0000:1a:00.0.
+    bus_id: str
+    mig_enabled: bool
+    mig: tuple[MigDevice, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that concerns one card (or part of it) and leaves the others as they are."""
+
+    #: The card by index or UUID, or both.
+    subject: str
+    rule: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.rule}; {self.remedy}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CardLinks:
+    """How a card reaches the others of its node, as the card itself tells it."""
+
+    uuid: str
+    bus_id: str
+    #: NVML's topology level by the other card's UUID; one that is missing could not be told.
+    ancestors: Mapping[str, int]
+    #: The far end of each NVLink that is up: a card's bus id, or NVSWITCH.
+    nvlinks: tuple[str, ...] = ()
+
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _MIB = 1 << 20
@@ -140,3 +211,53 @@ def _numa_of_kernel(bus: str) -> int:
 
 def handle_at(index: int) -> Any:
     return ask(f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
+
+
+#: What the question for a link's state answers behind the last link of a card.
+_NO_MORE = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def read_links(
+    card: Card, handle: Any, others: Sequence[tuple[Card, Any]]
+) -> tuple[CardLinks, list[Problem]]:
+    """Read one card's links to the others; a question that fails leaves that link out."""
+    problems: list[Problem] = []
+    ancestors: dict[str, int] = {}
+    for other, other_handle in others:
+        what = f"way from GPU {card.uuid} to {other.uuid}"
+        try:
+            level = told(what, pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other_handle)
+        except NvmlError as error:
+            problems.append(problem_of(error))
+        else:
+            if level is not None:
+                ancestors[other.uuid] = level
+    try:
+        nvlinks = _nvlinks(card.uuid, handle)
+    except NvmlError as error:
+        problems.append(problem_of(error))
+        nvlinks = []
+    links = CardLinks(
+        uuid=card.uuid, bus_id=card.bus_id, ancestors=ancestors, nvlinks=tuple(nvlinks)
+    )
+    return links, problems
+
+
+def _nvlinks(uuid: str, handle: Any) -> list[str]:
+    ends: list[str] = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        what = f"NVLink {link} of GPU {uuid}"
+        try:
+            active = ask(what, pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        except NvmlError as error:
+            if error.code in _NO_MORE:
+                break
+            raise
+        if not active:
+            continue
+        kind = told(what, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            ends.append(NVSWITCH)
+        elif (pci := told(what, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)) is not None:
+            ends.append(bus_id(pci))
+    return ends

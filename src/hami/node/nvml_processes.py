@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from hami.node.nvml_calls import NOT_TOLD, NvmlError, ask
+from hami.node.nvml_library import NOT_TOLD, NvmlError, ask
 
 _TRIES = 3
 _PERCENT = 100

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from hami.cluster.card_table import Cards, CardTable, Flags
 from hami.cluster.quota import Headroom
-from hami.cluster.shelf import Cards, Flags, Shelf
 from hami.placement import rules
-from hami.placement.question import Question
+from hami.placement.question import Question, State
 from hami.placement.reasons import NodeReason, Standing, Usage
 from hami.placement.request import WHOLE_CARD, CardRequest, Wishes
 from hami.placement.rules import Mask
 from hami.placement.score import Amounts
-from hami.placement.tally import State
-from hami.wire import product_names
+from hami.wire import text_values
 
 NODE_REASONS = (
     None,
@@ -39,7 +38,7 @@ NODE_DETAILS = (
 """The same in words; HAMi's reasons do not say as much."""
 
 
-def node_refusals(shelf: Shelf, rows: slice, question: Question) -> Flags:
+def node_refusals(shelf: CardTable, rows: slice, question: Question) -> Flags:
     """Find the first check of the node itself that fails, for every row."""
     nodes = shelf.totals.occupied[rows].shape
     unregistered, absent, too_few, no_ids = (np.zeros(nodes, dtype=np.bool_) for _ in range(4))
@@ -80,10 +79,10 @@ def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
 
 
 def _type_accepted(card_type: str, wishes: Wishes) -> bool:
-    if any(product_names.matches(token, card_type) for token in wishes.nouse_types):
+    if any(text_values.matches_product(token, card_type) for token in wishes.nouse_types):
         return False
     return not wishes.use_types or any(
-        product_names.matches(token, card_type) for token in wishes.use_types
+        text_values.matches_product(token, card_type) for token in wishes.use_types
     )
 
 

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from hami.cluster import operations
-from hami.cluster.ledger import Hold, LedgerRow
-from hami.cluster.shelf import Shelf
+from hami.cluster import state
+from hami.cluster.card_table import CardTable
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.cluster.state import Asked, Cluster
-from hami.placement import near_miss, policy, question, score
+from hami.placement import explanation, policy, question, score
 from hami.placement.explanation import Explanation, Finding
+from hami.placement.fit import Survey, Surveyor
 from hami.placement.question import Question
 from hami.placement.request import WHOLE_CARD, PodRequest
 from hami.placement.rules import Mask
-from hami.placement.survey import Survey, Surveyor
-from hami.wire.pod_devices import Grant, Slots
+from hami.wire.shares import PodShares, Share
 
 _LINKS_NOTE = "topology-aware: links between cards are not weighed yet, cards are spread"
 
@@ -34,7 +34,7 @@ class Placement(msgspec.Struct, frozen=True):
     node: str
     score: float
     #: By vendor word: one slot per container, the cards of a slot by position on the node.
-    slots: Mapping[str, Slots]
+    slots: Mapping[str, PodShares]
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -53,16 +53,16 @@ def decide(cluster: Cluster, pod: PodRequest, names: Names = None) -> Decision:
     """
     if pod.uid not in cluster.rows:
         return _decide(cluster, pod, names)
-    held = cluster.apply(operations.DropRow(pod.uid))
+    held = cluster.apply(state.DropPod(pod.uid))
     try:
         return _decide(cluster, pod, names)
     finally:
         cluster.apply(held)
 
 
-def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> LedgerRow:
+def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> PodInfo:
     """Make the ledger row that holds the winner's cards until the pod is bound or `deadline`."""
-    return LedgerRow(
+    return PodInfo(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
@@ -70,13 +70,13 @@ def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> Ledge
         kinds=pod.kinds,
         slots=tuple(sorted(winner.slots.items())),
         ids=tuple((word, total.count) for word, total in pod.totals().items()),
-        hold=Hold.RESERVED,
+        hold=Allocation.RESERVED,
         deadline=deadline,
     )
 
 
 class _Judged(msgspec.Struct, frozen=True):
-    shelf: Shelf
+    shelf: CardTable
     surveyor: Surveyor
     finding: Finding
 
@@ -103,14 +103,14 @@ def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
             score=winner.score if winner else None,
             near_misses=()
             if winner
-            else near_miss.find(first, [(j.shelf, j.finding) for j in judged]),
+            else explanation.find(first, [(j.shelf, j.finding) for j in judged]),
             problems={} if winner else cluster.broken(asked.names),
             notes=(_LINKS_NOTE,) if pod.gpu_policy.wants_links else (),
         ),
     )
 
 
-def _judge(shelf: Shelf, asking: Question, asked: Asked) -> _Judged:
+def _judge(shelf: CardTable, asking: Question, asked: Asked) -> _Judged:
     rows = slice(0, shelf.rows)
     if asked.masks is None:
         mask: Mask = shelf.totals.occupied[rows] > 0
@@ -153,16 +153,17 @@ def _settle(cluster: Cluster, judged: _Judged, row: int) -> Placement:
     survey = judged.surveyor.survey(slice(row, row + 1), np.ones(1, dtype=np.bool_), choose=True)
     assert survey.fits[0], "the survey of one node agrees with the survey of all"
     node = judged.finding.names[row]
-    slots: dict[str, list[tuple[Grant, ...]]] = {
+    slots: dict[str, list[tuple[Share, ...]]] = {
         word: [()] * len(asking.pod.containers) for word in asking.pod.wishes
     }
     for (position, request), taken in zip(asking.steps, survey.taken, strict=True):
         devices = cluster.nodes[node].cards[request.word]
         slots[request.word][position] = tuple(
-            Grant(
-                uuid=devices[column].id,
-                type=request.word,
-                memory=request.memory or devices[column].devmem * request.percentage // WHOLE_CARD,
+            Share(
+                card=devices[column].id,
+                vendor=request.word,
+                memory_mib=request.memory
+                or devices[column].devmem * request.percentage // WHOLE_CARD,
                 cores=request.cores,
             )
             for column in np.flatnonzero(taken[:, 0])

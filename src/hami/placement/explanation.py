@@ -1,9 +1,15 @@
-"""Why a pod goes where it goes, or nowhere: one object, many views.
+"""Why a pod goes where it goes, or nowhere; near misses included.
 
+Why a pod goes where it goes, or nowhere: one object, many views.
 A decision leaves its raw findings here: bits per card and node, and the names they belong to. They
 are turned into words only when somebody asks, each distinct reason once. FailedNodes of the
 extender, events, `hami explain`, traces and the dashboard are all views of this object; it stays
 true when the cluster moves on, because nothing in it points into the live tables.
+
+Which nodes almost held a pod, and what they were short of.
+Worked out at once when a pod is refused, because the amounts are only true while the tables are. Of
+the refused nodes those come first that got furthest through the pod's containers, then those with
+the fewest cards missing, then by name.
 """
 
 from __future__ import annotations
@@ -16,9 +22,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.shelf import Flags
-from hami.placement import choice, rules
+from hami.cluster.card_table import CardTable, Flags
+from hami.placement import fit, rules
 from hami.placement.checks import NODE_DETAILS, NODE_REASONS
+from hami.placement.fit import Survey
 from hami.placement.question import Question
 from hami.placement.reasons import (
     STANDING_REASONS,
@@ -28,8 +35,8 @@ from hami.placement.reasons import (
     Standing,
     Usage,
 )
+from hami.placement.request import WHOLE_CARD
 from hami.placement.rules import Mask
-from hami.placement.survey import Survey
 
 _REASONS = tuple(Reason)
 _NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
@@ -225,7 +232,7 @@ def _groups(question: Question, finding: Finding) -> Iterator[Group]:
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))
         numbers = card_reasons(question, step, *finding.cards_of(rows))
         met = np.flatnonzero(np.bincount(numbers.ravel(), minlength=_NO_CARD + 1)[:_NO_CARD])
-        counts = np.stack([choice.count(numbers == number) for number in met])
+        counts = np.stack([fit.count(numbers == number) for number in met])
         for members in _alike(counts):
             reasons = zip(met.tolist(), counts[:, members[0]].tolist(), strict=True)
             yield Group(
@@ -258,7 +265,7 @@ def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -
     np.copyto(numbers, by_usage, where=numbers == _ELIGIBLE)
     eligible = numbers == _ELIGIBLE
     bound = question.pod.wishes[request.word].numa_bind
-    numa = (choice.count(eligible) >= request.count) & bound
+    numa = (fit.count(eligible) >= request.count) & bound
     leftover = np.where(
         numa,
         np.uint8(_NUMBERS[Reason.NUMA_NOT_FIT]),
@@ -305,3 +312,67 @@ def cards_text(question: Question, step: int, standing: Flags, usage: Flags) -> 
     """Write the text of one node from the bits of its cards."""
     numbers = card_reasons(question, step, standing[:, None], usage[:, None]).ravel().tolist()
     return _text(Counter(str(_REASONS[number - 1]) for number in numbers if number != _NO_CARD))
+
+
+SHOWN = 3
+
+
+def find(question: Question, findings: Iterable[tuple[CardTable, Finding]]) -> tuple[NearMiss, ...]:
+    """Return the nearest misses, the nearest first."""
+    found = [miss for shelf, finding in findings for miss in _of_shelf(question, shelf, finding)]
+    found.sort(key=lambda ranked: (ranked[0], ranked[1].node))
+    return tuple(miss for _, miss in found[:SHOWN])
+
+
+def _of_shelf(
+    question: Question, shelf: CardTable, finding: Finding
+) -> list[tuple[tuple[int, int], NearMiss]]:
+    survey = finding.survey
+    rows = np.flatnonzero(finding.refused & (survey.node_refusal == 0))
+    if not rows.size:
+        return []
+    needed = np.array([request.count for _, request in question.steps])
+    steps = survey.failed_step[rows]
+    standing, usage = finding.cards_of(rows)
+    eligible = fit.count((standing | usage) == 0)
+    # Enough cards that are not on one NUMA node are still one too few.
+    missing = np.maximum(needed[steps] - eligible.astype(np.int64), 1)
+    # One number to rank by: steps left to fit, cards missing, name.
+    distance = (len(needed) - steps) << 48 | missing << 32 | shelf.name_ranks[rows]
+    nearest = np.argpartition(distance, min(SHOWN, len(rows) - 1))[:SHOWN]
+    return [
+        (
+            (-int(steps[at]), int(missing[at])),
+            _miss(question, shelf, finding, int(rows[at]), int(missing[at])),
+        )
+        for at in nearest
+    ]
+
+
+def _miss(
+    question: Question, shelf: CardTable, finding: Finding, row: int, missing: int
+) -> NearMiss:
+    survey = finding.survey
+    step = int(survey.failed_step[row])
+    standing, usage = survey.standing[:, row], survey.usage[:, row]
+    position, request = question.steps[step]
+    cards = shelf.cards[request.word]
+    memory_short: list[int] = []
+    cores_short: list[int] = []
+    for column, bits in enumerate(zip(standing.tolist(), usage.tolist(), strict=True)):
+        # Later steps were judged with the pod's earlier containers in place: not in the tables.
+        if step == 0 and bits == (0, Usage.MEMORY):
+            total = int(cards.memory[column, row])
+            wanted = request.memory or total * request.percentage // WHOLE_CARD
+            memory_short.append(wanted - int(cards.memory_left[column, row]))
+        if step == 0 and bits == (0, Usage.CORES):
+            cores_short.append(request.cores - int(cards.cores_left[column, row]))
+    return NearMiss(
+        node=finding.names[row],
+        text=cards_text(question, step, standing, usage),
+        container=question.pod.containers[position].name,
+        vendor=request.word,
+        cards_missing=missing,
+        memory_short=min(memory_short, default=None),
+        cores_short=min(cores_short, default=None),
+    )

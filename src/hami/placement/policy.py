@@ -11,7 +11,7 @@ import enum
 
 import msgspec
 
-from hami.wire import annotation_keys, comma_list, errors, go_values
+from hami.wire import annotation_keys, errors, text_values
 
 BINPACK, SPREAD, MUTEX, NUMA, TOPOLOGY = "binpack", "spread", "mutex", "numa", "topology-aware"
 NODE_POLICIES = (BINPACK, SPREAD)
@@ -94,7 +94,7 @@ def parse_node_policy(value: str, default: str) -> str:
 
 def parse_gpu_policy(value: str, default: str) -> GpuPolicy:
     """Read `hami.io/gpu-scheduler-policy`."""
-    words = comma_list.tokens(value) or comma_list.tokens(default)
+    words = text_values.comma_list(value) or text_values.comma_list(default)
     for word in words:
         if word not in GPU_POLICIES:
             raise _unknown(annotation_keys.GPU_POLICY, word, GPU_POLICIES)
@@ -118,7 +118,7 @@ def parse_weights(value: str | None) -> Weights:
         if not equals or name not in Weights.__struct_fields__ or name in found:
             rule = "must name slot, core and memory once each"
             raise errors.WireError(key, value, rule, remedy)
-        found[name] = go_values.parse_int32(number, what=f"{key}, {name}")
+        found[name] = text_values.parse_int32(number, what=f"{key}, {name}")
         if found[name] < 0:
             raise errors.WireError(key, value, f"has a negative weight for {name}", remedy)
     if len(found) != len(Weights.__struct_fields__):

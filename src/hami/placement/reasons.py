@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 
-from hami.cluster import shelf
+from hami.cluster import card_table
 
 
 class Reason(enum.StrEnum):
@@ -46,9 +46,9 @@ class NodeReason(enum.StrEnum):
 class Standing(enum.IntFlag):
     """Refusals that do not depend on use. The first three are kept in the tables."""
 
-    ABSENT = shelf.ABSENT
-    NOT_HEALTHY = shelf.NOT_HEALTHY
-    CORDONED = shelf.CORDONED
+    ABSENT = card_table.ABSENT
+    NOT_HEALTHY = card_table.NOT_HEALTHY
+    CORDONED = card_table.CORDONED
     TYPE = 8
     MODE = 16
     UUID = 32

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from hami.cluster import phases
 from hami.placement import policy
-from hami.vendors.row import Vendor
-from hami.wire import annotation_keys, comma_list, errors, go_values, objects, quantity
+from hami.vendors.table import Vendor
+from hami.wire import annotation_keys, errors, objects, quantity, shares, text_values
 from hami.wire.objects import ContainerKind
 
 WHOLE_CARD = 100
@@ -120,7 +119,7 @@ class PodRequest(msgspec.Struct, frozen=True):
             counts.append((container.kind, sum(c.count for c in asked)))
             memory.append((container.kind, sum(c.count * c.memory for c in asked)))
             cores.append((container.kind, sum(c.count * c.cores for c in asked)))
-        return Totals(phases.peak(counts), phases.peak(memory), phases.peak(cores))
+        return Totals(shares.peak(counts), shares.peak(memory), shares.peak(cores))
 
 
 def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> PodRequest | None:
@@ -173,7 +172,7 @@ def _card_request(container: objects.Container, vendor: Vendor) -> CardRequest |
     memory = factor * _whole_number(
         container,
         names.memory,
-        high=go_values.INT32_MAX // factor,
+        high=text_values.INT32_MAX // factor,
         remedy=f"write it in units of {factor} MiB, for example {16384 // factor} for 16 GiB",
     )
     percentage = _whole_number(
@@ -201,7 +200,7 @@ def _whole_number(
     container: objects.Container,
     resource: str,
     *,
-    high: int = go_values.INT32_MAX,
+    high: int = text_values.INT32_MAX,
     remedy: str,
 ) -> int:
     """Read a resource of a container; absent is 0."""
@@ -217,14 +216,14 @@ def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
     mode = pod.annotation(keys.mode)
     for key in (keys.use_type, keys.use_uuid):
         value = pod.annotation(key)
-        if value.strip() and not comma_list.tokens(value):
+        if value.strip() and not text_values.comma_list(value):
             remedy = "name at least one card, or remove the annotation"
             raise errors.WireError(key, value, "names nothing, so no card would do", remedy)
     return Wishes(
         use_types=_types(pod, keys.use_type),
         nouse_types=_types(pod, keys.nouse_type),
-        use_uuids=frozenset(comma_list.tokens(pod.annotation(keys.use_uuid))),
-        nouse_uuids=frozenset(comma_list.tokens(pod.annotation(keys.nouse_uuid))),
+        use_uuids=frozenset(text_values.comma_list(pod.annotation(keys.use_uuid))),
+        nouse_uuids=frozenset(text_values.comma_list(pod.annotation(keys.nouse_uuid))),
         mode=mode if mode.strip() else "",
         numa_bind=_numa_bind(pod.annotation(keys.numa_bind)),
     )
@@ -232,7 +231,7 @@ def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
 
 def _types(pod: objects.Pod, key: str) -> tuple[str, ...]:
     """Read a list of product names; each costs time on every decision, so there is a limit."""
-    types = tuple(dict.fromkeys(comma_list.tokens(pod.annotation(key))))
+    types = tuple(dict.fromkeys(text_values.comma_list(pod.annotation(key))))
     if len(types) > MAX_TYPES:
         rule = f"is more than the {MAX_TYPES} a list may have"
         raise errors.WireError(key, f"{len(types)} types", rule, "name fewer, or parts of names")
@@ -241,6 +240,6 @@ def _types(pod: objects.Pod, key: str) -> tuple[str, ...]:
 
 def _numa_bind(value: str) -> bool:
     try:
-        return go_values.parse_bool(value, what="numa-bind")
+        return text_values.parse_bool(value, what="numa-bind")
     except errors.WireError:
         return False

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.shelf import Cards
+from hami.cluster.card_table import Cards
 from hami.placement.reasons import Reason
 
 Mask = npt.NDArray[np.bool_]

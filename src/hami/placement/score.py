@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hami.cluster.shelf import Cards, Floats, Ints, Totals
+from hami.cluster.card_table import Cards, Floats, Ints, Totals
 from hami.placement.policy import Key, Weights
 
 Amounts = Ints | int

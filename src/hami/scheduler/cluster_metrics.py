@@ -21,11 +21,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import msgspec
 
-from hami.cluster.ledger import LedgerRow
+from hami.cluster.pod_info import PodInfo
 from hami.cluster.state import Cluster
 from hami.serving import metrics
-from hami.wire.mig_allocations import Allocation
-from hami.wire.node_register import Device
+from hami.wire.mig import Allocation
+from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 
 #: Lines per chunk: well below a millisecond's work.
@@ -71,7 +71,7 @@ def _template(name: str, labels: Sequence[str]) -> str:
 class _Card(msgspec.Struct, frozen=True, gc=False):
     """A card at one moment, with nothing that leads back into the tables."""
 
-    device: Device
+    device: RegisteredCard
     #: Slots, MiB and percent in use, of reservations as well.
     used: int
     memory: int
@@ -131,7 +131,7 @@ def _cards_on(cluster: Cluster, node: str) -> list[_Card]:
     return found
 
 
-def _texts(node: str, device: Device) -> tuple[str, ...]:
+def _texts(node: str, device: RegisteredCard) -> tuple[str, ...]:
     return (
         node,
         metrics.escape_label(device.id),
@@ -154,12 +154,12 @@ def _memory_ratio(card: _Card) -> float | None:
     return card.memory / card.device.devmem if card.device.devmem > 0 else None
 
 
-def _is_amd(device: Device) -> bool:
+def _is_amd(device: RegisteredCard) -> bool:
     """Tell whether cores are counted as compute units, of which there are any number."""
     return device.type.upper().startswith("AMD")
 
 
-def _normalised(cores: int, device: Device) -> int:
+def _normalised(cores: int, device: RegisteredCard) -> int:
     """Return percent, of compute units rounded up."""
     if not _is_amd(device) or device.devcore <= 0:
         return cores
@@ -184,7 +184,7 @@ _OLD_SHARE_NAMES = ("podnamespace", "nodename", "podname", "containeridx", "devi
 
 
 def _share_family(
-    name: str, told: str, value: Callable[[Cluster, LedgerRow, _Share], int], *, old: bool = False
+    name: str, told: str, value: Callable[[Cluster, PodInfo, _Share], int], *, old: bool = False
 ) -> _Family:
     template = _template(name, _OLD_SHARE_NAMES if old else _SHARE_NAMES)
 
@@ -199,40 +199,40 @@ def _share_family(
     return _Family(name, told, lines)
 
 
-def _rows(cluster: Cluster) -> Iterator[LedgerRow]:
+def _rows(cluster: Cluster) -> Iterator[PodInfo]:
     """Yield what pods hold, node by node: a copy of all rows at once would hold up the loop."""
     for node in list(cluster.nodes):
         # A node that goes now takes its pods' samples along, as it takes its cards'.
         yield from cluster.rows_on(node)
 
 
-def _shares(row: LedgerRow) -> list[_Share]:
+def _shares(row: PodInfo) -> list[_Share]:
     sums: dict[tuple[int, str], _Share] = {}
     for word, slots in row.slots:
         for position, grants in enumerate(slots):
             if row.init_done and row.kinds[position] is ContainerKind.INIT:
                 continue
             for grant in grants:
-                had = sums.get((position, grant.uuid))
-                sums[position, grant.uuid] = _Share(
+                had = sums.get((position, grant.card))
+                sums[position, grant.card] = _Share(
                     position,
                     word,
-                    grant.uuid,
-                    grant.memory + (had.memory if had else 0),
+                    grant.card,
+                    grant.memory_mib + (had.memory if had else 0),
                     grant.cores + (had.cores if had else 0),
                 )
     return list(sums.values())
 
 
-def _share_memory(_cluster: Cluster, _row: LedgerRow, share: _Share) -> int:
+def _share_memory(_cluster: Cluster, _row: PodInfo, share: _Share) -> int:
     return share.memory * _MIB
 
 
-def _share_raw_cores(_cluster: Cluster, _row: LedgerRow, share: _Share) -> int:
+def _share_raw_cores(_cluster: Cluster, _row: PodInfo, share: _Share) -> int:
     return share.cores
 
 
-def _share_cores(cluster: Cluster, row: LedgerRow, share: _Share) -> int:
+def _share_cores(cluster: Cluster, row: PodInfo, share: _Share) -> int:
     facts = cluster.nodes.get(row.node)
     devices = facts.cards.get(share.word, ()) if facts is not None else ()
     # Only one vendor counts otherwise, and finding the card costs more than all the rest.

@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Callable
 
-from hami.scheduler.world import Signal
+from hami.scheduler.informers import Signal
 from hami.wire import objects
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)

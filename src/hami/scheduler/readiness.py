@@ -1,5 +1,13 @@
-"""Whether this replica may decide now, and how it becomes so.
+"""Readiness of a replica: leader label, watch catch-up.
 
+What the new leader does first: say so, and see everything the old one did.
+The role label on the scheduler's pods tells Services where to send scheduling traffic. Writing it
+on our own pod has a second use: the answer has a version that is newer than every Binding before
+it, and our pod watch has seen them all when it has reached that version. Where we have no pod, the
+version of an empty list does, and if the watch stays silent the caches are compared with a full
+list.
+
+Whether this replica may decide now, and how it becomes so.
 Three things are needed: every cache has been filled, we lead, and since we lead the pods have
 caught up with everything the leader before us did. The last is a barrier: after we gained the
 lease we ask the API server for a version that is newer than all Bindings of the old leader (no
@@ -10,15 +18,143 @@ it. Without it a new leader with a slow watch would hand out cards that were bou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from hami.kube import errors
+from hami.kube import errors, paths, store
+from hami.kube.client import Client
 from hami.scheduler.leadership import Leadership
+from hami.wire import annotation_keys, codec, objects
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
+
+COMPONENT = "hami-scheduler"
+LEADER, FOLLOWER = "leader", "follower"
+#: Seconds that the watch has to reach a version before the caches are compared with a list.
+CATCH_UP_S = 1.0
+
+
+class Watch(Protocol):
+    """What of the pods' reflector is needed here."""
+
+    async def wait_version(self, version: int) -> None: ...
+
+    def request_relist(self) -> None: ...
+
+
+class _PodList(codec.Object, frozen=True):
+    metadata: objects.Metadata | None = None
+    items: list[objects.Pod] | None = None
+
+
+class LeaderLabel:
+    def __init__(
+        self,
+        client: Client,
+        pods: Watch,
+        *,
+        namespace: str,
+        name: str,
+        leads: Callable[[], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._pods = pods
+        self._namespace = namespace
+        self._name = name
+        self._leads = leads
+        self._now = now
+        #: What our own pod is to be called; nothing before we have caught up once.
+        self._own = ""
+
+    @property
+    def leads(self) -> bool:
+        return self._leads()
+
+    @property
+    def has_pod(self) -> bool:
+        return bool(self._namespace and self._name)
+
+    async def catch_up(self) -> None:
+        """Return when our pods are as new as this moment; and be called the leader from then on."""
+        version = await self._lead()
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._pods.wait_version(version)
+        except TimeoutError:
+            _log.info("the pod watch is silent, comparing with a list", extra={"version": version})
+            self._pods.request_relist()
+            await self._pods.wait_version(version)
+
+    async def _lead(self) -> int:
+        """Label our own pod; returns a version that is not older than this moment."""
+        self._own = LEADER
+        if self.has_pod:
+            try:
+                return await self._label(self._name, LEADER)
+            except (errors.NotFound, errors.Forbidden) as error:
+                # Scheduling does not depend on a label; whoever routes by it will look here.
+                _log.warning(
+                    "own pod cannot be labelled; check POD_NAME, POD_NAMESPACE and the role",
+                    extra={"pod": f"{self._namespace}/{self._name}", "error": str(error)},
+                )
+        return await self._version()
+
+    async def demote_others(self) -> None:
+        """Call every other replica a follower.
+
+        Ourselves the leader, too, if a demotion of ours that was still on its way has undone it.
+        """
+        if not self.has_pod:
+            return
+        selector = f"{annotation_keys.COMPONENT_LABEL}={COMPONENT}"
+        body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
+        listed = codec.decode(body, _PodList, what="list of scheduler pods")
+        for pod in listed.items or ():
+            if not self._leads():
+                return  # whoever leads now says who follows
+            role = self._own if pod.name == self._name else FOLLOWER
+            if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
+                with contextlib.suppress(errors.NotFound):  # it has ended meanwhile
+                    await self._label(pod.name, role)
+
+    async def demote_self(self) -> None:
+        self._own = FOLLOWER
+        if self.has_pod:
+            await self._label(self._name, FOLLOWER)
+
+    async def _label(self, name: str, role: str) -> int:
+        """Label a pod of ours; returns the version of the write."""
+        metadata: dict[str, object] = {"labels": {annotation_keys.ROLE_LABEL: role}}
+        if role == LEADER:
+            # Always a change: a write that changes nothing gets no new version.
+            metadata["annotations"] = {annotation_keys.LEADING_SINCE: f"{self._now():.6f}"}
+        body = codec.encode({"metadata": metadata})
+        answer = await self._client.patch(paths.pods(self._namespace, name), body)
+        return store.meta(answer)[1]
+
+    async def _version(self) -> int:
+        body = await self._client.get(paths.pods(), {"limit": "1"})
+        listed = codec.decode(body, _PodList, what="list of pods")
+        return store.raw_version(listed.metadata.resource_version if listed.metadata else None)
+
+
+async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
+    """Keep the labels in step with who leads; what fails is tried again at the next change."""
+    # Who starts beside a leader follows, and there may be no change to tell it for a long time.
+    changes.put_nowait(roles.leads)
+    while True:
+        leading = await changes.get()
+        while not changes.empty():
+            leading = changes.get_nowait()  # only how it is now counts
+        try:
+            await (roles.demote_others() if leading else roles.demote_self())
+        except (errors.KubeError, wire_errors.WireError) as error:
+            _log.warning("role label not written", extra={"error": str(error)})
+
 
 RETRY_S = 0.5
 

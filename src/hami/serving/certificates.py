@@ -1,5 +1,11 @@
-"""The certificate that we serve, exchanged while we serve.
+"""The serving certificate: exchanged while serving; expiry dates.
 
+When a certificate expires, read from its own bytes.
+Python's ssl module tells the dates only of a peer that was verified, never of the certificate that
+we serve, and a library that could would weigh more than this file. A certificate is DER: nested
+(tag, length, content); the way to `notAfter` is short.
+
+The certificate that we serve, exchanged while we serve.
 kubelet swaps a mounted Secret by turning one symlink (`..data`); other tools rewrite the files one
 after the other. `watch` looks at the files every second, makes a whole new TLS context when they
 changed, and takes it over only if certificate and key belong together: a half-written pair leaves
@@ -21,7 +27,64 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from hami.serving import certificate_dates, errors
+from hami.serving import lifetime
+
+_SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
+_END = "-----END CERTIFICATE-----"
+_LONG_FORM = 0x80
+
+
+def expiry(pem: str) -> dt.datetime:
+    """Return when the first certificate of a PEM file ends; ValueError if it cannot be read."""
+    first, end, _ = pem.partition(_END)
+    start = first.find("-----BEGIN CERTIFICATE-----")
+    if not end or start < 0:
+        raise ValueError("no certificate in PEM form")
+    certificate = ssl.PEM_cert_to_DER_cert(first[start:] + end)
+    (to_be_signed, *_) = _parts(_only(certificate, _SEQUENCE))
+    fields = _parts(_content(to_be_signed, _SEQUENCE))
+    # version (absent in version 1), serial number, algorithm, issuer, validity.
+    validity = fields[4 if fields[0][0] == _VERSION else 3]
+    _, (tag, until) = _parts(_content(validity, _SEQUENCE))
+    if tag not in (_UTC_TIME, _GENERALIZED_TIME):
+        raise ValueError("its end is no time")
+    text = until.decode("ascii")
+    # Two digits of a year count from 1950 (RFC 5280), which strptime sees otherwise.
+    if tag == _UTC_TIME:
+        text = ("19" if text >= "50" else "20") + text
+    return dt.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=dt.UTC)
+
+
+def _parts(data: bytes) -> list[tuple[int, bytes]]:
+    """Split DER into its (tag, content)."""
+    found = []
+    at = 0
+    while at < len(data):
+        if at + 2 > len(data):
+            raise ValueError("cut off")
+        tag, length = data[at], data[at + 1]
+        at += 2
+        if length >= _LONG_FORM:
+            size = length - _LONG_FORM
+            length = int.from_bytes(data[at : at + size], "big")
+            at += size
+        if at + length > len(data):
+            raise ValueError("cut off")
+        found.append((tag, data[at : at + length]))
+        at += length
+    return found
+
+
+def _content(part: tuple[int, bytes], tag: int) -> bytes:
+    if part[0] != tag:
+        raise ValueError(f"tag {part[0]} where {tag} must stand")
+    return part[1]
+
+
+def _only(data: bytes, tag: int) -> bytes:
+    (part,) = _parts(data)
+    return _content(part, tag)
+
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +126,7 @@ class LiveCertificate:
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         if not (cert_file and key_file):
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"certificate file {cert_file!r} and key file {key_file!r}: one of them is empty; "
                 "name both, or none for plain HTTP"
             )
@@ -108,7 +171,7 @@ class LiveCertificate:
             return False
         try:
             self._load()
-        except errors.ServingError as error:
+        except lifetime.ServingError as error:
             if signature != self._refused:
                 _log.warning(
                     "changed certificate is not usable; the one before stays in service",
@@ -132,7 +195,7 @@ class LiveCertificate:
             # An encrypted key would otherwise ask for its password on a terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password="")
         except (OSError, ValueError) as error:
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"certificate {self._cert_file} and key {self._key_file} do not make a pair: "
                 f"{_reason(error)}; write a PEM certificate chain, its own certificate first, "
                 "and the unencrypted PEM key that belongs to it"
@@ -153,13 +216,13 @@ class LiveCertificate:
         try:
             context.load_verify_locations(cafile=self._client_ca_file)
         except (OSError, ValueError) as error:
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"client CA {self._client_ca_file} cannot be read: {_reason(error)}; "
                 "write one or more CA certificates in PEM form"
             ) from error
         context.authorities = frozenset(context.get_ca_certs(binary_form=True))
         if not context.authorities:
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"client CA {self._client_ca_file} holds no CA certificate, so nobody could be "
                 "trusted; write the certificate of the CA that signs the clients' certificates"
             )
@@ -167,14 +230,14 @@ class LiveCertificate:
     def _expiry(self) -> dt.datetime:
         try:
             text = pathlib.Path(self._cert_file).read_text(encoding="ascii", errors="replace")
-            return certificate_dates.expiry(text)
+            return expiry(text)
         except OSError as error:
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"certificate {self._cert_file} cannot be read: {_reason(error)}; "
                 "mount the Secret or correct the path"
             ) from error
         except (ValueError, IndexError) as error:
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"certificate {self._cert_file} is none: {error}; "
                 "write a PEM certificate chain, its own certificate first"
             ) from error

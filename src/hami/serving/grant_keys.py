@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import pathlib
 
-from hami.wire import errors, grant
+from hami.wire import errors, signature
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class KeyFolder:
         self._stamp = self._look()
         self._keys = self._read()
 
-    def keys(self) -> grant.GrantKeys:
+    def keys(self) -> signature.GrantKeys:
         """Return the keys as they are now."""
         stamp = self._look()
         if stamp != self._stamp:
@@ -51,7 +51,7 @@ class KeyFolder:
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-    def _read(self) -> grant.GrantKeys:
+    def _read(self) -> signature.GrantKeys:
         current = self._read_file(CURRENT)
         if current is None:
             raise GrantKeyError(
@@ -60,7 +60,7 @@ class KeyFolder:
                 "turn signing off with --grant-key-dir= if your agents do not ask for it"
             )
         try:
-            return grant.GrantKeys(current, self._read_file(PREVIOUS) or None)
+            return signature.GrantKeys(current, self._read_file(PREVIOUS) or None)
         except errors.WireError as error:
             raise GrantKeyError(f"{self._folder}: {error}") from error
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 import msgspec
 from aiohttp import web
 
-from hami.serving import bind_address, certificates, logs, peers
+from hami.serving import addresses, certificates, logs
 from hami.wire import codec, correlation
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Server:
         *,
         tls: certificates.LiveCertificate | None = None,
         drain_timeout: float = 10,
-        is_local: peers.IsLocal = peers.is_loopback,
+        is_local: addresses.IsLocal = addresses.is_loopback,
     ) -> None:
         self._routes: dict[str, dict[str, Route]] = {}
         for route in routes:
@@ -118,7 +118,7 @@ class Server:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; the port 0 finds a free one, then named by `port`."""
-        listening = bind_address.listen(host, port)
+        listening = addresses.listen(host, port)
         self.port = listening.getsockname()[1]
         self._draining = False
         self._runner = web.ServerRunner(
@@ -132,9 +132,7 @@ class Server:
         )
         await self._runner.setup()
         context = None if self._tls is None else self._tls.context
-        site = web.SockSite(
-            self._runner, listening, ssl_context=context, backlog=bind_address.BACKLOG
-        )
+        site = web.SockSite(self._runner, listening, ssl_context=context, backlog=addresses.BACKLOG)
         await site.start()
 
     def let_go(self) -> None:
@@ -195,7 +193,7 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest, request_id: str) -> Response:
         route = self._find(request)
-        peer = peers.address(request.transport)
+        peer = addresses.address(request.transport)
         if route.trusted:
             self._check_peer(request, peer)
         body = b""
@@ -225,7 +223,7 @@ class Server:
         return route
 
     def _check_peer(self, request: web.BaseRequest, peer: str) -> None:
-        if self._is_local(peer) or peers.has_certificate(request.transport, self._tls):
+        if self._is_local(peer) or addresses.has_certificate(request.transport, self._tls):
             return
         self._refused.log(
             _log,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, TextIO
 
-from hami.serving import errors, tracing
+from hami.serving import lifetime, tracing
 from hami.wire import codec, correlation
 from hami.wire import errors as wire_errors
 
@@ -30,7 +30,7 @@ def set_up(*, level: str, stream: TextIO = sys.stderr, format: Format = "json") 
     """Send everything at or above a level to a stream, in place of where it went before."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
-        raise errors.ServingError(f"log level {level!r} is unknown; write debug, info or warning")
+        raise lifetime.ServingError(f"log level {level!r} is unknown; write debug, info or warning")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()

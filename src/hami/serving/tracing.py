@@ -16,7 +16,7 @@ import contextvars
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from hami.serving import errors
+from hami.serving import lifetime
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -82,14 +82,14 @@ class Tracer:
         if not endpoint:
             return cls.disabled()
         if not endpoint.startswith(("http://", "https://")):
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"OTLP endpoint {endpoint!r} is no http:// or https:// address; "
                 "write one, as in http://collector:4318"
             )
         try:
             from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415 - an extra of its own
         except ImportError as error:
-            raise errors.ServingError(
+            raise lifetime.ServingError(
                 f"OTLP endpoint {endpoint!r} is set, but OpenTelemetry is not installed "
                 f"({error}); run `pip install hami[tracing]`, or leave the endpoint empty"
             ) from error

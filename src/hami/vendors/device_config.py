@@ -15,11 +15,11 @@ from typing import Literal, cast, get_args
 
 import msgspec
 
-from hami.vendors import errors, row, section, table, text_file, yaml_text
+from hami.vendors import config_file, table
 from hami.wire import errors as wire_errors
-from hami.wire import resource_names
+from hami.wire import quantity
 
-ConfigError = errors.ConfigError
+ConfigError = config_file.ConfigError
 
 CorePolicy = Literal["default", "force", "disable"]
 
@@ -93,7 +93,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A checked device-config.yaml."""
 
     #: The built-in rows with the file's values, in table order.
-    vendors: tuple[row.Vendor, ...]
+    vendors: tuple[table.Vendor, ...]
     nvidia: NvidiaSettings
     #: Sections that nobody here reads yet, as they stand in the file.
     other_sections: dict[str, object]
@@ -103,7 +103,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(path: str | os.PathLike[str]) -> DeviceConfig:
     """Read and check the file at `path`."""
-    text = text_file.read(
+    text = config_file.read(
         path, remedy="check the path, the mount of the ConfigMap and the file's permissions"
     )
     return parse(text, source=os.fspath(path))
@@ -118,7 +118,7 @@ def load_or_built_in(path: str) -> DeviceConfig:
 
 def parse(text: str, *, source: str) -> DeviceConfig:
     """Check the text of a device-config.yaml; `source` names it in errors and warnings."""
-    data = yaml_text.load(text, source=source)
+    data = config_file.load(text, source=source)
     if data is None:
         raise ConfigError(source=source, place="", rule="the file is empty", remedy=_START)
     if not isinstance(data, dict):
@@ -126,7 +126,7 @@ def parse(text: str, *, source: str) -> DeviceConfig:
             source=source, place="", value=data, rule="is not a mapping of sections", remedy=_START
         )
     warnings = _unknown_sections(data, source)
-    nvidia = section.Section(data.get("nvidia"), source=source, path="nvidia")
+    nvidia = config_file.Section(data.get("nvidia"), source=source, path="nvidia")
     settings, more_warnings = _settings(nvidia)
     vendors = tuple(
         _overridden(vendor, nvidia) if vendor.section == "nvidia" else vendor
@@ -149,7 +149,7 @@ def parse(text: str, *, source: str) -> DeviceConfig:
     )
 
 
-def _settings(nvidia: section.Section) -> tuple[NvidiaSettings, list[str]]:
+def _settings(nvidia: config_file.Section) -> tuple[NvidiaSettings, list[str]]:
     base = NvidiaSettings()
     allowances = nvidia.sections("migProfileAllowlist")
     settings = NvidiaSettings(
@@ -173,7 +173,7 @@ def _settings(nvidia: section.Section) -> tuple[NvidiaSettings, list[str]]:
     return settings, [warning for entry in allowances for warning in entry.unknown()]
 
 
-def _allowance(entry: section.Section) -> MigAllowance:
+def _allowance(entry: config_file.Section) -> MigAllowance:
     allowance = MigAllowance(models=entry.texts("models"), profiles=entry.texts("profiles"))
     for profile in allowance.profiles:
         if not _MIG_PROFILE.fullmatch(profile):
@@ -185,7 +185,7 @@ def _allowance(entry: section.Section) -> MigAllowance:
     return allowance
 
 
-def _object_name(nvidia: section.Section, key: str) -> str:
+def _object_name(nvidia: config_file.Section, key: str) -> str:
     name = nvidia.text(key, "")
     if name and not _OBJECT_NAME.fullmatch(name):
         raise nvidia.error(
@@ -196,7 +196,7 @@ def _object_name(nvidia: section.Section, key: str) -> str:
     return name
 
 
-def _overridden(vendor: row.Vendor, given: section.Section) -> row.Vendor:
+def _overridden(vendor: table.Vendor, given: config_file.Section) -> table.Vendor:
     names = {
         field: _resource(given, key, getattr(vendor.resources, field))
         for field, key in _RESOURCE_KEYS.items()
@@ -209,7 +209,7 @@ def _overridden(vendor: row.Vendor, given: section.Section) -> row.Vendor:
         )
     return msgspec.structs.replace(
         vendor,
-        resources=row.ResourceNames(**names),
+        resources=table.ResourceNames(**names),
         # 0 counts as 1, as in HAMi.
         memory_factor=given.whole("memoryFactor", vendor.memory_factor) or 1,
         default_memory=given.whole("defaultMemory", vendor.default_memory),
@@ -218,19 +218,19 @@ def _overridden(vendor: row.Vendor, given: section.Section) -> row.Vendor:
     )
 
 
-def _resource(given: section.Section, key: str, default: str) -> str:
+def _resource(given: config_file.Section, key: str, default: str) -> str:
     name = given.text(key, default)
     if not name:
         return ""
     try:
-        return resource_names.check(name, what=key)
+        return quantity.check_resource_name(name, what=key)
     except wire_errors.WireError as error:
         raise given.error(
             key, error.rule, error.remedy or f"write a name like {default}"
         ) from error
 
 
-def _refuse_doubles(vendors: tuple[row.Vendor, ...], source: str) -> None:
+def _refuse_doubles(vendors: tuple[table.Vendor, ...], source: str) -> None:
     places: dict[str, list[str]] = {}
     for vendor in vendors:
         for field, key in _RESOURCE_KEYS.items():
@@ -259,7 +259,7 @@ def _unknown_sections(data: dict[object, object], source: str) -> list[str]:
                 remedy=f"sections are {', '.join(KNOWN_SECTIONS)}",
             )
     return [
-        f"{source}: {name}: no such section, kept unread{section.nearest(name, KNOWN_SECTIONS)}"
+        f"{source}: {name}: no such section, kept unread{config_file.nearest(name, KNOWN_SECTIONS)}"
         for name in data
         if name not in KNOWN_SECTIONS
     ]

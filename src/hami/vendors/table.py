@@ -1,5 +1,11 @@
-"""The built-in rows: `rows.toml`, read once.
+"""Vendors: names, units, defaults, annotation keys; the built-in table.
 
+A vendor is a row: names, units, defaults, annotation keys and a few switches.
+Everything the core knows of a vendor stands in such a row (`rows.toml`), and the user's
+device-config.yaml overrides it. Code that only one vendor needs hangs on the row's `rule`, a name
+that `hami.placement.rules` resolves; most vendors have none.
+
+The built-in rows: `rows.toml`, read once.
 A row is data that we ship, so a broken one is our mistake and stops the program at once, with the
 place and the rule in the message. `hami.vendors.device_config` lays the user's file over them.
 """
@@ -10,10 +16,86 @@ import collections
 import functools
 import importlib.resources
 import tomllib
+from typing import Literal
 
 import msgspec
 
-from hami.vendors import row
+
+class ResourceNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Extended resources a pod may ask for; an empty name means that the vendor has none."""
+
+    #: How many cards.
+    count: str
+    #: Memory on each, in units of `Vendor.memory_factor` MiB.
+    memory: str = ""
+    #: Memory on each, in percent of the card.
+    memory_percentage: str = ""
+    #: Percent of compute on each.
+    cores: str = ""
+    priority: str = ""
+
+    def named(self) -> tuple[str, ...]:
+        """Return the names the vendor has, the count's first."""
+        return tuple(name for name in msgspec.structs.astuple(self) if name)
+
+
+class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the vendor's facts travel; an empty key means that the vendor has none."""
+
+    #: Node: its cards.
+    register: str = ""
+    #: Node: the old liveness conversation.
+    handshake: str = ""
+    #: Node: cards closed for new pods.
+    cordon: str = ""
+    #: Node: link scores between cards.
+    pair_scores: str = ""
+    #: Node: the agent binds late, no lock needed.
+    binding: str = ""
+    #: Node: why the agent does not.
+    lock_reason: str = ""
+    #: Node: names of the resources that the agent keeps in the node's status.
+    shares: str = ""
+    #: Pod: what is still to be handed out on the node.
+    to_allocate: str = ""
+    #: Pod: what was granted, for good.
+    allocated: str = ""
+    #: Pod: the user's wishes.
+    use_type: str = ""
+    nouse_type: str = ""
+    use_uuid: str = ""
+    nouse_uuid: str = ""
+    mode: str = ""
+    numa_bind: str = ""
+
+
+class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One vendor of cards, as the whole product sees it."""
+
+    #: The common word: key of requests and device lists, TYPE in pod annotations.
+    word: str
+    #: Its section of device-config.yaml.
+    section: str
+    resources: ResourceNames
+    annotations: AnnotationKeys
+    register_codec: Literal["json", "colon"] = "json"
+    #: MiB per unit of the memory resource.
+    memory_factor: int = 1
+    #: MiB when a pod names neither memory nor percentage; 0 is the whole card.
+    default_memory: int = 0
+    #: Percent when a pod names no cores; 0 is unlimited.
+    default_cores: int = 0
+    #: Cards when a pod names only memory or cores; 0 switches that off.
+    default_count: int = 1
+    #: Whether binding a pod to a node takes HAMi's node lock.
+    takes_lock: bool = True
+    #: Whether ResourceQuota holds for it.
+    enforces_quota: bool = True
+    #: Whether node.status.allocatable bounds what a node can take.
+    bounded_by_ids: bool = True
+    #: Name of the rule of its own in hami.placement.rules; empty: none.
+    rule: str = ""
+
 
 _FILE = "rows.toml"
 
@@ -23,16 +105,16 @@ class TableError(ValueError):
 
 
 @functools.cache
-def built_in() -> tuple[row.Vendor, ...]:
+def built_in() -> tuple[Vendor, ...]:
     """Return the shipped vendors in the order in which they are judged."""
     text = importlib.resources.files("hami.vendors").joinpath(_FILE).read_text("utf-8")
     return parse(text, source=_FILE)
 
 
-def parse(text: str, *, source: str) -> tuple[row.Vendor, ...]:
+def parse(text: str, *, source: str) -> tuple[Vendor, ...]:
     """Read a table of rows; `source` names it in errors."""
     try:
-        tables = msgspec.convert(tomllib.loads(text), dict[str, tuple[row.Vendor, ...]])
+        tables = msgspec.convert(tomllib.loads(text), dict[str, tuple[Vendor, ...]])
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise TableError(f"{source}: {error}") from error
     vendors = tables.pop("vendor", ())

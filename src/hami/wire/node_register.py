@@ -1,10 +1,16 @@
-"""The cards of a node, as its register annotation carries them.
+"""The cards of a node and their link scores, as annotations carry them.
 
+The cards of a node, as its register annotation carries them.
 Two formats are in use: a JSON array (NVIDIA and most vendors) and the older colon format (Hygon,
 Iluvatar). The JSON is written with the field order, omissions and escapes of Go, so that HAMi's and
 our agent write the same bytes for the same cards; only floats within custominfo may look different.
 Any error rejects the whole annotation: half a node is worse than none, because the missing half may
 be in use. What would be rejected is not written either.
+
+How well the cards of a node are linked, as a node annotation carries it.
+One entry per card, with a score for every other card of the node: a sum over the links between
+the two, where more is better (NVLink counts hundreds, PCIe tens). Written by the device plugin,
+read by the topology policy. A bad value rejects the whole annotation.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from hami.wire import codec, errors, go_values, pod_devices
+from hami.wire import codec, errors, shares, text_values
 
 _INT16_MAX = 2**15 - 1
 _OLD_FIELDS, _NEW_FIELDS = 7, 9
@@ -43,7 +49,7 @@ class MigProfile(
     placements: tuple[MigPlacement, ...] = ()
 
 
-class Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
+class RegisteredCard(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
     """One card. The order of the fields is the order on the wire; zero values are omitted."""
 
     id: str = ""
@@ -99,18 +105,18 @@ class _Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"})
     custominfo: dict[str, Any] | None = None
 
 
-def decode_json(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
+def decode_json(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
     """Read the JSON format. A field that is null counts as absent, as in Go."""
     read = codec.decode(value, list[_Device | None], what=what)
     return _checked((_device(raw or _Device()) for raw in read), what)
 
 
-def encode_json(devices: Iterable[Device]) -> str:
+def encode_json(devices: Iterable[RegisteredCard]) -> str:
     """Write the JSON format; what could not be read back is an error."""
     return codec.encode_text(_checked(devices, _WHAT))
 
 
-def decode_colon(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
+def decode_colon(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
     """Read the colon format, with seven or nine fields a card."""
     if ":" not in value:
         raise errors.WireError(what, value, "has no colon, which ends each card")
@@ -118,7 +124,7 @@ def decode_colon(value: str, *, what: str = _WHAT) -> tuple[Device, ...]:
     return _checked((_colon_device(record, what) for record in records), what)
 
 
-def encode_colon(devices: Iterable[Device]) -> str:
+def encode_colon(devices: Iterable[RegisteredCard]) -> str:
     """Write the colon format, nine fields a card; what could not be read back is an error.
 
     It has no place for MIG and custominfo. A lone colon is a node without cards: readers refuse
@@ -127,8 +133,8 @@ def encode_colon(devices: Iterable[Device]) -> str:
     return "".join(map(_colon_record, _checked(devices, _WHAT))) or ":"
 
 
-def _device(raw: _Device) -> Device:
-    return Device(
+def _device(raw: _Device) -> RegisteredCard:
+    return RegisteredCard(
         id=raw.id or "",
         index=raw.index or 0,
         count=raw.count or 0,
@@ -159,7 +165,7 @@ def _mig_profile(raw: _MigProfile) -> MigProfile:
     )
 
 
-def _colon_device(record: str, what: str) -> Device:
+def _colon_device(record: str, what: str) -> RegisteredCard:
     fields = record.split(",")
     if len(fields) not in (_OLD_FIELDS, _NEW_FIELDS):
         raise errors.WireError(
@@ -168,22 +174,22 @@ def _colon_device(record: str, what: str) -> Device:
     card, count, memory, cores, kind, numa, health = fields[:_OLD_FIELDS]
     index, mode = fields[_OLD_FIELDS:] or ("0", "hami-core")
     what = f"{what}, card {errors.shorten(card)}"
-    return Device(
+    return RegisteredCard(
         id=card,
-        index=go_values.parse_int32(index, what=f"{what}, index"),
-        count=go_values.parse_int32(count, what=f"{what}, count"),
-        devmem=go_values.parse_int32(memory, what=f"{what}, memory"),
-        devcore=go_values.parse_int32(cores, what=f"{what}, cores"),
+        index=text_values.parse_int32(index, what=f"{what}, index"),
+        count=text_values.parse_int32(count, what=f"{what}, count"),
+        devmem=text_values.parse_int32(memory, what=f"{what}, memory"),
+        devcore=text_values.parse_int32(cores, what=f"{what}, cores"),
         type=kind,
-        numa=go_values.parse_int32(numa, what=f"{what}, numa"),
+        numa=text_values.parse_int32(numa, what=f"{what}, numa"),
         mode=mode,
-        health=go_values.parse_bool(health, what=f"{what}, health"),
+        health=text_values.parse_bool(health, what=f"{what}, health"),
     )
 
 
-def _colon_record(device: Device) -> str:
+def _colon_record(device: RegisteredCard) -> str:
     for text in (device.type, device.mode):
-        if not pod_devices.SEPARATORS.isdisjoint(text):
+        if not shares.SEPARATORS.isdisjoint(text):
             raise errors.WireError(
                 f"card {errors.shorten(device.id)}",
                 text,
@@ -196,13 +202,13 @@ def _colon_record(device: Device) -> str:
     )
 
 
-def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
+def _checked(devices: Iterable[RegisteredCard], what: str) -> tuple[RegisteredCard, ...]:
     """Hold every card to the rules that both formats share, in reading and in writing."""
-    seen: dict[str, Device] = {}
+    seen: dict[str, RegisteredCard] = {}
     for device in devices:
         if not device.id:
             raise errors.WireError(what, device.id, "is no card id: a card must have one")
-        if not pod_devices.SEPARATORS.isdisjoint(device.id):
+        if not shares.SEPARATORS.isdisjoint(device.id):
             raise errors.WireError(what, device.id, "holds one of , : ; so no pod can be given it")
         if device.id in seen:
             raise errors.WireError(what, device.id, "stands there twice")
@@ -211,7 +217,7 @@ def _checked(devices: Iterable[Device], what: str) -> tuple[Device, ...]:
     return tuple(seen.values())
 
 
-def _check_card(device: Device, what: str) -> None:
+def _check_card(device: RegisteredCard, what: str) -> None:
     for field in _TEXTS:
         text = getattr(device, field)
         if len(text) > _LONGEST_TEXT:
@@ -222,8 +228,8 @@ def _check_card(device: Device, what: str) -> None:
             )
     for field in _AMOUNTS:
         amount = getattr(device, field)
-        if not 0 <= amount <= go_values.INT32_MAX:  # named only where it is needed
-            go_values.amount(amount, what=f"{what}, card {errors.shorten(device.id)}, {field}")
+        if not 0 <= amount <= text_values.INT32_MAX:  # named only where it is needed
+            text_values.amount(amount, what=f"{what}, card {errors.shorten(device.id)}, {field}")
     if not -_INT16_MAX - 1 <= device.numa <= _INT16_MAX:
         card = f"{what}, card {errors.shorten(device.id)}"
         raise errors.WireError(f"{card}, numa", device.numa, "is outside 16 bits")
@@ -233,9 +239,58 @@ def _check_card(device: Device, what: str) -> None:
 
 def _check_profile(profile: MigProfile, what: str) -> None:
     what = f"{what}, MIG profile {errors.shorten(profile.name)}"
-    go_values.amount(profile.memory, what=f"{what}, memoryMB")
-    go_values.amount(profile.core, what=f"{what}, core")
-    go_values.amount(profile.slice_count, what=f"{what}, sliceCount")
+    text_values.amount(profile.memory, what=f"{what}, memoryMB")
+    text_values.amount(profile.core, what=f"{what}, core")
+    text_values.amount(profile.slice_count, what=f"{what}, sliceCount")
     for place in profile.placements:
-        go_values.amount(place.start, what=f"{what}, start")
-        go_values.amount(place.size, what=f"{what}, size")
+        text_values.amount(place.start, what=f"{what}, start")
+        text_values.amount(place.size, what=f"{what}, size")
+
+
+_SCORES = "pair score annotation"
+
+
+class PairScores(codec.Object, frozen=True, omit_defaults=False):
+    """The scores of one card."""
+
+    uuid: str
+    #: Score by the other card's UUID.
+    score: dict[str, int]
+
+
+class _PairScores(codec.Object, frozen=True):
+    """PairScores as it may arrive: any field missing or null."""
+
+    uuid: str | None = None
+    score: dict[str, int | None] | None = None
+
+
+def decode_scores(value: str, *, what: str = _SCORES) -> tuple[PairScores, ...]:
+    """Read the scores of all cards of a node."""
+    read = codec.decode(value, list[_PairScores | None], what=what)
+    return _checked_scores((_card(raw or _PairScores()) for raw in read), what)
+
+
+def encode_scores(cards: Iterable[PairScores]) -> str:
+    """Write the scores of all cards of a node; what could not be read back is an error."""
+    return codec.encode_text(_checked_scores(cards, _SCORES))
+
+
+def _card(raw: _PairScores) -> PairScores:
+    score = {other: number or 0 for other, number in (raw.score or {}).items()}
+    return PairScores(uuid=raw.uuid or "", score=score)
+
+
+def _checked_scores(cards: Iterable[PairScores], what: str) -> tuple[PairScores, ...]:
+    seen: dict[str, PairScores] = {}
+    for card in cards:
+        if not card.uuid:
+            raise errors.WireError(what, card.uuid, "is no card id: an entry must name its card")
+        if card.uuid in seen:
+            raise errors.WireError(what, card.uuid, "stands there twice")
+        seen[card.uuid] = card
+        for other, number in card.score.items():
+            if abs(number) > text_values.INT32_MAX:
+                pair = f"{errors.shorten(card.uuid)} and {errors.shorten(other)}"
+                raise errors.WireError(f"{what}, score of {pair}", number, "is outside 32 bits")
+    return tuple(seen.values())

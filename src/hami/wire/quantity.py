@@ -1,5 +1,6 @@
-"""Kubernetes quantities, read exactly.
+"""Kubernetes quantities, read exactly, and names of extended resources.
 
+Kubernetes quantities, read exactly.
 A quantity is a decimal number with a suffix: nothing, `n u m k M G T P E`, the binary
 `Ki Mi Gi Ti Pi Ei`, or an exponent (`1e3`). `1E` is exa, `1E3` an exponent. Values are fractions,
 so `16.0Gi` and `2000m` are the whole numbers they mean, and `1.5` is not silently one or two.
@@ -7,6 +8,10 @@ HAMi refuses the first two because Go keeps them in another form; no writer reli
 
 Anyone may write a quantity, so the work is bounded: text and exponents beyond every real use are
 errors before any arithmetic is done on them.
+
+Names of extended resources, such as `nvidia.com/gpumem`, and their keys in a ResourceQuota.
+Operators may rename every resource in device-config.yaml. A name that Kubernetes would refuse is
+found here, when the file is read, and not when the first pod asks for it.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from hami.wire import errors, go_values, objects
+from hami.wire import errors, objects, text_values
 
 INT64_MAX = 2**63 - 1
 
@@ -71,7 +76,7 @@ def exact_integer(
     *,
     what: str,
     low: int = 0,
-    high: int = go_values.INT32_MAX,
+    high: int = text_values.INT32_MAX,
     remedy: str = "",
 ) -> int:
     """Read a quantity that must be a whole number from `low` to `high`."""
@@ -105,3 +110,45 @@ def _plain_integer(amount: objects.Amount) -> int | None:
             return int(amount)
         return None
     return amount if type(amount) is int else None
+
+
+_LONGEST_PREFIX = 253 - len("requests.")  # Kubernetes puts `requests.` in front for quotas
+_LONGEST_NAME = 63
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_QUOTA_PREFIX = "limits."
+_EXAMPLE = "write for example nvidia.com/gpu"
+
+
+def check_resource_name(name: str, *, what: str) -> str:
+    """Return `name` if Kubernetes takes it as an extended resource."""
+    prefix, slash, local = name.partition("/")
+    if not slash:
+        rule = "has no domain before a slash"
+    elif len(prefix) > _LONGEST_PREFIX:
+        rule = f"has a domain of more than {_LONGEST_PREFIX} characters"
+    elif not _PREFIX.fullmatch(prefix):
+        rule = "has a domain that is not lower-case letters, digits, - and . in DNS form"
+    elif prefix.endswith("kubernetes.io"):
+        # As Kubernetes does: mykubernetes.io counts as its own, too.
+        rule = "has a domain that ends in kubernetes.io, which is kept for Kubernetes itself"
+    elif prefix.startswith("requests."):
+        rule = "begins with requests., which is kept for quotas"
+    elif len(local) > _LONGEST_NAME:
+        rule = f"has more than {_LONGEST_NAME} characters after the slash"
+    elif not _NAME.fullmatch(local):
+        rule = "must have letters, digits, - _ . after the slash, a letter or digit at both ends"
+    else:
+        return name
+    raise errors.WireError(what, name, rule, _EXAMPLE)
+
+
+def quota_key(resource: str) -> str:
+    """Return the key that limits `resource` in a ResourceQuota."""
+    return _QUOTA_PREFIX + resource
+
+
+def resource_of_quota_key(key: str) -> str | None:
+    """Return the resource that a ResourceQuota key limits; None if it is another kind of key."""
+    return key.removeprefix(_QUOTA_PREFIX) if key.startswith(_QUOTA_PREFIX) else None

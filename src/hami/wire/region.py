@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hami.wire import errors
-from hami.wire.region_layout import (
+from hami.wire.file_layout import (
     LOCK_BASE,
     MAX_DEVICES,
     MAX_SLOTS,

@@ -111,7 +111,7 @@ def _place(pod: Pod) -> Iterator[Finding]:
 
 def _shape(pod: Pod, slots: Slots) -> Iterator[Finding]:
     containers = len(pod.containers)
-    # HAMi leaves out empty slots at times (its issue 2899); who signs does not.
+    # HAMi leaves out empty places at times (docs/designs/006-hami-protocol.md); we do not.
     short = MAC in pod.annotations and bool(slots) and len(slots) < containers
     if len(slots) > containers or short:
         yield Finding(

@@ -70,7 +70,7 @@ def bare_env(env: Mapping[str, str]) -> Claim:
 
 
 def hami_env(env: Mapping[str, str]) -> Claim:
-    """Read HAMi's names (hami-protocol.md E.5). MIG slices are not judged yet."""
+    """Read HAMi's names (docs/designs/006-hami-protocol.md). MIG slices are not judged yet."""
     visible = env.get(_VISIBLE)
     if visible is None:
         raise MalformedError(f"sets no {_VISIBLE}, so the container keeps void")

@@ -1,4 +1,4 @@
-"""The auditor's own reading of what stands on nodes: hami-protocol.md A.1, A.3 to A.6 and A.8.
+"""The auditor's own reading of what stands on nodes: docs/designs/006-hami-protocol.md.
 
 Readers of the product are liberal where the page says so. This one is strict: what no writer of
 ours or of HAMi would write is malformed.

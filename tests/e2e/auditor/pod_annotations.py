@@ -1,4 +1,7 @@
-"""The auditor's own reading of what stands on pods: hami-protocol.md A.2, A.7, A.9; design D14."""
+"""The auditor's own reading of what stands on pods.
+
+The formats are on the pages docs/designs/006-hami-protocol.md and docs/designs/002-grants.md.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ Slots = tuple[Slot, ...]
 
 
 def is_device_list(key: str) -> bool:
-    """Return whether the key is a device list in format A.7, of whatever vendor."""
+    """Return whether the key is a device list, of whatever vendor."""
     return _LISTS.fullmatch(key) is not None
 
 
@@ -92,7 +95,7 @@ def mac_key_id(value: str) -> str:
 
 
 def mac(key: bytes, *, uid: str, node: str, devices: str) -> str:
-    """Return the code that a grant must carry, as D14 says it."""
+    """Return the code that a grant must carry, as docs/designs/002-grants.md says it."""
     text = f"v1\n{uid}\n{node}\n{devices}".encode(errors="surrogatepass")
     code = base64.urlsafe_b64encode(hmac.new(key, text, hashlib.sha256).digest()).decode()
     return f"v1:{hashlib.sha256(key).hexdigest()[:8]}:{code.rstrip('=')}"

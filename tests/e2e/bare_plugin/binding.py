@@ -1,4 +1,4 @@
-"""A token at Allocate, an owner at PreStart: the late binding of design D4, and nothing else.
+"""A token at Allocate, an owner at PreStart: docs/designs/001-late-binding.md, nothing else.
 
 Allocate does not say for whom it is. So the container gets a token: a CDI device that nothing
 describes yet and a folder that is still empty. When kubelet is about to create the container,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from hami.wire.node_register import Device
+from hami.wire.node_register import RegisteredCard
 from hami_sandbox.gpu_models import MIB
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.fakegpu import plugin
@@ -37,7 +37,7 @@ def offered(cluster: Cluster, nodes: Mapping[str, GpuNode]) -> Iterator[None]:
 @contextlib.contextmanager
 def _registered(cluster: Cluster, node: GpuNode) -> Iterator[None]:
     devices = [
-        Device(
+        RegisteredCard(
             id=card.uuid,
             index=index,
             count=plugin.REPLICAS,

@@ -4,7 +4,8 @@
 
 It speaks plain HTTP on loopback, and TLS with the kubeconfig's credentials to the server. Each
 piece of a watch's answer is passed on a while after it came; everything else passes at once.
-`PUT /-/watch-delay` with seconds as its body changes the while at once, also for what is under way.
+`PUT /-/watch-delay` with seconds as its body changes the while at once, also for what is under way;
+`?path=/pods` makes only watches late that have this in their path.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DelayingProxy:
     def __init__(self, upstream: access.Access) -> None:
         self._upstream = upstream
         self._delay = 0.0
+        self._delayed_path = ""
         self._session: aiohttp.ClientSession | None = None
 
     def app(self) -> web.Application:
@@ -55,6 +57,7 @@ class DelayingProxy:
 
     async def _set_delay(self, request: web.Request) -> web.Response:
         self._delay = float(await request.text())
+        self._delayed_path = request.query.get("path", "")
         return web.Response(text=f"{self._delay:g}\n")
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
@@ -75,14 +78,16 @@ class DelayingProxy:
             passed = web.StreamResponse(status=answer.status, headers=_without_hops(answer.headers))
             await passed.prepare(request)
             if request.query.get("watch") in ("1", "true"):
-                await self._pass_late(answer, passed)
+                await self._pass_late(answer, passed, request.path)
             else:
                 async for piece in answer.content.iter_any():
                     await passed.write(piece)
             await passed.write_eof()
         return passed
 
-    async def _pass_late(self, answer: aiohttp.ClientResponse, passed: web.StreamResponse) -> None:
+    async def _pass_late(
+        self, answer: aiohttp.ClientResponse, passed: web.StreamResponse, path: str
+    ) -> None:
         """Read on while earlier pieces wait, so that each is late by the same time."""
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -95,14 +100,14 @@ class DelayingProxy:
             tasks.create_task(read())
             while True:
                 came, piece = await waiting.get()
-                await self._until_due(came)
+                await self._until_due(came, path)
                 if not piece:
                     return
                 await passed.write(piece)
 
-    async def _until_due(self, came: float) -> None:
+    async def _until_due(self, came: float, path: str) -> None:
         """Sleep in short steps: the delay may be changed meanwhile."""
-        while (left := came + self._delay - time.monotonic()) > 0:
+        while (left := came + self._delay - time.monotonic()) > 0 and self._delayed_path in path:
             await asyncio.sleep(min(left, STEP_S))
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from hami.wire import annotation_keys, node_lock
+from hami.wire import annotation_keys, node_marks
 from tests.e2e.cluster import fleet
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install import nodes
@@ -78,7 +78,7 @@ class HamiNode:
         value = self._node()["annotations"].get(annotation_keys.NODE_LOCK)
         if value is None:
             return
-        lock = node_lock.decode(value)
+        lock = node_marks.decode_lock(value)
         path = pods_path(lock.namespace, lock.name)
         pod = self._client.find(path)
         if pod is None or pod["spec"].get("nodeName") != NAME:

@@ -98,8 +98,10 @@ class Install:
             answer = client.request("GET", "/metrics", accept="text/plain")
         return _sum(answer.body.decode(), name, labels)
 
-    def delay_watches(self, of: Replica, seconds: float) -> None:
-        answer = of.http("/-/watch-delay", PROXY_PORT, method="PUT", body=str(seconds).encode())
+    def delay_watches(self, of: Replica, seconds: float, path: str = "") -> None:
+        """Make watches late, all or those with this in their path."""
+        where, body = f"/-/watch-delay?path={path}", str(seconds).encode()
+        answer = of.http(where, PROXY_PORT, method="PUT", body=body)
         assert answer.status == HTTPStatus.OK, answer
 
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from hami.vendors import table
-from hami.wire import late_binding, node_register
-from hami.wire.node_register import Device
+from hami.wire import node_marks, node_register
+from hami.wire.node_register import RegisteredCard
 from tests.e2e.bare_plugin.binding import TOKENS
 from tests.e2e.cluster import fleet
 from tests.e2e.cluster.cluster import Cluster
@@ -37,10 +37,10 @@ OFFERED_S = 60
 SWEPT_S = 60
 
 
-def cards(node: str, number: int, *, count: int = 10, memory: int = 8000) -> list[Device]:
+def cards(node: str, number: int, *, count: int = 10, memory: int = 8000) -> list[RegisteredCard]:
     """Describe healthy cards whose ids no other node has; `count` containers may share one."""
     return [
-        Device(
+        RegisteredCard(
             id=f"GPU-{node}-{index}",
             index=index,
             count=count,
@@ -54,12 +54,12 @@ def cards(node: str, number: int, *, count: int = 10, memory: int = 8000) -> lis
     ]
 
 
-def told(devices: Sequence[Device], *, late: bool = True) -> dict[str, str | None]:
+def told(devices: Sequence[RegisteredCard], *, late: bool = True) -> dict[str, str | None]:
     """Give the annotations by which an agent tells of its cards."""
     register = node_register.encode_json(devices)
     return {
         KEYS.register: register,
-        KEYS.binding: late_binding.mark(register) if late else None,
+        KEYS.binding: node_marks.late_binding_mark(register) if late else None,
     }
 
 
@@ -139,7 +139,7 @@ def _remove_leases(cluster: Cluster) -> None:
 @contextlib.contextmanager
 def real(
     cluster: Cluster, node: str, number: int, *, count: int = 10, memory: int = 8000
-) -> Iterator[list[Device]]:
+) -> Iterator[list[RegisteredCard]]:
     """Give a real node cards: the bare plugin offers the ids, the annotations say what they are."""
     machine = cluster.machine(node)
     ids = number * count

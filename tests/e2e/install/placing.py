@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hami.cluster.state import Cluster as State
-from hami.wire import codec, objects, pod_devices
+from hami.wire import codec, objects, shares
 from tests import builders
 from tests.e2e import pods
 from tests.e2e.cluster import fleet
@@ -87,8 +87,8 @@ def expected(client: Client, body: Object, among: Sequence[str]) -> tuple[str, l
 
 def given(bound: Object) -> tuple[str, list[list[str]]]:
     """Read where a pod went, from its annotations and its spec."""
-    slots = pod_devices.decode(bound["metadata"]["annotations"][nodes.KEYS.allocated])
-    return bound["spec"]["nodeName"], [[grant.uuid for grant in slot] for slot in slots]
+    slots = shares.decode(bound["metadata"]["annotations"][nodes.KEYS.allocated])
+    return bound["spec"]["nodeName"], [[grant.card for grant in slot] for slot in slots]
 
 
 def overbooked(client: Client) -> list[str]:

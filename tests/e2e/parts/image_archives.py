@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 
 import hami.image
-from hami.cli import image_build
+from hami.cli import image
 from hami.image import recipes
 from tests.e2e.parts import cache, catalogue
 from tests.e2e.parts.cache import Part, Say
@@ -57,7 +57,7 @@ def kube_scheduler_image() -> Part:
 
 def build_hami_image(out: Path, say: Say = cache.say) -> Path:
     """Build our own image from this checkout; layers that did not change come from the cache."""
-    image_build.build(out, names=[HAMI], cache=cache.packages_folder(), say=say)
+    image.build(out, names=[HAMI], cache=cache.packages_folder(), say=say)
     return out
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from prometheus_client import parser
 
-from hami.admission.instruments import Instruments
-from hami.admission.reviewing import Reviewer
+from hami.admission.serve import Metrics, Reviewer
 from hami.serving import metrics
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer
@@ -42,7 +41,7 @@ class Desk:
         self._registry = metrics.Registry()
         self.reviewer = Reviewer(
             (door or Door()).facts,
-            instruments=Instruments(self._registry),
+            instruments=Metrics(self._registry),
             tracer=tracer or Tracer.disabled(),
             why_not_ready=why_not_ready,
             **options,

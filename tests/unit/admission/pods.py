@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from hami.admission import chains, decide
-from hami.admission.fallback import End, Mode, Plan
-from hami.admission.inventory import Inventory
+from hami.admission import decide, mig_fallback
+from hami.admission.mig_fallback import End, Mode, Plan
+from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import Facts, Rules, unlimited
 from hami.cluster.quota import Headroom
 from hami.vendors.device_config import NvidiaSettings
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from hami.wire import codec, objects
 from tests.builders import CORES, GPU, MEMORY, NVIDIA, PERCENT
 from tests.unit.admission import json_patch
@@ -142,10 +142,14 @@ class Door:
         nvidia: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
-        self.inventory = Inventory(vendor.resources.count)
+        self.inventory = MigOffer(vendor.resources.count)
         for name, allocatable in nodes.items():
             self.inventory.set_node(name, allocatable)
-        known = chains.parse(profiles, source="chains.yaml") if profiles else chains.built_in()
+        known = (
+            mig_fallback.parse(profiles, source="chains.yaml")
+            if profiles
+            else mig_fallback.built_in()
+        )
         self.facts = Facts(
             rules=Rules(
                 vendors=(vendor,),

@@ -6,21 +6,21 @@ import pathlib
 
 import pytest
 
-from hami.admission import chains, configuring
-from hami.vendors.errors import ConfigError
-from hami.wire import mig_profile
+from hami.admission import mig_fallback, settings
+from hami.vendors.config_file import ConfigError
+from hami.wire import mig
 from tests.builders import VENDORS
 
 SOURCE = "chains.yaml"
 
 
-def after(known: chains.Chains, name: str) -> list[str]:
+def after(known: mig_fallback.Chains, name: str) -> list[str]:
     return [profile.name for profile in known.after(name)]
 
 
 def error_of(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        chains.parse(text, source=SOURCE)
+        mig_fallback.parse(text, source=SOURCE)
     message = str(caught.value)
     assert message.startswith(f"{SOURCE}: ")
     return message
@@ -40,11 +40,11 @@ def error_of(text: str) -> str:
     }.items(),
 )
 def test_the_built_in_chains_are_those_of_the_cards(name: str, then: list[str]) -> None:
-    assert after(chains.built_in(), name) == then
+    assert after(mig_fallback.built_in(), name) == then
 
 
 def test_built_in_chains_only_ever_get_smaller() -> None:
-    known = chains.built_in()
+    known = mig_fallback.built_in()
     for profile in known.profiles.values():
         for smaller in known.after(profile.name):
             assert (smaller.memory, smaller.cores) <= (profile.memory, profile.cores)
@@ -54,17 +54,17 @@ def test_built_in_chains_only_ever_get_smaller() -> None:
 def test_a_file_replaces_all_chains(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "chains.yaml"
     file.write_text("chains:\n- [3g.71gb, ' 1g.18gb ']\n- - profile: 4g.24gb\n    cores: 100\n")
-    plan = configuring.plan(VENDORS, mode="type", end="share", file=str(file))
+    plan = settings.plan(VENDORS, mode="type", end="share", file=str(file))
     assert plan is not None
     assert set(plan.chains.profiles) == {"3g.71gb", "1g.18gb", "4g.24gb"}
     assert after(plan.chains, "3g.71gb") == ["1g.18gb"]
-    named = mig_profile.parse("4g.24gb")
+    named = mig.parse_profile("4g.24gb")
     assert plan.chains.profiles["4g.24gb"].cores == 100
     assert plan.chains.profiles["4g.24gb"].memory == named.memory
 
 
 def test_a_profile_may_stand_in_several_chains_if_they_agree() -> None:
-    known = chains.parse(
+    known = mig_fallback.parse(
         "chains: [[3g.40gb, 2g.20gb, 1g.10gb], [4g.40gb, 2g.20gb, 1g.10gb], [1g.10gb]]",
         source=SOURCE,
     )
@@ -179,17 +179,17 @@ def test_a_file_that_is_no_yaml_or_cannot_be_read_is_an_error(tmp_path: pathlib.
     assert "not valid YAML" in error_of("chains: [")
     missing = tmp_path / "missing.yaml"
     with pytest.raises(ConfigError, match=r"cannot be read.*check --mig-fallback-file") as caught:
-        chains.load(missing)
+        mig_fallback.load(missing)
     assert str(caught.value).startswith(f"{missing}: ")
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"chains: \xff")
     with pytest.raises(ConfigError, match=r"byte 9: the file is not UTF-8 text; save it as UTF-8"):
-        chains.load(binary)
+        mig_fallback.load(binary)
     long = tmp_path / "long.yaml"
     long.write_text("# ä\n" * 300_000)
     with pytest.raises(ConfigError, match="more than 262144 characters"):
-        chains.load(long)
+        mig_fallback.load(long)
 
 
 def test_no_plan_is_made_where_the_fallback_is_off() -> None:
-    assert configuring.plan(VENDORS, mode="off", end="share", file="/does/not/exist") is None
+    assert settings.plan(VENDORS, mode="off", end="share", file="/does/not/exist") is None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami.admission import chains
+from hami.admission import mig_fallback
 from hami.wire import annotation_keys
 from tests.builders import GPU
 from tests.unit.admission import desk, pod_documents, pods
@@ -147,7 +147,7 @@ def test_who_has_cards_is_placed_by_us_and_nobody_else_is(door: Door, document: 
 def test_the_fallback_gives_as_many_as_were_asked_for_and_only_what_exists(
     name: str, document: Document
 ) -> None:
-    door, known = DOORS[name], chains.built_in().profiles
+    door, known = DOORS[name], mig_fallback.built_in().profiles
     answer = door.send(document)
     for before, after in zip(containers(document), containers(answer.pod), strict=True):
         assert devices(after) == devices(before)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cluster.quota import Headroom, QuotaBook, read_quota
-from hami.vendors.row import Vendor
+from hami.cluster.quota import Headroom, Quotas, read_quota
+from hami.vendors.table import Vendor
 from tests import builders
 from tests.builders import NVIDIA
 from tests.unit.admission import pods
@@ -17,7 +17,7 @@ from tests.unit.admission.pods import Document, Door, container, pod
 
 def door(*, namespace: str = "default", vendor: Vendor = NVIDIA, **hard: Any) -> Door:
     """Make a door to a cluster with one quota."""
-    book = QuotaBook()
+    book = Quotas()
     book.put(read_quota(builders.quota("q", namespace=namespace, **hard), (vendor,)))
     return Door(vendor=vendor, headroom=book.headroom)
 

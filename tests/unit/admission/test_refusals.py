@@ -13,7 +13,8 @@ from tests.unit.admission import pods
 from tests.unit.admission.pods import Document, Door
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-# As the protocol names them: what records a grant, a reservation, or what the scheduler thinks.
+# As docs/designs/006-hami-protocol.md names them: what records a grant, a reservation, or what the
+# scheduler thinks.
 WRITTEN_BY_US = (
     "hami.io/vgpu-node",
     "hami.io/vgpu-time",

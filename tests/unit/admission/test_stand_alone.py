@@ -7,8 +7,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
-from hami.admission import configuring
-from hami.admission.process import Webhook
+from hami.admission import settings
+from hami.admission.main import Webhook
 from hami.admission.rules import Rules
 from hami.admission.settings import Settings
 from hami.kube.client import Client
@@ -20,6 +20,7 @@ from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import desk, pods
 from tests.unit.admission.desk import review
 from tests.unit.admission.pods import MIG, Document
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
 ASKING = pods.pod(pods.container(mig={"3g.30gb": 1}))
@@ -42,7 +43,7 @@ class Asked:
     async def noted(self, document: Document = ASKING) -> str:
         """Return the fallback that a pod gets, once all there is has been seen."""
         for cache in self._webhook.caches.values():
-            await asyncio.wait_for(cache.wait_version(self._api.store.version), 5)
+            await asyncio.wait_for(cache.wait_version(self._api.store.version), PATIENCE_S)
         body = json.dumps(review(document)).encode()
         status, _, told = await servers.ask(self._port, "POST", "/webhook", body=body)
         answer = json.loads(told)["response"]
@@ -54,7 +55,7 @@ class Asked:
 
 @contextlib.asynccontextmanager
 async def running(api: ScriptedApi, *, mode: str) -> AsyncIterator[Asked]:
-    plan = configuring.plan(VENDORS, mode=mode, end="whole", file="")
+    plan = settings.plan(VENDORS, mode=mode, end="whole", file="")
     rules = Rules(vendors=VENDORS, scheduler_name="", fallback=plan)
     async with Client(api.access(), user_agent="test") as client:
         webhook = Webhook(Settings(), client, rules=rules, tracer=Tracer.disabled())

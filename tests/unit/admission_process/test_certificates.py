@@ -15,6 +15,7 @@ from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import pods
 from tests.unit.admission_process import webhooks
 from tests.unit.admission_process.webhooks import Webhook
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
 ASKS = pods.pod(pods.container(mig={"3g.40gb": 1}))
@@ -109,7 +110,7 @@ async def test_a_certificate_is_exchanged_under_load_and_no_review_fails(
                 (before,) = load.shown
                 renewed = webhook.issue()
                 webhook.swap(renewed)
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(PATIENCE_S):
                     while serial(renewed) not in load.shown:
                         await asyncio.sleep(0.01)
                 await load.goes_on()

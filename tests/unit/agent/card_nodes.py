@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hami.agent.containers import library as containers_library
 from hami.agent.containers.library import Library
 from hami.agent.containers.nvidia_cdi import NvidiaSpecs
 from hami.agent.containers.prepare import PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
-from hami.native import libraries
-from hami.wire.node_register import Device
+from hami.wire.node_register import RegisteredCard
 from hami_sandbox import gpus
 from tests.unit.agent.preparing import Desk, grant
 
@@ -27,11 +27,11 @@ class CardNode:
         self.driver = gpus.driver_folder()
         spec = gpus.cdi_spec(root / "gpus", self.driver)
         (self.desk.nvidia / "nvidia.json").write_text(json.dumps(spec))
-        library = Library(self.layout, libraries.library("libvgpu.so"))
+        library = Library(self.layout, containers_library.find_built("libvgpu.so"))
         library.install()
         self.states = states(self.layout)
         devices = {
-            card.uuid: Device(id=card.uuid, index=index, devmem=card.memory // MIB)
+            card.uuid: RegisteredCard(id=card.uuid, index=index, devmem=card.memory // MIB)
             for index, card in enumerate(self.cards)
         }
         self.preparer = Preparer(

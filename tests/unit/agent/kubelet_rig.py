@@ -12,13 +12,13 @@ from typing import Any
 
 import grpc
 
-from hami.agent.kubelet.device_list import DeviceList
 from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.plugin_server import DeviceList
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import PluginClient, Registration
 
-PATIENCE = 30
+PATIENCE = 60
 RESOURCE = "nvidia.com/gpu"
 
 

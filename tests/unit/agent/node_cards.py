@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hami.node.cards import Card, MigDevice
+from hami.node.nvml_cards import Card, MigDevice
 
 GIB = 1024**3
 

@@ -12,8 +12,8 @@ from hami.agent.containers.nvidia_cdi import NvidiaSpecs
 from hami.agent.containers.prepare import ContainerShare, PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
-from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.node_register import RegisteredCard
+from hami.wire.shares import Share
 
 FIRST = "GPU-0a1b2c3d-1111-4000-8000-000000000001"
 SECOND = "GPU-0a1b2c3d-2222-4000-8000-000000000002"
@@ -27,12 +27,12 @@ SHARE = ContainerShare(
     name="pod",
     container="main",
     token=TOKEN,
-    grants=(Grant(uuid=FIRST, type="NVIDIA", memory=4000, cores=30),),
+    grants=(Share(card=FIRST, vendor="NVIDIA", memory_mib=4000, cores=30),),
 )
 
 
-def grant(uuid: str = FIRST, memory: int = 4000, cores: int = 30) -> Grant:
-    return Grant(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
+def grant(uuid: str = FIRST, memory: int = 4000, cores: int = 30) -> Share:
+    return Share(card=uuid, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def layout(root: Path) -> NodeLayout:
@@ -62,7 +62,7 @@ class Desk:
         self.nvidia.mkdir(exist_ok=True)
         self.states = PlainStates(self.layout)
         self.devices = {
-            uuid: Device(id=uuid, index=index, count=10, devmem=CARD_MEMORY, devcore=100)
+            uuid: RegisteredCard(id=uuid, index=index, count=10, devmem=CARD_MEMORY, devcore=100)
             for index, uuid in enumerate((FIRST, SECOND, MIG))
         }
         self.configure(**config)
@@ -78,7 +78,7 @@ class Desk:
             config=PrepareConfig(**config),
         )
 
-    def share(self, *grants: Grant, **changes: Any) -> ContainerShare:
+    def share(self, *grants: Share, **changes: Any) -> ContainerShare:
         return msgspec.structs.replace(SHARE, grants=grants or SHARE.grants, **changes)
 
     def spec(self) -> dict[str, Any]:

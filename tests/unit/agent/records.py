@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami.node.record import ContainerRecord, Record, TokenRecord
-from hami.wire import pod_devices
+from hami.node.ledger_record import AllocationRecord, ContainerRecord, LedgerRecord
+from hami.wire import shares
 from hami.wire.objects import ContainerKind
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Share
 
 Part = tuple[str, int, int]
 """Card, MiB, percent."""
@@ -15,9 +15,9 @@ APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECA
 
 
 def devices(slots: Sequence[Sequence[Part]]) -> str:
-    return pod_devices.encode(
+    return shares.encode(
         [
-            Grant(uuid=uuid, type="NVIDIA", memory=memory, cores=cores)
+            Share(card=uuid, vendor="NVIDIA", memory_mib=memory, cores=cores)
             for uuid, memory, cores in slot
         ]
         for slot in slots
@@ -27,10 +27,10 @@ def devices(slots: Sequence[Sequence[Part]]) -> str:
 def record(
     uid: str,
     *containers: tuple[ContainerKind, Sequence[Part]],
-    tokens: Sequence[TokenRecord] = (),
+    tokens: Sequence[AllocationRecord] = (),
     **more: object,
-) -> Record:
-    return Record(
+) -> LedgerRecord:
+    return LedgerRecord(
         uid=uid,
         namespace="team",
         name=f"pod-{uid}",
@@ -43,5 +43,7 @@ def record(
     )
 
 
-def token(letter: str, slot: int = 0, *device_ids: str) -> TokenRecord:
-    return TokenRecord(token=letter * 32, container=f"c{slot}", slot=slot, device_ids=device_ids)
+def token(letter: str, slot: int = 0, *device_ids: str) -> AllocationRecord:
+    return AllocationRecord(
+        token=letter * 32, container=f"c{slot}", slot=slot, device_ids=device_ids
+    )

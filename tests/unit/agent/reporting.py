@@ -8,11 +8,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hami.agent.node_report import NodeReport
+from hami.agent.node_status import NodeStatus
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from tests.scripted_api.server import Recorded, ScriptedApi
-from tests.unit.kube.following import quick
+from tests.unit.kube.following import PATIENCE_S, quick
 
 NODE = "gpu-1"
 REGISTER = "hami.io/node-nvidia-register"
@@ -67,12 +67,12 @@ def body(request: Recorded) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def reporting(client: Client, **options: Any) -> AsyncIterator[NodeReport]:
+async def reporting(client: Client, **options: Any) -> AsyncIterator[NodeStatus]:
     events = EventRecorder(client, component="hami-device-plugin", host=NODE)
-    report = NodeReport(client, NODE, events, **{"sleep": quick, **options})
+    report = NodeStatus(client, NODE, events, **{"sleep": quick, **options})
     running = [asyncio.create_task(report.run()), asyncio.create_task(events.run())]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await report.wait_synced()
         yield report
         assert not any(task.done() for task in running)

@@ -24,19 +24,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from hami.agent import assembly, pods, process, shares
-from hami.agent.assembly import Agent
+import pytest
+
+from hami.agent import allocator, main, pods
 from hami.agent.cards import node_cards
-from hami.agent.cards.node_config_watch import NodeConfigFile
+from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.main import Agent
 from hami.agent.settings import Settings
 from hami.kube.client import Client
 from hami.node import files, layout
-from hami.node.cards import Card, Problem
+from hami.node.ledger_record import LedgerRecord
 from hami.node.nvml import NvmlError
+from hami.node.nvml_cards import Card, Problem
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
-from hami.wire import annotation_keys, codec, grant, node_lock, region
+from hami.wire import annotation_keys, codec, node_marks, region, signature
 from hami.wire.objects import Pod
 from tests.e2e.kubelet_api import checksum, device_plugin
 from tests.scripted_api.server import ScriptedApi
@@ -52,13 +55,13 @@ GPU = "nvidia.com/gpu"
 CARD, OTHER = cards.uuid(0), cards.uuid(1)
 #: MiB of a card.
 WHOLE = 40 * 1024
-KEYS = grant.GrantKeys(b"k" * 32)
+KEYS = signature.GrantKeys(b"k" * 32)
 BUILT_IN = device_config.load_or_built_in("")
 _LOCK_TIME = "2026-01-01T00:00:00Z"
 
 
 class Keys:
-    def keys(self) -> grant.GrantKeys:
+    def keys(self) -> signature.GrantKeys:
         return KEYS
 
 
@@ -164,7 +167,7 @@ class Node:
         settings = self.settings(**changes)
         file = NodeConfigFile(settings, BUILT_IN.nvidia)
         with self._quickly():
-            async with Client(self.api.access(), user_agent="hami-tests", timeout=5) as client:
+            async with Client(self.api.access(), user_agent="hami-tests", timeout=30) as client:
                 agent = Agent(
                     settings,
                     client,
@@ -174,7 +177,7 @@ class Node:
                     tracer=Tracer.disabled(),
                 )
                 stop = asyncio.Event()
-                task = asyncio.create_task(process._serve(agent, file, stop))
+                task = asyncio.create_task(main._serve(agent, file, stop))
                 self._stops[id(agent)] = stop, task
                 try:
                     # kubelet is served after the ledger has been read.
@@ -194,9 +197,9 @@ class Node:
             for module, name, value in (
                 (node_cards, "Nvml", self.driver),
                 (node_cards, "_RETRY_AFTER", 0.01),
-                (assembly, "StateFiles", preparing.PlainStates),
+                (main, "StateFiles", preparing.PlainStates),
                 (pods, "_ASK_EVERY", 0.02),
-                (shares, "_LOOK_EVERY", 0.01),
+                (allocator, "_LOOK_EVERY", 0.01),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             yield
@@ -243,7 +246,9 @@ class Node:
         granted = devices(slots)
         annotations = {
             annotation_keys.SIGNED_DEVICES: granted,
-            annotation_keys.GRANT_MAC: grant.sign(KEYS, uid=uid, node=signed_for, devices=granted),
+            annotation_keys.GRANT_MAC: signature.sign(
+                KEYS, uid=uid, node=signed_for, devices=granted
+            ),
             **changes.pop("annotations", {}),
         }
         metadata = {
@@ -282,7 +287,7 @@ class Node:
     def resize(self, pod: Object, *slots: Sequence[Part], signed: bool = True) -> None:
         """Ask for another share, as the scheduler's command does."""
         wanted = devices(slots)
-        mac = grant.sign(KEYS, uid=uid(pod), node=NODE, devices=grant.resize(wanted))
+        mac = signature.sign(KEYS, uid=uid(pod), node=NODE, devices=signature.resize(wanted))
         asked = {annotation_keys.RESIZE: wanted}
         if signed:
             asked[annotation_keys.RESIZE_MAC] = mac
@@ -308,7 +313,7 @@ class Node:
         else:
             meta = pod["metadata"]
             value = f"{_LOCK_TIME},{meta['namespace']},{meta['name']}"
-            assert node_lock.decode(value).name
+            assert node_marks.decode_lock(value).name
             annotations[annotation_keys.NODE_LOCK] = value
         self.api.put(found)
 
@@ -366,6 +371,22 @@ class Node:
             with contextlib.suppress(FileNotFoundError):  # a thread of the agent was faster
                 found[path.stem] = json.loads(path.read_bytes())
         return found
+
+
+def note_admissions(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the pod's UID whenever the ledger is asked to take it in.
+
+    Whoever stands in it has been admitted, or waits until the write before has ended.
+    """
+    asked: list[str] = []
+    admit = agent.shares.admit
+
+    async def noted(uid: str, change: allocator.Change, **options: float) -> LedgerRecord:
+        asked.append(uid)
+        return await admit(uid, change, **options)
+
+    monkeypatch.setattr(agent.shares, "admit", noted)
+    return asked
 
 
 def uid(pod: Object) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hami.agent import capability
-from hami.agent.capability import Mode
+from hami.agent import binding_mode
+from hami.agent.binding_mode import Mode
 from hami.agent.kubelet.checkpoint import CheckpointError, Kind
-from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet.runtime import RuntimeStatus, RuntimeStatusError
 
 CDI = "/var/run/cdi"
 GOOD = RuntimeStatus(
@@ -22,7 +22,7 @@ def decide(
     cdi_dir: str = CDI,
     error: CheckpointError | None = None,
 ) -> Mode:
-    return capability.decide(
+    return binding_mode.decide(
         binding,
         kubelet_version=version,
         runtime=runtime,

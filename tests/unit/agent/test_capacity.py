@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent import capacity
-from hami.node.record import Record
-from hami.wire.node_register import Device
+from hami.agent import ledger
+from hami.node.ledger_record import LedgerRecord
+from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 from tests.unit.agent.records import APP, INIT, SIDECAR, Part, record
 
 CARDS = {
-    uuid: Device(id=uuid, index=index, count=3, devmem=1000, devcore=100)
+    uuid: RegisteredCard(id=uuid, index=index, count=3, devmem=1000, devcore=100)
     for index, uuid in enumerate(("A", "B"))
 }
 
@@ -75,9 +75,9 @@ def test_it_agrees_with_who_runs_when(
             total <= limit or not some
             for total, limit, some in zip(sums, limits, asked, strict=True)
         )
-    why = capacity.check(records[:-1], records[-1], CARDS, init_done=done)
+    why = ledger.check(records[:-1], records[-1], CARDS, init_done=done)
     assert (why == "") is fits
-    totals = capacity.total(records, init_done=done)
+    totals = ledger.total(records, init_done=done)
     for card in "AB":
         expected = [
             sum(amounts)
@@ -98,40 +98,42 @@ def test_it_agrees_with_who_runs_when(
 )
 def test_the_reason_names_card_and_numbers(parts: list[Part], says: str) -> None:
     known = record("one", (APP, [("A", 500, 40)]))
-    assert says in capacity.check([known], record("two", (APP, parts)), CARDS)
+    assert says in ledger.check([known], record("two", (APP, parts)), CARDS)
     fits = record("two", (APP, [("A", 500, 60)]))
-    assert capacity.check([known], fits, CARDS) == ""
+    assert ledger.check([known], fits, CARDS) == ""
 
 
 def test_shares_are_counted_by_containers() -> None:
     known = [record(f"uid-{at}", (APP, [("A", 1, 0), ("A", 1, 0)])) for at in range(3)]
     new = record("new", (APP, [("A", 1, 0)]))
-    assert "3 of shares" in capacity.check(known, new, CARDS)
-    assert capacity.check(known[:2], new, CARDS) == ""
+    assert "3 of shares" in ledger.check(known, new, CARDS)
+    assert ledger.check(known[:2], new, CARDS) == ""
 
 
 def test_a_pods_older_record_does_not_count_against_it() -> None:
     old = record("one", (APP, [("A", 900, 90)]))
-    assert capacity.check([old], record("one", (APP, [("A", 1000, 100)])), CARDS) == ""
+    assert ledger.check([old], record("one", (APP, [("A", 1000, 100)])), CARDS) == ""
 
 
 def test_a_resize_is_what_counts() -> None:
     known = record("one", (APP, [("A", 900, 0)]), resize="A,NVIDIA,100,0:;")
-    assert capacity.check([known], record("two", (APP, [("A", 900, 0)])), CARDS) == ""
+    assert ledger.check([known], record("two", (APP, [("A", 900, 0)])), CARDS) == ""
 
 
 def test_ended_init_containers_give_back_what_only_they_had() -> None:
     known = record("one", (INIT, [("A", 900, 0)]), (SIDECAR, [("A", 100, 0)]))
     new = record("two", (APP, [("A", 500, 0)]))
-    assert capacity.check([known], new, CARDS)
-    assert capacity.check([known], new, CARDS, init_done={"one"}) == ""
+    assert ledger.check([known], new, CARDS)
+    assert ledger.check([known], new, CARDS, init_done={"one"}) == ""
 
 
 def test_an_overfull_card_is_no_reason_against_a_pod_on_another() -> None:
     known = [record("one", (APP, [("A", 5000, 500)]))]
-    assert capacity.check(known, record("two", (APP, [("B", 1000, 100)])), CARDS) == ""
+    assert ledger.check(known, record("two", (APP, [("B", 1000, 100)])), CARDS) == ""
 
 
 def test_grants_behind_the_last_container_count_all_the_same() -> None:
-    odd = Record(uid="odd", namespace="team", name="odd", devices="A,NVIDIA,900,0:;", containers=())
-    assert capacity.held_by(odd) == {"A": (900, 0, 1)}
+    odd = LedgerRecord(
+        uid="odd", namespace="team", name="odd", devices="A,NVIDIA,900,0:;", containers=()
+    )
+    assert ledger.held_by(odd) == {"A": (900, 0, 1)}

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from hami.agent.errors import RefusalError
-from hami.node.cards import Problem
 from hami.node.nvml import NvmlError
+from hami.node.nvml_cards import Problem
 from hami.wire import node_register
 from tests.builders import NVIDIA
 from tests.unit.agent.node_cards import card, cut
@@ -71,7 +71,7 @@ async def test_a_driver_that_goes_away_is_looked_for_again(
         await broken.wait()
         raise NvmlError("the driver", "went away", "load it")
 
-    monkeypatch.setattr("hami.agent.cards.health_watch.watch", watch)
+    monkeypatch.setattr("hami.agent.cards.health.watch", watch)
     async with node.running() as agent:
         await until(lambda: MARK in node.node_says())
         node.driver.missing = "is not loaded"
@@ -142,7 +142,7 @@ async def test_a_changed_configuration_ends_the_process_in_order(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr("hami.agent.cards.node_config_watch._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("hami.agent.cards.node_config._LOOK_EVERY", 0.01)
     file = node.root / "config.json"
     file.write_text(json.dumps({"nodeconfig": [{"name": NODE, "devicesplitcount": 3}]}))
     async with node.running(node_config_file=str(file)) as agent:

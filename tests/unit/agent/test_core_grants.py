@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hami.agent.errors import RefusalError
-from hami.wire import annotation_keys, grant
+from hami.wire import annotation_keys, signature
 from tests.unit.agent.records import devices
 from tests.unit.agent.rig import CARD, GPU, KEYS, NODE, OTHER, Node, uid
 
@@ -28,7 +28,7 @@ MORE = devices([[(CARD, 40_000, 0)]])
         (
             {
                 "annotations": {
-                    MAC: grant.sign(KEYS, uid="uid-q", node=NODE, devices=devices([[PART]]))
+                    MAC: signature.sign(KEYS, uid="uid-q", node=NODE, devices=devices([[PART]]))
                 }
             },
             "was not made for this pod",
@@ -52,7 +52,7 @@ async def test_a_grant_that_our_scheduler_did_not_make_starts_nothing(
 async def test_a_signed_grant_that_nobody_can_read_is_named(node: Node) -> None:
     async with node.running() as agent:
         garbage = f"{CARD},NVIDIA,much,0:;"
-        mac = grant.sign(KEYS, uid="uid-p", node=NODE, devices=garbage)
+        mac = signature.sign(KEYS, uid="uid-p", node=NODE, devices=garbage)
         pod = node.pod("p", main=[PART], annotations={DEVICES: garbage, MAC: mac})
         await node.allocate(agent, pod, "main", "id-0")
         with pytest.raises(RefusalError, match="much"):
@@ -62,7 +62,7 @@ async def test_a_signed_grant_that_nobody_can_read_is_named(node: Node) -> None:
 async def test_a_grant_for_more_containers_than_there_are_is_refused(node: Node) -> None:
     async with node.running() as agent:
         two = devices([[PART], [PART]])
-        mac = grant.sign(KEYS, uid="uid-p", node=NODE, devices=two)
+        mac = signature.sign(KEYS, uid="uid-p", node=NODE, devices=two)
         pod = node.pod("p", main=[PART], annotations={DEVICES: two, MAC: mac})
         await node.allocate(agent, pod, "main", "id-0")
         with pytest.raises(RefusalError, match="2 containers, but has 1"):
@@ -74,7 +74,7 @@ async def test_a_grant_is_frozen_at_first_sight(node: Node) -> None:
         pod = node.pod("p", init=[(CARD, 1000, 10)], main=[PART])
         await node.run_pod(agent, pod, "init", "id-0")
         changed = devices([[(CARD, 1000, 10)], [(OTHER, 9000, 0)]])
-        mac = grant.sign(KEYS, uid=uid(pod), node=NODE, devices=changed)
+        mac = signature.sign(KEYS, uid=uid(pod), node=NODE, devices=changed)
         node.change(pod, {DEVICES: changed, MAC: mac})
         await node.seen(agent)
         token = await node.run_pod(agent, pod, "main", "id-1")

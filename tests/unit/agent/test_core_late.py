@@ -9,9 +9,9 @@ import pytest
 
 from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet import pod_resources
-from hami.node.record import Record
-from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, token_of, uid
+from hami.agent.kubelet import kubelet_api
+from hami.node.ledger_record import LedgerRecord
+from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, note_admissions, token_of, uid
 from tests.unit.kube.following import until
 
 
@@ -65,13 +65,14 @@ async def test_a_write_that_kubelet_does_not_wait_for_counts_before_the_next(
         entered, go_on = threading.Event(), threading.Event()
         put = agent.ledger.put
 
-        def slow(record: Record, *, durable: bool = True) -> None:
+        def slow(record: LedgerRecord, *, durable: bool = True) -> None:
             if record.name == "a" and not entered.is_set():
                 entered.set()
                 assert go_on.wait(30)
             put(record, durable=durable)
 
         monkeypatch.setattr(agent.ledger, "put", slow)
+        admitted = note_admissions(agent, monkeypatch)
         for name in "ab":
             pod = node.pod(name, main=[(CARD, 30_000, 0)])
             await node.allocate(agent, pod, "main", f"id-{name}")
@@ -79,8 +80,8 @@ async def test_a_write_that_kubelet_does_not_wait_for_counts_before_the_next(
         await until(entered.is_set)
         first.cancel()
         second = asyncio.create_task(node.start(agent, "id-b"))
-        # Nothing but the wrong grant could end it before the first is written.
-        await asyncio.wait([second], timeout=0.1)
+        # It has asked for its share before the first is written.
+        await until(lambda: admitted == ["uid-a", "uid-b"])
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -147,7 +148,7 @@ async def test_what_lost_its_files_waits_for_the_driver(
         token = await node.run_pod(agent, pod, "main", "id-0")
     node.layout.spec(token).unlink()
     node.driver.missing = "is not loaded"
-    monkeypatch.setattr("hami.agent.shares._DRIVER", 0.05)
+    monkeypatch.setattr("hami.agent.allocator._DRIVER", 0.05)
     async with node.running(wait=False) as agent:
         with pytest.raises(RefusalError, match="cards are not known"):
             await node.start(agent, "id-0")
@@ -268,7 +269,7 @@ async def test_kubelets_memory_is_asked_again_before_it_is_believed(
     async def holders(*_args: object) -> object:
         return said.pop() if said else {"id-0": frozenset({("team", "p", "main")})}
 
-    monkeypatch.setattr(pod_resources, "holders", holders)
+    monkeypatch.setattr(kubelet_api, "holders", holders)
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 1000, 10)])
         await node.allocate(agent, pod, "main", "id-0")

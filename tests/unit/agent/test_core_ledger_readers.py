@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from hami.agent.ledger import Ledger, LedgerError
-from hami.node.record import Record
+from hami.node.ledger_record import LedgerRecord
 from tests.unit.agent import preparing, records
 
 
-class Watched(dict[str, Record]):
+class Watched(dict[str, LedgerRecord]):
     """Lets nobody out."""
 
     def pop(self, *_args: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hami.agent.assembly import Agent
 from hami.agent.errors import RefusalError
+from hami.agent.main import Agent
 from hami.wire import annotation_keys
 from tests.builders import NVIDIA
 from tests.unit.agent.rig import CARD, OTHER, Node, Object, token_of, uid

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet import runtime_status
-from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet import runtime as kubelet_runtime
+from hami.agent.kubelet.runtime import RuntimeStatus, RuntimeStatusError
 from hami.wire import annotation_keys
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
@@ -42,7 +42,7 @@ class Runtime:
 @pytest.fixture
 def runtime(node: Node, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     made = Runtime(node)
-    monkeypatch.setattr(runtime_status, "status", made.status)
+    monkeypatch.setattr(kubelet_runtime, "status", made.status)
     return made
 
 
@@ -73,7 +73,7 @@ async def test_an_old_kubelet_binds_by_the_lock(
 ) -> None:
     async with ScriptedApi() as api:
         node = Node(tmp_path, api, kubelet="v1.28.9")
-        monkeypatch.setattr(runtime_status, "status", Runtime(node).status)
+        monkeypatch.setattr(kubelet_runtime, "status", Runtime(node).status)
         async with node.running(binding="auto"):
             await until(lambda: "v1.29" in node.node_says().get(REASON, ""))
 

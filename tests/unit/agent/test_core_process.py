@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent.containers import tmpfs
+from hami.agent.containers import state_files
 from hami.agent.kubelet.kubelet_api import Allocation
 from hami_sandbox import gpus
 from tests import processes
@@ -71,7 +71,7 @@ async def machine() -> AsyncIterator[Machine]:
 def _unmount(states: Path) -> None:
     for folder in states.glob("*"):
         if folder.is_mount():
-            tmpfs.unmount(folder)
+            state_files.unmount(folder)
 
 
 async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_killed(

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hami.agent.assembly import Agent
 from hami.agent.errors import RefusalError
+from hami.agent.main import Agent
 from hami.wire import annotation_keys
 from tests.unit.agent.rig import CARD, Node, uid
 from tests.unit.kube.following import until

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from hami.agent.containers.prepare import PrepareError
-from hami.node.record import Record
-from hami.wire import annotation_keys, grant
+from hami.node.ledger_record import LedgerRecord
+from hami.wire import annotation_keys, signature
 from tests.unit.agent.records import devices
-from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, uid
+from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, WHOLE, Node, note_admissions, uid
 from tests.unit.kube.following import until
 
 PART = (CARD, 4000, 30)
@@ -66,7 +66,7 @@ async def test_a_grant_is_no_resize(node: Node) -> None:
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
         more = devices([[(CARD, 9000, 0)]])
-        replayed = grant.sign(KEYS, uid=uid(pod), node=NODE, devices=more)
+        replayed = signature.sign(KEYS, uid=uid(pod), node=NODE, devices=more)
         asked = {annotation_keys.RESIZE: more, annotation_keys.RESIZE_MAC: replayed}
         node.change(pod, asked)
         await until(lambda: "was not made" in "".join(node.events(REFUSED)))
@@ -108,25 +108,24 @@ async def test_a_container_that_starts_meanwhile_is_not_lost(
         entered, go_on = threading.Event(), threading.Event()
         put = agent.ledger.put
 
-        def slow(record: Record, *, durable: bool = True) -> None:
+        def slow(record: LedgerRecord, *, durable: bool = True) -> None:
             if (record.resize or len(record.tokens) > 1) and not entered.is_set():
                 entered.set()
                 assert go_on.wait(30)
             put(record, durable=durable)
 
         monkeypatch.setattr(agent.ledger, "put", slow)
+        admitted = note_admissions(agent, monkeypatch)
         if first == "resize":
             node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
             await until(entered.is_set)
             starting = asyncio.create_task(node.start(agent, "id-1"))
-            # Both know what the ledger has before the other's write.
-            await asyncio.wait([starting], timeout=0.05)
         else:
             starting = asyncio.create_task(node.start(agent, "id-1"))
             await until(entered.is_set)
             node.resize(pod, [(CARD, 5000, 50)], [(CARD, 6000, 60)])
-            await node.seen(agent)
-            await asyncio.sleep(0.05)
+        # Both know what the ledger has before the other's write.
+        await until(lambda: len(admitted) == 2)
         go_on.set()
         await starting
         await until(lambda: node.events(RESIZED))

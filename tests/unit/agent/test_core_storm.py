@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent.assembly import Agent
 from hami.agent.errors import RefusalError
-from hami.node import record
+from hami.agent.main import Agent
+from hami.node import ledger_record
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, Object, token_of
 from tests.unit.kube.following import until
@@ -123,12 +123,12 @@ class Storm:
 
     def check(self) -> None:
         kept = [
-            record.decode(json.dumps(content).encode(), what=uid)
+            ledger_record.decode(json.dumps(content).encode(), what=uid)
             for uid, content in self.node.ledger().items()
         ]
         for card in (CARD, OTHER):
             grants = [grant for one in kept for slot in one.slots for grant in slot]
-            assert sum(grant.memory for grant in grants if grant.uuid == card) <= WHOLE
+            assert sum(grant.memory_mib for grant in grants if grant.card == card) <= WHOLE
         known = {token.token: one for one in kept for token in one.tokens}
         for name, token in self.started.items():
             assert known[token].uid == f"uid-{name}"

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from hami.agent.assembly import Agent
 from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
+from hami.agent.main import Agent
 from tests.unit.agent.node_cards import GIB, card
 from tests.unit.agent.rig import CARD, Node, living, uid
 from tests.unit.kube.following import until
@@ -55,7 +55,7 @@ async def test_a_start_that_does_not_fit_yet_looks_who_is_gone(node: Node) -> No
 async def test_a_pod_whose_process_lives_keeps_its_share(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hami.agent.shares._LEAVING", 0.05)
+    monkeypatch.setattr("hami.agent.allocator._LEAVING", 0.05)
     async with node.running() as agent:
         old, token = await full(node, agent)
         new = node.pod("new", main=[ALL])

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
-from hami.wire.node_register import Device
+from hami.wire.node_register import RegisteredCard
 from tests.unit.agent.node_cards import uuid
 
 A, B, C = uuid(10), uuid(11), uuid(12)
 
 
-def device(name: str, **changes: Any) -> Device:
-    return Device(**{"id": name, "count": 2, "health": True, **changes})
+def device(name: str, **changes: Any) -> RegisteredCard:
+    return RegisteredCard(**{"id": name, "count": 2, "health": True, **changes})
 
 
 def states(listing: tuple[ListedDevice, ...]) -> dict[str, bool]:
@@ -114,7 +114,7 @@ CARDS = [uuid(number) for number in range(4)]
     st.dictionaries(st.sampled_from(CARDS), st.integers(0, 6)),
 )
 def test_no_more_free_ids_than_places_and_no_held_id_is_lost(
-    cards: list[Device], held: dict[str, frozenset[str]], used: dict[str, int]
+    cards: list[RegisteredCard], held: dict[str, frozenset[str]], used: dict[str, int]
 ) -> None:
     listing = device_ids.listed(cards, held, used, numa=False)
     found = states(listing)

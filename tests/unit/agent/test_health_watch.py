@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from hami.agent.cards import xids
-from hami.agent.cards.health import Health
-from hami.agent.cards.health_watch import watch
+from hami.agent.cards.health import Health, watch
 from hami.node.nvml import NvmlError, Xid
 from hami_sandbox import gpus
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.node import stand_in
 
 A, B = "GPU-a", "GPU-b"
@@ -85,6 +85,7 @@ async def watching(
     health: Health,
     driver: ScriptedDriver,
     *,
+    cards: Callable[[], Iterable[str]] = lambda: CARDS,
     probe_every: float = 0.01,
     stuck_after: float = 60.0,
     reopen_every: float = 60.0,
@@ -93,7 +94,7 @@ async def watching(
         watch(
             health,
             driver,
-            lambda: CARDS,
+            cards,
             probe_every=probe_every,
             stuck_after=stuck_after,
             reopen_every=reopen_every,
@@ -107,7 +108,7 @@ async def watching(
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not fact():
             await asyncio.sleep(0.005)
 
@@ -229,8 +230,15 @@ async def test_cancelling_ends_the_threads_and_closes_the_source() -> None:
 async def test_health_checks_that_are_turned_off_ask_nothing() -> None:
     health, driver = make_health("all"), ScriptedDriver()
     driver.lost = frozenset({A})
-    async with watching(health, driver) as task:
-        await asyncio.sleep(0.05)
+    looks = 0
+
+    def cards() -> tuple[str, ...]:
+        nonlocal looks
+        looks += 1
+        return CARDS
+
+    async with watching(health, driver, cards=cards) as task:
+        await until(lambda: looks > 5)
         assert not task.done()
         assert own_threads() == []
     assert driver.probes == 0
@@ -244,7 +252,7 @@ async def test_a_mistake_of_ours_is_not_swallowed() -> None:
             raise ZeroDivisionError(uuid)
 
     with pytest.raises(ZeroDivisionError):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await watch(make_health(), Broken(), lambda: CARDS, probe_every=0.01)
 
 
@@ -255,16 +263,18 @@ def test_on_the_stand_in_driver_a_card_falls_off_and_comes_back(tmp_path: Path) 
         """
 import asyncio
 from hami.agent.cards.health import Health
-from hami.agent.cards.health_watch import watch
+from hami.agent.cards.health import watch
 uuids = [card(i) for i in range(3)]
 changes = []
 async def until(fact):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not fact():
             await asyncio.sleep(0.02)
 async def main():
     nvml = Nvml.open(root)
     nvml.cards()
+    opened, reopen = [], nvml.reopen
+    nvml.reopen = lambda: (reopen(), opened.append(1))
     health = Health(
         clock=time.monotonic, quarantine=0.5,
         changed=lambda uuid, healthy, why: changes.append([uuids.index(uuid), healthy]),
@@ -276,7 +286,8 @@ async def main():
     gpus.set_faults(folder, [f"card {uuids[1]} lost"])
     gpus.inject_xid(folder, uuids[1], 79)
     await until(lambda: changes == [[1, False]])
-    await asyncio.sleep(1)
+    again = len(opened) + 3
+    await until(lambda: len(opened) >= again)  # longer than its quarantine
     gpus.set_faults(folder, [])
     await until(lambda: changes == [[1, False], [1, True]])
     while health.is_healthy(uuids[2]):  # a new watch hears only what comes after it

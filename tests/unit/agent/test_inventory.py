@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 from hami.agent.cards import inventory
-from hami.agent.cards.inventory import Inventory
+from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfig
-from hami.node.cards import Card, Problem
+from hami.node.nvml_cards import Card, Problem
 from hami.vendors import table
 from hami.vendors.device_config import NvidiaSettings
 from hami.wire import node_register
@@ -21,7 +21,7 @@ from tests.unit.agent.node_cards import GIB, card, cut, part, uuid
 (NVIDIA,) = table.built_in()
 
 
-def build(*cards: Card, ill: frozenset[str] = frozenset(), **changes: Any) -> Inventory:
+def build(*cards: Card, ill: frozenset[str] = frozenset(), **changes: Any) -> CardInventory:
     names = NvidiaSettings.__struct_fields__
     nvidia = {key: changes.pop(key) for key in list(changes) if key in names}
     config = NodeConfig(nvidia=NvidiaSettings(**nvidia), **changes)
@@ -177,7 +177,7 @@ def test_single_registers_mig_devices_as_cards() -> None:
         device_core_scaling=2,
     )
     first, second = offered.devices
-    assert first == node_register.Device(
+    assert first == node_register.RegisteredCard(
         id=whole.mig[1].uuid,
         index=20700,
         count=4,

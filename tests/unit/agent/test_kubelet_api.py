@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami.agent.kubelet import kubelet_api
+from hami.agent.kubelet.grpc import MessageError
 from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
-from hami.agent.kubelet.messages import MessageError
 from tests.e2e.kubelet_api import device_plugin, pod_resources
 from tests.unit.e2e_tools import test_bare_plugin_messages as samples
 

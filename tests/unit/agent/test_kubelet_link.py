@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import uvloop
 
-from hami.agent.kubelet import kubelet_link
-from hami.agent.kubelet.kubelet_link import DEAF_AFTER, KubeletLink
+from hami.agent.kubelet import registration
+from hami.agent.kubelet.registration import DEAF_AFTER
+from hami.agent.kubelet.registration import Registration as KubeletLink
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Device, Registration
@@ -47,11 +48,28 @@ class Clock:
         return self.now
 
 
+class CountedLink(KubeletLink):
+    """Counts how often it has looked at the sockets."""
+
+    looks = 0
+
+    async def _look(self) -> None:
+        await super()._look()
+        self.looks += 1
+
+    async def look_again(self, times: int = 5) -> None:
+        """Wait for so many more whole looks."""
+        wanted = self.looks + 1 + times  # one may be under way
+        async with asyncio.timeout(PATIENCE):
+            while self.looks < wanted:
+                await asyncio.sleep(0.005)
+
+
 @contextlib.asynccontextmanager
 async def linked(
     layout: NodeLayout, plugin: Plugin | None = None, clock: Clock | None = None
-) -> AsyncIterator[KubeletLink]:
-    link = KubeletLink(
+) -> AsyncIterator[CountedLink]:
+    link = CountedLink(
         layout, plugin or Plugin("a"), "hami", look_every=0.01, clock=clock or Clock()
     )
     running = asyncio.create_task(link.run())
@@ -137,7 +155,7 @@ async def test_a_kubelet_that_listens_is_left_alone(layout: NodeLayout) -> None:
         await until(link, "")
         for _look in range(10):
             clock.now += 2 * DEAF_AFTER
-            await asyncio.sleep(0.02)
+            await link.look_again(1)
         assert kubelet.registrations.empty()
 
 
@@ -146,7 +164,7 @@ async def test_a_missing_kubelet_is_said_once_and_waited_for(
 ) -> None:
     async with linked(layout) as link:
         await until(link, f"{layout.kubelet_socket} is missing")
-        await asyncio.sleep(0.1)  # several looks
+        await link.look_again()
         told = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert len(told) == 1
         assert not link.registered
@@ -199,7 +217,7 @@ async def test_another_agent_on_our_socket_is_not_fought(layout: NodeLayout) -> 
         async with served(own(layout)):
             await until(link, f"another process serves on {own(layout)}")
             taken = own(layout).stat().st_ino
-            await asyncio.sleep(0.1)
+            await link.look_again()
             assert own(layout).stat().st_ino == taken
         await kubelet.plugin()
         await until(link, "")
@@ -224,7 +242,7 @@ async def test_a_stop_before_the_start_ends_it_at_once(layout: NodeLayout) -> No
 async def test_a_stop_does_not_wait_for_a_kubelet_that_hangs(
     layout: NodeLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubelet_link, "_REGISTER_TIMEOUT", 1e6)
+    monkeypatch.setattr(registration, "_REGISTER_TIMEOUT", 1e6)
     asked = asyncio.Event()
 
     async def hang(_: Registration) -> None:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hami.agent.kubelet.messages import MessageError, many, one, shapes, texts
+from hami.agent.kubelet.grpc import MessageError, many, one, shapes, texts
 from tests.e2e.kubelet_api import messages
 
 OURS = shapes(

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from hami.agent.ledger import Ledger, LedgerError
-from hami.node import record as records_file
+from hami.node import ledger_record as records_file
 from hami.node.layout import NodeLayout
-from hami.node.record import Record
+from hami.node.ledger_record import LedgerRecord
 from tests.unit.agent.preparing import layout
 from tests.unit.agent.records import APP, INIT, record, token
 
@@ -25,7 +25,7 @@ SECOND = record("uid-2", (APP, [("B", 500, 0)]), tokens=[token("b", 0, "A-1")])
 CHANGED = msgspec.structs.replace(FIRST, generation=2, resize="A,NVIDIA,2000,10:;")
 
 
-def with_token(text: str) -> Record:
+def with_token(text: str) -> LedgerRecord:
     bad = msgspec.structs.replace(token("a"), token=text)
     return msgspec.structs.replace(FIRST, tokens=(bad,))
 
@@ -35,7 +35,7 @@ def node(tmp_path: Path) -> NodeLayout:
     return layout(tmp_path)
 
 
-def loaded(node: NodeLayout, *records: Record) -> Ledger:
+def loaded(node: NodeLayout, *records: LedgerRecord) -> Ledger:
     """Write records, and read them as a new agent does."""
     writer = Ledger(node)
     writer.load()
@@ -99,7 +99,7 @@ def test_whatever_fails_the_file_has_the_old_record_or_the_new_one(
     node: NodeLayout,
     monkeypatch: pytest.MonkeyPatch,
     step: tuple[str, str, int],
-    old: Record | None,
+    old: LedgerRecord | None,
 ) -> None:
     place, call, after = step
     ledger = loaded(node, SECOND, *([old] if old else []))
@@ -119,7 +119,7 @@ def test_whatever_fails_the_file_has_the_old_record_or_the_new_one(
 _KILLED = """
 import os, pathlib, signal, sys
 from hami.agent.ledger import Ledger
-from hami.node import record
+from hami.node import ledger_record as record
 from hami.node.layout import NodeLayout
 
 ledger = Ledger(NodeLayout(state_dir=pathlib.Path(sys.argv[1])))
@@ -259,7 +259,7 @@ def test_other_files_are_left_alone(node: NodeLayout) -> None:
         with_token("A" * 32),
     ],
 )
-def test_what_must_not_become_a_path_is_not_written(node: NodeLayout, bad: Record) -> None:
+def test_what_must_not_become_a_path_is_not_written(node: NodeLayout, bad: LedgerRecord) -> None:
     ledger = loaded(node)
     with pytest.raises(LedgerError, match="which is none"):
         ledger.put(bad)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hami.agent.cards import node_config
 from hami.agent.cards.node_config import NodeConfig
+from hami.vendors.config_file import ConfigError
 from hami.vendors.device_config import NvidiaSettings
-from hami.vendors.errors import ConfigError
 
 HAMI_SAMPLE = """{"nodeconfig": [
   {"name": "node-a", "operatingmode": "hami-core", "devicesplitcount": 10,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent.cards.node_config_watch import NodeConfigFile
+from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
 from hami.vendors.device_config import NvidiaSettings
 from tests.unit.kube.following import until
@@ -19,7 +19,7 @@ OURS, THEIRS = "ours", "theirs"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hami.agent.cards.node_config_watch._LOOK_EVERY", 0.001)
+    monkeypatch.setattr("hami.agent.cards.node_config._LOOK_EVERY", 0.001)
 
 
 def write(path: Path, *entries: object) -> None:

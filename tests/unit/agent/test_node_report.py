@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hami.agent import node_report
+from hami.agent import node_status
 from hami.kube.client import Client
-from hami.wire import late_binding, objects
+from hami.wire import node_marks, objects
 from tests.scripted_api.server import Kind, Lost, ScriptedApi
 from tests.unit.agent.reporting import (
     BINDING,
@@ -38,7 +38,7 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 @pytest.fixture
 async def client(api: ScriptedApi) -> AsyncIterator[Client]:
-    async with Client(api.access(), user_agent="hami-tests", timeout=5) as made:
+    async with Client(api.access(), user_agent="hami-tests", timeout=30) as made:
         yield made
 
 
@@ -46,7 +46,7 @@ async def test_register_scores_and_mark_come_in_one_patch(api: ScriptedApi, clie
     async with reporting(client) as report:
         report.desired("[1]", scores="[2]", late=True)
         await until(lambda: report.fulfilled)
-    wanted = {REGISTER: "[1]", SCORES: "[2]", BINDING: late_binding.mark("[1]")}
+    wanted = {REGISTER: "[1]", SCORES: "[2]", BINDING: node_marks.late_binding_mark("[1]")}
     assert patches(api) == [{"metadata": {"annotations": wanted}}]
     assert says(api) == wanted
     assert api.sent("PATCH")[0].headers["Content-Type"] == "application/merge-patch+json"
@@ -74,7 +74,7 @@ async def test_nothing_is_written_before_somebody_says_what(
 
 
 async def test_nothing_is_written_where_nothing_differs(api: ScriptedApi, client: Client) -> None:
-    change(api, **{REGISTER: "[1]", BINDING: late_binding.mark("[1]")})
+    change(api, **{REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]")})
     async with reporting(client) as report:
         report.desired("[1]", late=True)
         await until(lambda: report.fulfilled)
@@ -103,13 +103,21 @@ async def test_in_lock_mode_the_reason_stands_in_place_of_the_mark(
         assert says(api) == {REGISTER: "[1]", REASON: "kubelet v1.28 is older than v1.29"}
         report.desired("[1]", late=True, lock_reason="of no interest")
         await until(lambda: report.fulfilled)
-    assert says(api) == {REGISTER: "[1]", BINDING: late_binding.mark("[1]")}
+    assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]")}
     assert len(patches(api)) == 3
 
 
 async def test_without_cards_nothing_of_them_stays(api: ScriptedApi, client: Client) -> None:
     """The driver is gone since the last agent of this node ran."""
-    change(api, **{REGISTER: "[1]", SCORES: "[2]", BINDING: late_binding.mark("[1]"), REASON: "?"})
+    change(
+        api,
+        **{
+            REGISTER: "[1]",
+            SCORES: "[2]",
+            BINDING: node_marks.late_binding_mark("[1]"),
+            REASON: "?",
+        },
+    )
     async with reporting(client) as report:
         report.desired(None, scores="[2]", late=True, lock_reason="no matter")
         await until(lambda: report.fulfilled)
@@ -143,7 +151,7 @@ async def test_what_somebody_else_changes_is_put_right(
         change(api, **{REGISTER: "[HAMi's]", BINDING: None, LOCK: "x"})
         await until(lambda: len(patches(api)) == 2)
         await until(lambda: says(api)[REGISTER] == "[1]")
-    assert says(api) == {REGISTER: "[1]", BINDING: late_binding.mark("[1]"), LOCK: "x"}
+    assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]"), LOCK: "x"}
     (told,) = [r for r in caplog.records if "somebody else" in r.getMessage()]
     assert set(told.__dict__["keys"]) == {REGISTER, BINDING}
 
@@ -193,7 +201,7 @@ async def test_a_write_is_not_repeated_while_the_watch_is_behind(
 async def test_a_write_that_the_watch_swallows_is_found_by_comparing(
     api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_report, "_SEEN_S", 0.01)
+    monkeypatch.setattr(node_status, "_SEEN_S", 0.01)
     api.bookmarks = False
     api.stream_fault(Kind.DROP, at=1)
     async with reporting(client) as report:
@@ -223,7 +231,7 @@ async def test_a_write_that_fails_is_tried_again(
         report.desired("[1]", late=True)
         await until(lambda: report.fulfilled)
     assert scripted.hits > 0
-    assert says(api) == {REGISTER: "[1]", BINDING: late_binding.mark("[1]")}
+    assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]")}
 
 
 async def test_watches_that_end_lose_nothing(api: ScriptedApi, client: Client) -> None:

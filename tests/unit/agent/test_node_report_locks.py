@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hami.agent import node_locks
+from hami.agent import lock_binding
 from hami.kube.client import Client
 from tests.scripted_api.server import Lost, ScriptedApi
 from tests.unit.agent.reporting import LOCK, NODE, change, node, patches, reporting, says
@@ -24,12 +24,12 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 @pytest.fixture
 async def client(api: ScriptedApi) -> AsyncIterator[Client]:
-    async with Client(api.access(), user_agent="hami-tests", timeout=5) as made:
+    async with Client(api.access(), user_agent="hami-tests", timeout=30) as made:
         yield made
 
 
 async def release(client: Client) -> bool:
-    return await node_locks.release(client, NODE, namespace="team-a", name="train-0", sleep=quick)
+    return await lock_binding.release(client, NODE, namespace="team-a", name="train-0", sleep=quick)
 
 
 async def test_the_lock_goes_and_the_patch_names_what_was_read(
@@ -116,7 +116,7 @@ async def test_no_node_has_no_lock(api: ScriptedApi, client: Client) -> None:
     assert await release(client)
 
 
-@pytest.mark.parametrize(("status", "hits"), [(403, 1), (500, node_locks.ATTEMPTS)])
+@pytest.mark.parametrize(("status", "hits"), [(403, 1), (500, lock_binding.ATTEMPTS)])
 async def test_what_cannot_be_done_is_told(
     api: ScriptedApi,
     client: Client,

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from hami.agent import node_wishes
+from hami.agent import advertise
 from hami.kube.client import Client
 from hami.vendors import table
 from hami.wire import codec, objects, quantity
@@ -42,7 +42,7 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 @pytest.fixture
 async def client(api: ScriptedApi) -> AsyncIterator[Client]:
-    async with Client(api.access(), user_agent="hami-tests", timeout=5) as made:
+    async with Client(api.access(), user_agent="hami-tests", timeout=30) as made:
         yield made
 
 
@@ -184,7 +184,7 @@ def merged(target: Any, patch: Any) -> Any:
     STATUS,
     STATUS,
     st.builds(
-        node_wishes.wishes,
+        advertise.advertisement,
         st.just(KEYS),
         register=st.none() | st.sampled_from(["[1]", "[2]"]),
         scores=st.none() | st.just("[]"),
@@ -197,20 +197,20 @@ def test_whatever_a_node_says_two_rounds_of_patches_put_it_right(
     there: dict[str, str | None] | None,
     capacity: dict[str, Any] | None,
     allocatable: dict[str, Any] | None,
-    wanted: node_wishes.Wishes,
+    wanted: advertise.Advertisement,
 ) -> None:
     document: dict[str, Any] = {
         "metadata": {"name": "n", "annotations": there},
         "status": {"capacity": capacity, "allocatable": allocatable},
     }
     for _ in range(2):
-        changes = node_wishes.annotation_changes(read(document), wanted, KEYS)
+        changes = advertise.annotation_changes(read(document), wanted, KEYS)
         document = merged(document, {"metadata": {"annotations": changes}})
-        shares = node_wishes.share_changes(read(document), wanted, KEYS)
+        shares = advertise.share_changes(read(document), wanted, KEYS)
         document = merged(document, {"status": shares})
     found = read(document)
-    assert node_wishes.annotation_changes(found, wanted, KEYS) == {}
-    assert node_wishes.share_changes(found, wanted, KEYS) == {}
+    assert advertise.annotation_changes(found, wanted, KEYS) == {}
+    assert advertise.share_changes(found, wanted, KEYS) == {}
     for key, value in wanted.annotations.items():
         assert found.annotations.get(key) == value
     for name, amount in wanted.shares.items():

@@ -16,6 +16,7 @@ from hami.agent.kubelet import plugin_server
 from hami.agent.kubelet.kubelet_api import Allocation, Mount
 from hami.agent.kubelet.plugin_server import Streams
 from tests.e2e.kubelet_api.device_plugin import MESSAGES, Device, PluginClient
+from tests.loop_time import LoopTime
 from tests.unit.agent.kubelet_rig import PATIENCE, Listed, Plugin, served, short_folder
 
 
@@ -71,7 +72,7 @@ async def test_every_change_is_sent_as_the_whole_list() -> None:
 
 
 async def test_a_burst_of_changes_is_sent_once_and_what_was_taken_back_never() -> None:
-    plugin = Plugin("a")
+    time, plugin = LoopTime(), Plugin("a")
     async with called(plugin) as (client, _):
         lists = client.devices()
         assert await anext(lists) == (Device("a"),)
@@ -80,7 +81,7 @@ async def test_a_burst_of_changes_is_sent_once_and_what_was_taken_back_never() -
         assert await anext(lists) == (Device("49"),)
         plugin.listed.set([Listed("other")])
         plugin.listed.set([Listed("49")])
-        await asyncio.sleep(0.05)
+        await time.forward(1)  # the pause between two lists is over
         plugin.listed.set([Listed("last")])
         assert await anext(lists) == (Device("last"),)
 
@@ -189,11 +190,15 @@ async def test_an_answer_too_few_is_never_sent(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_start_that_takes_too_long_is_ended_before_kubelet_does() -> None:
-    plugin = Plugin("a")
+    time, plugin = LoopTime(), Plugin("a")
     plugin.hold = asyncio.Event()
-    async with called(plugin, pre_start_limit=0.05) as (client, _):
+    async with called(plugin, pre_start_limit=20) as (client, _):
+        starting = asyncio.create_task(client.pre_start(["a"]))
+        while not plugin.started:
+            await asyncio.sleep(0.005)
+        await time.forward(20)
         with pytest.raises(grpc.aio.AioRpcError, match="PreStartContainer took too long") as caught:
-            await client.pre_start(["a"])
+            await starting
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         plugin.hold.set()
         await client.pre_start(["a"])

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from hami.agent.kubelet import pod_resources
-from hami.agent.kubelet.pod_resources import PodResourcesError
+from hami.agent.kubelet import kubelet_api
+from hami.agent.kubelet.kubelet_api import PodResourcesError
 from tests.e2e.kubelet_api.pod_resources import LISTER, MESSAGES
 from tests.unit.agent.kubelet_rig import served, short_folder
 
@@ -50,12 +50,12 @@ async def test_the_holders_of_a_resource_are_gathered_by_id(socket: pathlib.Path
         return MESSAGES["ListPodResourcesResponse"](pod_resources=pods)
 
     async with served(socket, LISTER.handler({"List": tell})):
-        assert await pod_resources.holders(socket, "nvidia.com/gpu") == {
+        assert await kubelet_api.holders(socket, "nvidia.com/gpu") == {
             "a": {("n", "p", "main"), ("n", "p", "side")},
             "b": {("n", "p", "main")},
             "c": {("m", "r", "main")},
         }
-        assert await pod_resources.holders(socket, "nvidia.com/none") == {}
+        assert await kubelet_api.holders(socket, "nvidia.com/none") == {}
 
 
 async def test_a_list_of_many_megabytes_is_read(socket: pathlib.Path) -> None:
@@ -74,13 +74,13 @@ async def test_a_list_of_many_megabytes_is_read(socket: pathlib.Path) -> None:
         return answer
 
     async with served(socket, LISTER.handler({"List": tell})):
-        found = await pod_resources.holders(socket, "nvidia.com/gpu", timeout=30)
+        found = await kubelet_api.holders(socket, "nvidia.com/gpu", timeout=30)
         assert len(found["a"]) == 40
 
 
 async def test_a_missing_socket_is_named_with_the_remedy(socket: pathlib.Path) -> None:
     with pytest.raises(PodResourcesError, match=rf"{socket}: does not exist; .*--kubelet-dir"):
-        await pod_resources.holders(socket, "nvidia.com/gpu")
+        await kubelet_api.holders(socket, "nvidia.com/gpu")
 
 
 async def test_a_kubelet_that_refuses_is_quoted(socket: pathlib.Path) -> None:
@@ -91,7 +91,7 @@ async def test_a_kubelet_that_refuses_is_quoted(socket: pathlib.Path) -> None:
         with pytest.raises(
             PodResourcesError, match="gives no list: RESOURCE_EXHAUSTED: rejected by rate limit"
         ):
-            await pod_resources.holders(socket, "nvidia.com/gpu")
+            await kubelet_api.holders(socket, "nvidia.com/gpu")
 
 
 async def test_a_kubelet_that_hangs_is_not_waited_for(socket: pathlib.Path) -> None:
@@ -100,4 +100,4 @@ async def test_a_kubelet_that_hangs_is_not_waited_for(socket: pathlib.Path) -> N
 
     async with served(socket, LISTER.handler({"List": hang})):
         with pytest.raises(PodResourcesError, match="DEADLINE_EXCEEDED"):
-            await pod_resources.holders(socket, "nvidia.com/gpu", timeout=0.05)
+            await kubelet_api.holders(socket, "nvidia.com/gpu", timeout=0.05)

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent.containers import tmpfs
+from hami.agent.containers import library, state_files
 from hami.agent.containers.state_files import StateFiles
-from hami.native import libraries
 from tests.native.probing import MIB, OUT_OF_MEMORY, Probe
 from tests.unit.agent.card_nodes import CardNode
 from tests.unit.agent.preparing import TOKEN
@@ -53,7 +52,7 @@ class Node(CardNode):
             make = "mkdir -p" if Path(host).is_dir() else "touch"
             lines += [f"{make} {place}", f"mount --bind {stage}/{at} {place}"]
             lines += [f"mount -o remount,bind,{access},nosuid,nodev {place}"]
-        lines += [f"exec env LD_PRELOAD={shlex.quote(preload)} {libraries.library('probe')}"]
+        lines += [f"exec env LD_PRELOAD={shlex.quote(preload)} {library.find_built('probe')}"]
         return Probe(
             ["unshare", "--mount", "sh", "-c", "\n".join(lines)],
             {
@@ -70,14 +69,14 @@ class Node(CardNode):
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
     made.layout.run_dir.mkdir()
-    tmpfs.mount(made.layout.run_dir, size=16 << 20, inodes=1000)
+    state_files.mount(made.layout.run_dir, size=16 << 20, inodes=1000)
     try:
         yield made
     finally:
         for folder in (*made.layout.states.glob("*"), made.layout.run_dir):
             with contextlib.suppress(OSError):
                 while folder.is_mount():
-                    tmpfs.unmount(folder)
+                    state_files.unmount(folder)
 
 
 def test_a_container_has_its_card_and_its_limit_and_can_be_resized(node: Node) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hami.agent.kubelet import runtime_status
-from hami.agent.kubelet.runtime_status import RuntimeStatus, RuntimeStatusError
+from hami.agent.kubelet import runtime as kubelet_runtime
+from hami.agent.kubelet.runtime import RuntimeStatus, RuntimeStatusError
 from tests.e2e.kubelet_api import messages
 from tests.unit.agent.kubelet_rig import served, short_folder
 
@@ -90,7 +90,7 @@ async def test_cdi_is_what_the_configuration_says(
     path = folder / "r.sock"
     async with served(path, runtime("containerd", "v2.1.4", info)):
         for endpoint in (str(path), f"unix://{path}"):
-            assert await runtime_status.status(endpoint) == RuntimeStatus(
+            assert await kubelet_runtime.runtime_status(endpoint) == RuntimeStatus(
                 name="containerd", version="v2.1.4", cdi_dirs=folders, cdi_disabled=disabled
             )
 
@@ -98,23 +98,23 @@ async def test_cdi_is_what_the_configuration_says(
 async def test_a_socket_that_is_missing_or_silent_is_named(folder: pathlib.Path) -> None:
     path = folder / "r.sock"
     with pytest.raises(RuntimeStatusError, match=rf"{path}: does not exist; .*--runtime-endpoint"):
-        await runtime_status.status(str(path))
+        await kubelet_runtime.runtime_status(str(path))
     with sockets.socket(sockets.AF_UNIX) as dead:
         dead.bind(str(path))
     with pytest.raises(RuntimeStatusError, match=rf"{path}: .*UNAVAILABLE.*--runtime-endpoint"):
-        await runtime_status.status(str(path))
+        await kubelet_runtime.runtime_status(str(path))
 
 
 @pytest.mark.parametrize("endpoint", ["run/r.sock", "tcp://127.0.0.1:1234", "npipe:////./pipe/x"])
 async def test_an_address_that_is_no_path_is_refused(endpoint: str) -> None:
     with pytest.raises(RuntimeStatusError, match="absolute path"):
-        await runtime_status.status(endpoint)
+        await kubelet_runtime.runtime_status(endpoint)
 
 
 async def test_a_runtime_without_cri_is_quoted(folder: pathlib.Path) -> None:
     async with served(folder / "r.sock", SERVICE.handler({})):
         with pytest.raises(RuntimeStatusError, match="does not tell its status: UNIMPLEMENTED"):
-            await runtime_status.status(str(folder / "r.sock"))
+            await kubelet_runtime.runtime_status(str(folder / "r.sock"))
 
 
 async def test_the_only_runtime_that_answers_is_found(folder: pathlib.Path) -> None:
@@ -126,7 +126,7 @@ async def test_the_only_runtime_that_answers_is_found(folder: pathlib.Path) -> N
     ):
         alias.symlink_to(found)
         candidates = [folder / "none.sock", docker, found, alias]
-        status = await runtime_status.detect("", candidates)
+        status = await kubelet_runtime.detect("", candidates)
         assert str(status) == "containerd v1.7.20"
         assert status.cdi_dirs == ("/var/run/cdi",)
 
@@ -138,13 +138,13 @@ async def test_two_runtimes_are_not_guessed_between(folder: pathlib.Path) -> Non
         served(two, runtime("cri-o", "1.32.0", {})),
     ):
         with pytest.raises(RuntimeStatusError, match=rf"{one} and {two}: .*--runtime-endpoint"):
-            await runtime_status.detect("", [one, two])
-        assert (await runtime_status.detect(str(two), [one, two])).name == "cri-o"
+            await kubelet_runtime.detect("", [one, two])
+        assert (await kubelet_runtime.detect(str(two), [one, two])).name == "cri-o"
 
 
 async def test_no_runtime_says_where_it_was_looked_for(folder: pathlib.Path) -> None:
     with pytest.raises(RuntimeStatusError, match=r"1\.sock, .*2\.sock: there is no such socket"):
-        await runtime_status.detect("", [folder / "1.sock", folder / "2.sock"])
+        await kubelet_runtime.detect("", [folder / "1.sock", folder / "2.sock"])
     async with served(folder / "1.sock", SERVICE.handler({})):
         with pytest.raises(RuntimeStatusError, match="UNIMPLEMENTED"):
-            await runtime_status.detect("", [folder / "1.sock"])
+            await kubelet_runtime.detect("", [folder / "1.sock"])

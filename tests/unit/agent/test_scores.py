@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent.cards.scores import pair_scores
-from hami.node.cards import NVSWITCH, CardLinks
-from hami.wire import pair_scores as wire
+from hami.agent.cards.inventory import pair_scores
+from hami.node.nvml_cards import NVSWITCH, CardLinks
+from hami.wire import node_register as wire
 
 
 def bus(name: str) -> str:
@@ -120,4 +120,4 @@ def test_whatever_cards_tell_scores_are_symmetric_and_can_be_sent(
     for one in NAMES:
         assert list(table[one]) == [name for name in NAMES if name != one]
         assert all(table[other][one] == number for other, number in table[one].items())
-    assert wire.decode(wire.encode(scores)) == scores
+    assert wire.decode_scores(wire.encode_scores(scores)) == scores

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.agent.containers import tmpfs
+from hami.agent.containers import state_files
 from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
 from hami.wire import region
@@ -28,14 +28,14 @@ def node(tmp_path: Path) -> Iterator[NodeLayout]:
     """Give a node whose /run is a file system of its own, and take all mounts away again."""
     made = layout(tmp_path)
     made.run_dir.mkdir()
-    tmpfs.mount(made.run_dir, size=16 << 20, inodes=1000)
+    state_files.mount(made.run_dir, size=16 << 20, inodes=1000)
     try:
         yield made
     finally:
         for folder in (*made.states.glob("*"), made.run_dir):
             with contextlib.suppress(OSError):
                 while folder.is_mount():
-                    tmpfs.unmount(folder)
+                    state_files.unmount(folder)
 
 
 @needs_root
@@ -74,7 +74,7 @@ def test_ensuring_again_changes_nothing(node: NodeLayout) -> None:
 def test_it_is_there_again_after_a_reboot(node: NodeLayout) -> None:
     states = StateFiles(node)
     states.ensure(TOKEN)
-    tmpfs.unmount(node.state_folder(TOKEN))
+    state_files.unmount(node.state_folder(TOKEN))
     node.state_folder(TOKEN).rmdir()
     node.states.rmdir()
     assert states.ensure(TOKEN).is_file()
@@ -87,9 +87,9 @@ def test_a_crash_on_the_way_is_made_good(node: NodeLayout, mounted: bool) -> Non
     folder = node.state_folder(TOKEN)
     folder.mkdir(parents=True)
     if mounted:
-        tmpfs.mount(folder, size=2 << 20, inodes=8)
+        state_files.mount(folder, size=2 << 20, inodes=8)
     StateFiles(node).ensure(TOKEN)
-    tmpfs.unmount(folder)
+    state_files.unmount(folder)
     assert not folder.is_mount()  # it was mounted once, not once more
     StateFiles(node).ensure(TOKEN)
     StateFiles(node).remove(TOKEN)
@@ -116,7 +116,7 @@ def test_removing_takes_it_from_the_tree_but_not_from_those_who_have_it_open(
 def test_mounts_that_lie_on_each_other_are_all_removed(node: NodeLayout) -> None:
     states = StateFiles(node)
     states.ensure(TOKEN)
-    tmpfs.mount(node.state_folder(TOKEN), size=2 << 20, inodes=8)
+    state_files.mount(node.state_folder(TOKEN), size=2 << 20, inodes=8)
     states.remove(TOKEN)
     assert not node.state_folder(TOKEN).exists()
 
@@ -127,8 +127,8 @@ def test_where_mounting_is_not_permitted_a_plain_folder_does_and_it_is_said_once
     def refused(folder: Path, **how: int) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted", str(folder))
 
-    monkeypatch.setattr(tmpfs, "mount", refused)
-    monkeypatch.setattr(tmpfs, "is_shown", lambda _folder: True)
+    monkeypatch.setattr(state_files, "mount", refused)
+    monkeypatch.setattr(state_files, "is_shown", lambda _folder: True)
     node = layout(tmp_path)
     states = StateFiles(node)
     for token in (TOKEN, "f" * 32):
@@ -142,7 +142,7 @@ def test_where_mounting_is_not_permitted_a_plain_folder_does_and_it_is_said_once
 def test_where_the_node_would_not_see_the_mount_none_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tmpfs, "is_shown", lambda _folder: False)
+    monkeypatch.setattr(state_files, "is_shown", lambda _folder: False)
     path = StateFiles(layout(tmp_path)).ensure(TOKEN)
     assert path.is_file()
     assert not path.parent.is_mount()
@@ -155,8 +155,8 @@ def test_a_failure_that_is_no_lack_of_permission_is_an_error(
     def full(folder: Path, **how: int) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory", str(folder))
 
-    monkeypatch.setattr(tmpfs, "mount", full)
-    monkeypatch.setattr(tmpfs, "is_shown", lambda _folder: True)
+    monkeypatch.setattr(state_files, "mount", full)
+    monkeypatch.setattr(state_files, "is_shown", lambda _folder: True)
     with pytest.raises(OSError, match="Cannot allocate memory"):
         StateFiles(layout(tmp_path)).ensure(TOKEN)
 
@@ -177,14 +177,14 @@ POD = "30 1 0:90 / / rw,relatime - overlay overlay rw\n"
     ],
 )
 def test_whether_the_node_sees_what_we_mount(mounts: str, shown: bool) -> None:
-    assert tmpfs.is_shown(Path("/run/hami/state/x"), mounts) is shown
+    assert state_files.is_shown(Path("/run/hami/state/x"), mounts) is shown
 
 
 def test_of_mounts_on_one_place_the_upper_one_counts() -> None:
     lower = "31 30 0:20 /hami /run/hami rw shared:5 - tmpfs tmpfs rw\n"
     upper = "32 31 0:21 /other /run/hami rw - tmpfs tmpfs rw\n"
-    assert tmpfs.is_shown(Path("/run/hami"), POD + lower)
-    assert not tmpfs.is_shown(Path("/run/hami"), POD + lower + upper)
+    assert state_files.is_shown(Path("/run/hami"), POD + lower)
+    assert not state_files.is_shown(Path("/run/hami"), POD + lower + upper)
 
 
 @pytest.mark.parametrize("slot", [0, 17, region.MAX_SLOTS - 1])

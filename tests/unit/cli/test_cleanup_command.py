@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from hami.cli import main
-from hami.installation import leftovers
+from hami.installation import cleanup
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.kube import kubeconfigs
 
@@ -20,7 +20,7 @@ MARK = "hami.io/scheduler-wake-up"
 
 @pytest_asyncio.fixture
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
-    monkeypatch.setattr(leftovers, "AWAY_S", 0.0)
+    monkeypatch.setattr(cleanup, "AWAY_S", 0.0)
     async with ScriptedApi() as serving:
         for name in ("hami-tls", "hami-grant-key"):
             meta = {"name": name, "namespace": "kube-system", "labels": OURS}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
 
 import pytest
 
-from hami.cli import errors, main, version
-from hami.vendors.errors import ConfigError
+from hami.cli import errors, main
+from hami.vendors.config_file import ConfigError
 from hami.wire.errors import WireError
 
 EVERY = [
@@ -23,9 +24,9 @@ EVERY = [
     "certs rotate-grant-key",
     "cleanup",
     "image build",
-    "demo",
     "explain",
     "version",
+    "demo",
 ]
 
 
@@ -60,12 +61,23 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     )
 
 
+def test_a_command_of_another_distribution_names_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    assert run(capsys, "demo", "--once") == (
+        1,
+        "",
+        "hami demo: needs hami-sandbox, which is not installed; run pip install hami-sandbox\n",
+    )
+
+
 @pytest.mark.parametrize("words", [["version"], ["--version"], ["scheduler", "version"]])
 def test_the_version_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     code, out, err = run(capsys, *words)
     assert (code, err) == (0, "")
-    assert out == f"{version.line()}\n"
-    assert out.startswith(f"hami {version.number()} (Python 3.")
+    assert out == f"{main.version_line()}\n"
+    assert out.startswith(f"hami {main.version_number()} (Python 3.")
 
 
 def test_a_wrong_argument_of_a_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +106,7 @@ def test_the_users_errors_are_one_line_and_a_code(
     def fail(*_: object, **__: object) -> int:
         raise error
 
-    monkeypatch.setattr(version, "main", fail)
+    monkeypatch.setattr(main, "version", fail)
     assert run(capsys, "version") == (code, "", f"hami version: {error}\n")
 
 
@@ -102,7 +114,7 @@ def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object, **__: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(version, "main", fail)
+    monkeypatch.setattr(main, "version", fail)
     with pytest.raises(ZeroDivisionError):
         main.main(["version"])
 
@@ -113,7 +125,7 @@ def test_an_interrupt_is_not_a_traceback(
     def interrupt(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(version, "main", interrupt)
+    monkeypatch.setattr(main, "version", interrupt)
     assert run(capsys, "version") == (130, "", "")
 
 
@@ -143,7 +155,7 @@ def test_python_m_hami_is_hami() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hami", "version"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version.line()}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{main.version_line()}\n", "")
     unknown = subprocess.run(
         [sys.executable, "-m", "hami", "nothing"], capture_output=True, text=True, check=False
     )

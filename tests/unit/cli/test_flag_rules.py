@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.cli import errors, flags
-from hami.cli.scheduler_flags import TABLE
+from hami.cli.scheduler import TABLE
 
 LEADING = (
     "--leader-elect",

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cli import errors, flags, webhook_flags
-from hami.cli.flag_table import Table
-from hami.cli.scheduler_flags import TABLE
+from hami.cli import errors, flags
+from hami.cli import webhook as cli_webhook
+from hami.cli.flag_values import Table
+from hami.cli.scheduler import TABLE
 from hami.scheduler.settings import Settings
-from hami.vendors.errors import ConfigError
+from hami.vendors.config_file import ConfigError
 
 #: Every flag of HAMi's scheduler that does something here, as its manifests write them.
 HAMI = {
@@ -226,7 +227,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: pathlib.Path) -> None:
         resolved(f"--config={tmp_path / 'large'}")
 
 
-@pytest.mark.parametrize("table", [TABLE, webhook_flags.TABLE])
+@pytest.mark.parametrize("table", [TABLE, cli_webhook.TABLE])
 def test_every_setting_stands_in_the_help_in_the_groups_of_the_struct(table: Table[Any]) -> None:
     """The struct's source is the truth: `# Group.` lines, and the fields below each."""
     groups: dict[str, list[str]] = {}
@@ -243,9 +244,9 @@ def test_every_setting_stands_in_the_help_in_the_groups_of_the_struct(table: Tab
 
 
 def test_what_both_processes_can_be_told_means_the_same_in_both() -> None:
-    shared = TABLE.flags.keys() & webhook_flags.TABLE.flags.keys()
+    shared = TABLE.flags.keys() & cli_webhook.TABLE.flags.keys()
     for key in shared - {"http-bind"}:  # the scheduler's is for its sibling on loopback
-        scheduler, webhook = TABLE.flags[key], webhook_flags.TABLE.flags[key]
+        scheduler, webhook = TABLE.flags[key], cli_webhook.TABLE.flags[key]
         assert (scheduler.kind, scheduler.default) == (webhook.kind, webhook.default), key
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hami
-from hami.cli import image_build, main
+from hami.cli import image, main
 from hami.image import verify
 from tests.unit.image import handmade
 from tests.unit.image.test_python_root import OURS, wheel
@@ -60,7 +60,7 @@ def test_from_a_checkout_only_the_output_is_needed(
     assert verify.archive(archive).names == (f"docker.io/library/hami:{VERSION}",)
     site = "usr/local/lib/python3.11/dist-packages"
     ours = content(archive, 2)
-    assert f"{site}/hami/cli/image_build.py" in ours
+    assert f"{site}/hami/cli/image.py" in ours
     assert f"{site}/hami/native/lib/{platform.machine()}/libvgpu.so" in ours
     first, *_, last = out.splitlines()
     assert first == f"building the wheel of {ROOT}"
@@ -148,4 +148,4 @@ def test_the_output_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_packages_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/me")
-    assert image_build.default_cache() == Path("/home/me/.cache/hami/images")
+    assert image.default_cache() == Path("/home/me/.cache/hami/images")

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from hami.agent.settings import Settings as AgentSettings
-from hami.cli import agent_flags, errors, flags, monitor_flags
-from hami.cli.flag_table import Table
+from hami.cli import agent, errors, flags, monitor
+from hami.cli.flag_values import Table
 from hami.monitor.settings import Settings as MonitorSettings
 
 NODE = "--node-name=gpu-1"
-TABLES = [(agent_flags.TABLE, AgentSettings), (monitor_flags.TABLE, MonitorSettings)]
+TABLES = [(agent.TABLE, AgentSettings), (monitor.TABLE, MonitorSettings)]
 
 
 def resolved(table: Table[Any], *argv: str, **environ: str) -> Any:
@@ -70,4 +70,4 @@ def test_a_mistake_is_named(
 )
 def test_a_mistake_of_the_agent_is_named(word: str, why: str) -> None:
     with pytest.raises(errors.UsageError, match=why):
-        resolved(agent_flags.TABLE, NODE, word)
+        resolved(agent.TABLE, NODE, word)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hami.cli import pod_story, pod_story_text
+from hami.cli import pod_story
 from hami.cli.pod_story import Granted, State, Story
-from hami.wire import annotation_keys, errors, explanation_note, pod_devices
+from hami.wire import annotation_keys, errors, explanation_note, shares
 from hami.wire.explanation_note import Near, Note, ReasonCount
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Share
 from tests import builders
 from tests.unit.cli.pods import MAIN, pod
 
@@ -41,7 +41,7 @@ def tell(data: bytes) -> Story:
 
 
 def words(data: bytes) -> list[str]:
-    text = pod_story_text.text(
+    text = pod_story.text(
         tell(data), managed=("nvidia.com/gpu",), scheduler_name="hami-scheduler", now=NOW
     )
     return text.splitlines()
@@ -88,9 +88,9 @@ def test_a_request_is_put_into_words(amounts: dict[str, Any], wanted: str) -> No
 
 
 def test_a_placed_pod_shows_its_cards_by_container() -> None:
-    grants = [[], [Grant("GPU-1", "NVIDIA", 2048, 30), Grant("GPU-2", "NVIDIA", 1024, 0)]]
+    grants = [[], [Share("GPU-1", "NVIDIA", 2048, 30), Share("GPU-2", "NVIDIA", 1024, 0)]]
     annotations = {
-        builders.NVIDIA.annotations.allocated: pod_devices.encode(grants),
+        builders.NVIDIA.annotations.allocated: shares.encode(grants),
         annotation_keys.BIND_PHASE: "success",
         annotation_keys.EXPLANATION: explanation_note.encode(NOTE),
     }
@@ -113,7 +113,7 @@ def test_a_placed_pod_shows_its_cards_by_container() -> None:
 
 
 def test_slots_that_hami_left_out_are_given_to_the_container_that_asked() -> None:
-    granted = pod_devices.encode([[Grant("GPU-1", "NVIDIA", 2048, 30)]])
+    granted = shares.encode([[Share("GPU-1", "NVIDIA", 2048, 30)]])
     data = pod(
         builders.container("side"),
         MAIN,

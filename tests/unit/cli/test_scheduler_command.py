@@ -14,9 +14,9 @@ import pytest
 from hami.cli import main
 from hami.kube import errors as kube_errors
 from hami.scheduler.settings import Settings
-from hami.serving.errors import ServingError
 from hami.serving.grant_keys import GrantKeyError
-from hami.vendors.errors import ConfigError
+from hami.serving.lifetime import ServingError
+from hami.vendors.config_file import ConfigError
 
 Process = Callable[[Settings], Awaitable[None]]
 
@@ -35,9 +35,9 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], None]:
     """Put a process in place of the real one, which needs a cluster."""
 
     def put(run: Process) -> None:
-        stand_in = types.ModuleType("hami.scheduler.process")
+        stand_in = types.ModuleType("hami.scheduler.main")
         vars(stand_in)["run"] = run
-        monkeypatch.setitem(sys.modules, "hami.scheduler.process", stand_in)
+        monkeypatch.setitem(sys.modules, "hami.scheduler.main", stand_in)
 
     return put
 

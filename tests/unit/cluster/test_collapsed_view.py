@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hami.cluster import phases
-from hami.cluster.ledger import LedgerRow
+from hami.cluster.pod_info import PodInfo
+from hami.wire import shares
 from hami.wire.objects import ContainerKind
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Share
 from tests import builders
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
@@ -31,16 +31,16 @@ INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.AP
 def test_the_peak_is_the_most_that_ever_runs_at_once(
     steps: list[tuple[ContainerKind, int]], want: int
 ) -> None:
-    assert phases.peak(steps) == want
+    assert shares.peak(steps) == want
 
 
 def test_ended_init_containers_count_nothing_but_sidecars_still_do() -> None:
     steps = [(SIDECAR, 3), (INIT, 9), (APP, 4)]
-    assert phases.peak(steps, init_done=True) == 7
+    assert shares.peak(steps, init_done=True) == 7
 
 
-def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
-    return LedgerRow(
+def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
+    return PodInfo(
         uid="u",
         namespace="ns",
         name="p",
@@ -50,7 +50,7 @@ def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
             (
                 "NVIDIA",
                 tuple(
-                    tuple(Grant(card, "NVIDIA", memory, cores) for card, memory, cores in slot)
+                    tuple(Share(card, "NVIDIA", memory, cores) for card, memory, cores in slot)
                     for _, slot in slots
                 ),
             ),
@@ -58,7 +58,7 @@ def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> LedgerRow:
     )
 
 
-def held(of: LedgerRow) -> dict[str, tuple[int, int, int]]:
+def held(of: PodInfo) -> dict[str, tuple[int, int, int]]:
     return {card: (s, m, c) for _, card, s, m, c in of.holdings()}
 
 

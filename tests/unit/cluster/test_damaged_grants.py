@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from hami.cluster import drift, operations
-from hami.cluster.ledger import Hold
+from hami.cluster import drift, state
+from hami.cluster.pod_info import Allocation
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
-from hami.vendors.row import AnnotationKeys, ResourceNames
+from hami.vendors.table import AnnotationKeys, ResourceNames
 from hami.wire import codec, objects
 from tests.builders import (
     NVIDIA,
@@ -69,7 +69,7 @@ def test_a_reservation_holds_when_the_bound_pods_list_cannot_be_read_or_is_gone(
         decision = decide.decide(kept, demand)
         assert decision.winner is not None
         row = decide.reservation(demand, decision.winner, deadline=1.0)
-        kept.apply(operations.PutRow(row))
+        kept.apply(state.PutPod(row))
         kept.observe_pod(
             pod(
                 "p",
@@ -79,7 +79,7 @@ def test_a_reservation_holds_when_the_bound_pods_list_cannot_be_read_or_is_gone(
             )
         )
         assert use(kept, "n", "a") == (1, 8000, 100)
-        assert kept.rows["p"].hold is Hold.BOUND
+        assert kept.rows["p"].hold is Allocation.BOUND
         assert kept.lapsed(1e9) == []
 
 
@@ -157,10 +157,10 @@ class TestAnnotatedPods:
 
     def test_a_lapsed_reservation_gives_way_to_what_the_annotations_ask_for(self) -> None:
         kept = cluster(node("n", [card("a")]), self.annotated(gpu=1))
-        row = msgspec.structs.replace(kept.rows["p"], hold=Hold.RESERVED, deadline=1.0)
-        kept.apply(operations.PutRow(row))
+        row = msgspec.structs.replace(kept.rows["p"], hold=Allocation.RESERVED, deadline=1.0)
+        kept.apply(state.PutPod(row))
         kept.lapse("p")
-        assert kept.rows["p"].hold is Hold.ANNOTATED
+        assert kept.rows["p"].hold is Allocation.ANNOTATED
         assert use(kept, "n", "a") == (1, 8000, 100)
         assert kept.lapse("p") is None, "there is no reservation any more"
 

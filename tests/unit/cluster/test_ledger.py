@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hami.cluster import ledger, operations
-from hami.cluster.ledger import Hold
+from hami.cluster import state
+from hami.cluster.pod_info import Allocation
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
-from hami.wire.pod_devices import Grant
+from hami.wire import shares
+from hami.wire.shares import Share
 from tests import builders
 from tests.builders import card, cluster, container, granted, node, pod, use
 
@@ -83,7 +84,7 @@ def test_a_pod_annotated_by_hamis_scheduler_counts_before_it_is_bound() -> None:
     )
     kept = cluster(node("n", [card("a")]), unbound)
     assert use(kept, "n", "a") == (1, 3000, 30)
-    assert kept.rows["p"].hold is Hold.ANNOTATED
+    assert kept.rows["p"].hold is Allocation.ANNOTATED
     kept.observe_pod(pod("p", container(gpu=1)))
     assert use(kept, "n", "a") == (0, 0, 0)
 
@@ -97,7 +98,7 @@ class TestReservations:
         decision = decide.decide(kept, demand)
         assert decision.winner is not None
         row = decide.reservation(demand, decision.winner, deadline=100.0)
-        kept.apply(operations.PutRow(row))
+        kept.apply(state.PutPod(row))
         return kept, demand
 
     def test_a_reservation_is_seen_by_the_next_decision_at_once(self) -> None:
@@ -122,7 +123,7 @@ class TestReservations:
         kept, _ = self.reserved()
         kept.observe_pod(granted("p", "n", [("a", 3000, 30)]))
         assert use(kept, "n", "a") == (1, 3000, 30)
-        assert kept.rows["p"].hold is Hold.BOUND
+        assert kept.rows["p"].hold is Allocation.BOUND
         assert kept.lapsed(1e9) == []
 
     def test_a_reservation_lapses_at_its_deadline_and_not_before(self) -> None:
@@ -133,9 +134,9 @@ class TestReservations:
         assert use(kept, "n", "a") == (0, 0, 0)
 
 
-def slots(*lengths: int) -> tuple[tuple[Grant, ...], ...]:
+def slots(*lengths: int) -> tuple[tuple[Share, ...], ...]:
     return tuple(
-        tuple(Grant(f"{at}.{number}", "NVIDIA", 1, 1) for number in range(length))
+        tuple(Share(f"{at}.{number}", "NVIDIA", 1, 1) for number in range(length))
         for at, length in enumerate(lengths)
     )
 
@@ -157,15 +158,18 @@ def slots(*lengths: int) -> tuple[tuple[Grant, ...], ...]:
     ],
 )
 def test_slots_find_their_containers(
-    written: tuple[tuple[Grant, ...], ...],
+    written: tuple[tuple[Share, ...], ...],
     counts: list[int],
-    want: tuple[tuple[Grant, ...], ...],
+    want: tuple[tuple[Share, ...], ...],
 ) -> None:
-    assert ledger.align(written, counts) == want
+    assert shares.align(written, counts) == want
 
 
 def test_a_grant_of_hami_with_a_missing_slot_is_not_given_back_when_init_ends() -> None:
-    """HAMi's issue 2899: the app container's slot stands where the init container's should."""
+    """HAMi leaves out empty places, so the app container's is where the init container's should be.
+
+    docs/designs/006-hami-protocol.md has the format.
+    """
     shifted = granted(
         "p",
         "n",

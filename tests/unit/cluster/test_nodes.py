@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami.cluster import node_facts
+from hami.cluster import node_info
 from tests.builders import (
     VENDORS,
     ask,
@@ -24,7 +24,7 @@ ASKING = pod("p", container(gpu=1, memory=1000))
 
 def test_cards_are_ordered_by_index_and_id_however_the_annotation_lists_them() -> None:
     shuffled = [card("c", index=1), card("b", index=0), card("a", index=1)]
-    facts = node_facts.read_node(node("n", shuffled), VENDORS)
+    facts = node_info.read_node(node("n", shuffled), VENDORS)
     assert [device.id for device in facts.cards["NVIDIA"]] == ["b", "a", "c"]
 
 

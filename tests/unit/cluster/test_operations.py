@@ -15,11 +15,11 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
-from hami.cluster import drift, operations
-from hami.cluster.ledger import Hold, LedgerRow
-from hami.cluster.operations import Operation
+from hami.cluster import drift, state
+from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.state import Operation
 from hami.placement import decide, request
-from hami.wire import codec, objects, pod_devices
+from hami.wire import codec, objects, shares
 from tests import builders
 
 #: How often each thing really happened, over all histories.
@@ -117,14 +117,14 @@ class History:
         if decision.winner is not None:
             row = decide.reservation(demand, decision.winner, deadline=self.made)
             self._make_and_undo(row)
-            self.cluster.apply(operations.PutRow(row))
+            self.cluster.apply(state.PutPod(row))
 
-    def _make_and_undo(self, row: LedgerRow) -> None:
+    def _make_and_undo(self, row: PodInfo) -> None:
         """Make many changes and undo them: the tables must be the same, bit by bit."""
         before = self.cluster.snapshot()
-        log: list[Operation] = [self.cluster.apply(operations.PutRow(row))]
-        drops: list[Operation] = [operations.DropNode(name) for name in self.cluster.nodes]
-        drops += [operations.DropRow(uid) for uid in self.cluster.rows]
+        log: list[Operation] = [self.cluster.apply(state.PutPod(row))]
+        drops: list[Operation] = [state.DropNode(name) for name in self.cluster.nodes]
+        drops += [state.DropPod(uid) for uid in self.cluster.rows]
         log += [self.cluster.apply(operation) for operation in drops]
         for reverse in reversed(log):
             self.cluster.apply(reverse)
@@ -138,7 +138,7 @@ class History:
         pod = self._one(pick, bound=False)
         row = self.cluster.rows.get(pod.uid) if pod else None
         if pod is not None and row is not None:
-            assert row.hold is Hold.RESERVED
+            assert row.hold is Allocation.RESERVED
             happened["bound"] += 1
             self._write(pod, row, {})
 
@@ -153,12 +153,12 @@ class History:
             happened["init ended"] += bool(ended)
             self._write(pod, self.cluster.rows[pod.uid], {"initContainerStatuses": ended})
 
-    def _write(self, pod: objects.Pod, row: LedgerRow, status: dict[str, object]) -> None:
+    def _write(self, pod: objects.Pod, row: PodInfo, status: dict[str, object]) -> None:
         """Bind the pod as the API server would, and let the cluster see it."""
         document = codec.decode(codec.encode(pod), dict[str, dict[str, Any]], what="pod")
         document["metadata"]["annotations"] = {
             "hami.io/vgpu-node": row.node,
-            builders.NVIDIA.annotations.allocated: pod_devices.encode(dict(row.slots)["NVIDIA"]),
+            builders.NVIDIA.annotations.allocated: shares.encode(dict(row.slots)["NVIDIA"]),
         }
         document["spec"]["nodeName"] = row.node
         document["status"] = status

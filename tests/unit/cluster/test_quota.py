@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cluster.quota import Headroom, QuotaBook, read_quota
+from hami.cluster.quota import Headroom, Quotas, read_quota
 from tests.builders import NVIDIA, VENDORS, ask, card, cluster, container, granted, node, pod, quota
 
 
@@ -29,7 +29,7 @@ from tests.builders import NVIDIA, VENDORS, ask, card, cluster, container, grant
 def test_a_request_fits_when_use_and_request_do_not_pass_the_limit(
     limit: int | None, used: int, asked: int, *, fits: bool
 ) -> None:
-    book = QuotaBook()
+    book = Quotas()
     if limit is not None:
         book.put(read_quota(quota("q", memory=limit), VENDORS))
     book.add_use("default", "NVIDIA", memory=used, cores=0)
@@ -44,7 +44,7 @@ def test_cores_are_limited_like_memory() -> None:
 
 def test_of_several_quotas_on_one_key_the_tightest_holds_whatever_their_order() -> None:
     for first, second in ((1000, 3000), (3000, 1000)):
-        book = QuotaBook()
+        book = Quotas()
         book.put(read_quota(quota("one", memory=first), VENDORS))
         book.put(read_quota(quota("two", memory=second), VENDORS))
         assert book.limit("default", NVIDIA.resources.memory) == 1000
@@ -89,7 +89,7 @@ def test_an_unreadable_limit_is_named_and_the_other_keys_hold() -> None:
 
 def test_the_memory_factor_applies_to_limits() -> None:
     vendor = msgspec.structs.replace(NVIDIA, memory_factor=256)
-    book = QuotaBook()
+    book = Quotas()
     book.put(read_quota(quota("q", memory=60), (vendor,)))
     room = book.headroom("default", vendor)
     assert room.allows(memory=15360, cores=0)

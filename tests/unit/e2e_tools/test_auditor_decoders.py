@@ -28,7 +28,7 @@ COLON = "hami.io/node-dcu-register"
 
 
 def test_registers_of_the_protocol_page_decode() -> None:
-    """The examples of A.3 and A.4, byte for byte."""
+    """The examples of docs/designs/006-hami-protocol.md, byte for byte."""
     json_example = (
         '[{"id":"GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448","count":10,"devmem":40960,'
         '"devcore":100,"type":"NVIDIA A100-SXM4-40GB","mode":"hami-core","health":true},'
@@ -198,7 +198,7 @@ def test_amounts_that_are_asked_for_are_read(text: object, value: int) -> None:
 
 
 def test_the_peak_is_that_of_the_page() -> None:
-    """Section 7: a sidecar and an app add up, an init container stands beside what runs."""
+    """Sidecars and apps add up, init containers count beside what runs (docs/placement.md, 7)."""
     init, sidecar, app = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
     assert pods.peak([]) == 0
     assert pods.peak([(init, 7), (sidecar, 1), (init, 5), (app, 2), (app, 3)]) == 7

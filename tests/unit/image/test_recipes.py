@@ -196,6 +196,11 @@ def test_hami_has_debian_below_dependencies_below_our_code(bench: Bench) -> None
     assert "LANG=C.UTF-8" in image.config["config"]["Env"]
 
 
+def test_the_image_is_labelled_with_the_version_of_the_wheel(bench: Bench) -> None:
+    labels = bench.build().config["config"]["Labels"]
+    assert labels["org.opencontainers.image.version"] == "0.1.0"
+
+
 def test_a_change_of_our_code_changes_only_the_last_layer(bench: Bench) -> None:
     before = bench.build().layers
     bench.files["hami/new.py"] = "x = 1\n"

@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.installation import certificate_judge, certificates
+from hami.installation import certificates
 from hami.installation.certificates import Pair
 from tests import authority as authorities
 
@@ -26,18 +26,18 @@ OTHER = certificates.issue(HOSTS, lifetime=90 * DAY, now=NOW)
 
 
 def fault(pair: Pair, *hosts: str, now: dt.datetime = NOW) -> str:
-    return certificate_judge.judge(pair, hosts or HOSTS, now=now).fault
+    return certificates.judge(pair, hosts or HOSTS, now=now).fault
 
 
 def test_what_we_make_is_good_until_its_end() -> None:
-    judged = certificate_judge.judge(GOOD, HOSTS, now=NOW)
+    judged = certificates.judge(GOOD, HOSTS, now=NOW)
     assert (judged.fault, judged.old) == ("", False)
     assert judged.ends == (NOW + 90 * DAY).replace(microsecond=0)
 
 
 @pytest.mark.parametrize(("days", "old"), [(59, False), (61, True)])
 def test_it_is_old_in_the_last_third_of_its_life(days: int, old: bool) -> None:
-    judged = certificate_judge.judge(GOOD, HOSTS, now=NOW + days * DAY)
+    judged = certificates.judge(GOOD, HOSTS, now=NOW + days * DAY)
     assert (judged.fault, judged.old) == ("", old)
 
 
@@ -77,7 +77,7 @@ def test_dates_count() -> None:
 def test_whatever_the_bytes_are_it_is_a_judgement(junk: bytes, field: str, at: int) -> None:
     whole = getattr(GOOD, field)
     spoiled = whole[:at] + junk + whole[at + len(junk) :]
-    judged = certificate_judge.judge(GOOD._replace(**{field: spoiled}), HOSTS, now=NOW)
+    judged = certificates.judge(GOOD._replace(**{field: spoiled}), HOSTS, now=NOW)
     assert isinstance(judged.fault, str)
 
 
@@ -186,7 +186,7 @@ def test_of_authorities_only_readable_ones_that_have_not_ended_stay() -> None:
     ended = certificates.issue(HOSTS, lifetime=DAY, now=NOW - 9 * DAY).authorities
     broken = OTHER.authorities.replace(b"MII", b"AAA", 1)
     text = ended + b"words between\n" + OTHER.authorities + broken + GOOD.authorities
-    kept = certificate_judge.still_valid(text, now=NOW)
+    kept = certificates.still_valid(text, now=NOW)
     assert kept == [OTHER.authorities, GOOD.authorities]
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from hami.installation import grant_secret
-from hami.installation.errors import InstallationError
+from hami.installation.job import InstallationError
 from hami.serving import grant_keys
-from hami.wire import grant
+from hami.wire import signature
 from tests.scripted_api.server import Lost
 from tests.unit.installation.rig import NAMESPACE, Rig
+from tests.unit.kube.following import PATIENCE_S
 
 NAME = "hami-grant-key"
 OLD, OLDER = b"o" * 32, b"p" * 32
@@ -27,7 +28,7 @@ async def rotate(rig: Rig) -> None:
     await grant_secret.rotate(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
 
 
-def mounted(folder: Path, entries: dict[str, bytes]) -> grant.GrantKeys:
+def mounted(folder: Path, entries: dict[str, bytes]) -> signature.GrantKeys:
     """Read the Secret as a process does that has it mounted."""
     for name, content in entries.items():
         (folder / name).write_bytes(content)
@@ -41,7 +42,9 @@ async def test_a_key_is_made_that_the_scheduler_takes(rig: Rig, tmp_path: Path) 
     assert made["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami"}
     keys = mounted(tmp_path, rig.entries(NAME))
     assert (len(keys.current), keys.previous) == (32, None)
-    assert rig.said == [f"Secret kube-system/{NAME}: made, key {grant.key_id(keys.current)} signs"]
+    assert rig.said == [
+        f"Secret kube-system/{NAME}: made, key {signature.key_id(keys.current)} signs"
+    ]
 
 
 async def test_every_installation_has_another_key(rig: Rig) -> None:
@@ -63,7 +66,7 @@ async def test_one_that_is_there_is_never_changed(
     before = rig.secret(NAME)
     await ensure(rig)
     assert rig.secret(NAME) == before
-    assert rig.said == [f"Secret kube-system/{NAME}: kept, key {grant.key_id(OLD)} signs"]
+    assert rig.said == [f"Secret kube-system/{NAME}: kept, key {signature.key_id(OLD)} signs"]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +91,13 @@ async def test_a_damaged_one_is_told_and_left_for_a_person_to_decide(
 async def test_of_two_jobs_one_makes_it_and_the_other_is_content(rig: Rig) -> None:
     held = asyncio.Event()
     gate = rig.api.fault(method="POST", path="/secrets", gate=held, times=2)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as both:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as both:
         for _ in range(2):
             both.create_task(ensure(rig))
         while gate.hits < 2:
             await asyncio.sleep(0)
         held.set()
-    key = grant.key_id(rig.entries(NAME)["current"])
+    key = signature.key_id(rig.entries(NAME)["current"])
     made, kept = [line for line in rig.said if line.endswith(f"key {key} signs")]
     assert ": made, " in made
     assert ": kept, " in kept
@@ -114,9 +117,11 @@ async def test_a_new_key_is_known_everywhere_before_it_signs(rig: Rig, tmp_path:
     assert rig.slept == [180]
     asked = {"uid": "u", "node": "n", "devices": "d"}
     late_agent = mounted(tmp_path, between)
-    assert grant.verify(late_agent, grant.sign(grant.GrantKeys(after["current"]), **asked), **asked)
-    assert grant.verify(
-        mounted(tmp_path, after), grant.sign(grant.GrantKeys(OLD), **asked), **asked
+    assert signature.verify(
+        late_agent, signature.sign(signature.GrantKeys(after["current"]), **asked), **asked
+    )
+    assert signature.verify(
+        mounted(tmp_path, after), signature.sign(signature.GrantKeys(OLD), **asked), **asked
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hami.installation import job as jobs
-from hami.installation.errors import InstallationError
+from hami.installation.job import InstallationError
 from hami.kube import errors as kube_errors
 from hami.kube import paths
 from tests.scripted_api.server import Lost

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hami.installation import leftovers
-from hami.kube import listing
+from hami.installation import cleanup
+from hami.kube import listwatch
 from tests.scripted_api.server import Lost
 from tests.unit.installation.rig import NAMESPACE, Rig
 
@@ -18,7 +18,7 @@ OTHER = "hami.io/node-nvidia-register"
 
 
 async def remove(rig: Rig, *secrets: str, lease: str = LEASE) -> list[str]:
-    return await leftovers.remove(
+    return await cleanup.remove(
         rig.job, namespace=NAMESPACE, secrets=secrets, lease=lease, marks=(MARK, OTHER)
     )
 
@@ -158,7 +158,7 @@ async def test_a_node_that_goes_meanwhile_is_no_failure(rig: Rig) -> None:
 async def test_nodes_beyond_a_page_and_a_list_that_expires_are_all_seen(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(listwatch, "PAGE", 2)
     for number in range(5):
         put_node(rig, f"node-{number}", **{MARK: "1"})
     rig.api.fault(

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from hami.installation import certificates, pem, tls_secret, webhook_trust
-from hami.installation.errors import InstallationError
+from hami.installation.job import InstallationError
 from hami.installation.tls_secret import Wanted
 from hami.kube import errors as kube_errors
 from tests import authority as authorities
 from tests.scripted_api.server import Lost
 from tests.unit.installation import rig as rigs
 from tests.unit.installation.rig import NAMESPACE, WEBHOOK, Rig
+from tests.unit.kube.following import PATIENCE_S
 
 NAME = "hami-scheduler-tls"
 HOST = "hami-webhook.kube-system.svc"
@@ -226,7 +227,7 @@ async def test_a_good_one_of_any_type_is_left(rig: Rig) -> None:
 async def test_of_two_jobs_at_once_one_makes_it_and_the_other_is_content(rig: Rig) -> None:
     held = asyncio.Event()
     gate = rig.api.fault(method="POST", path="/secrets", gate=held, times=2)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as both:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as both:
         for _ in range(2):
             both.create_task(tls_secret.ensure(rig.job, WANTED))
         while gate.hits < 2:

@@ -8,7 +8,7 @@ import datetime as dt
 import pytest
 
 from hami.installation import certificates, pem, webhook_trust
-from hami.installation.errors import InstallationError, NotThereYet
+from hami.installation.job import InstallationError, NotThereYet
 from tests.unit.installation.rig import NAMESPACE, WEBHOOK, Rig
 
 NAME = "hami-scheduler-tls"

@@ -18,5 +18,5 @@ async def api() -> AsyncIterator[ScriptedApi]:
 
 @pytest.fixture
 async def client(api: ScriptedApi) -> AsyncIterator[Client]:
-    async with Client(api.access(), user_agent="hami-tests", timeout=5) as made:
+    async with Client(api.access(), user_agent="hami-tests", timeout=30) as made:
         yield made

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from hami.kube import paths, raw
+from hami.kube import paths, store
 from hami.kube.client import Client
-from hami.kube.reflector import Ignored, Reflector
+from hami.kube.informer import Ignored, Reflector
 from hami.wire import codec, objects
 from tests.scripted_api.server import ScriptedApi
 
@@ -27,8 +27,8 @@ def pod(name: str, **more: Any) -> dict[str, Any]:
 
 
 def decode(body: bytes) -> objects.Pod | Ignored:
-    if not raw.mentions(body, [b'"wanted": "yes"']):
-        return Ignored(*raw.meta(body))
+    if not store.mentions(body, [b'"wanted": "yes"']):
+        return Ignored(*store.meta(body))
     return codec.decode(body, objects.Pod, what="pod")
 
 

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from hami.kube.cache import Cache
+from hami.kube.store import Cache
 from hami.wire import codec, objects
 
 

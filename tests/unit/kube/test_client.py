@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hami.kube import connections, errors, paths
+from hami.kube import errors, paths, transport
 from hami.kube.client import Client, PatchKind
-from hami.kube.identity import Identity
-from hami.kube.reach import Access
+from hami.kube.credentials import Identity
+from hami.kube.transport import Access
 from hami.wire import correlation
 from tests.scripted_api.server import Lost, ScriptedApi
-from tests.unit.kube.following import pod, until
+from tests.unit.kube.following import PATIENCE_S, pod, until
 
 BODY = json.dumps({"metadata": {"name": "p"}}).encode()
 
@@ -255,7 +255,7 @@ class TestGuards:
             order.append("connection")
             return socket.socket(*address[:3])
 
-        monkeypatch.setattr(connections, "_probing_socket", connect)
+        monkeypatch.setattr(transport, "_probing_socket", connect)
         access = Access(api.url, identities=Slow(""))
         client = Client(access, user_agent="t", qps=1, burst=1, clock=lambda: 0.0, sleep=note)
         async with client:
@@ -295,7 +295,7 @@ class TestGuards:
             async with Client(_plain(url), user_agent="t") as client:
                 with pytest.raises(self.StaleError):
                     await client.create(paths.pods("n"), BODY, guard=refuse)
-                async with asyncio.timeout(5):  # the client has dropped the connection
+                async with asyncio.timeout(PATIENCE_S):  # the client has dropped the connection
                     await closed.wait()
         assert received == [b""]
 

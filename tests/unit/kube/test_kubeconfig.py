@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hami.kube import access, errors, in_cluster
+from hami.kube import access, errors
 from tests.unit.kube import kubeconfigs
 
 CLUSTER = {"server": "https://c:1"}
@@ -167,6 +167,6 @@ def test_in_a_pod_the_namespace_is_the_pods(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     (tmp_path / "token").write_text("t")
     (tmp_path / "ca.crt").write_text("c")
-    assert in_cluster.load(str(tmp_path)).namespace == "default"
+    assert access.load(str(tmp_path)).namespace == "default"
     (tmp_path / "namespace").write_text("team\n")
-    assert in_cluster.load(str(tmp_path)).namespace == "team"
+    assert access.load(str(tmp_path)).namespace == "team"

@@ -13,7 +13,7 @@ from hami.kube.client import Client
 from hami.kube.lease import LeaseElector
 from hami.wire import objects
 from tests.scripted_api.server import Lost, ScriptedApi
-from tests.unit.kube.following import until
+from tests.unit.kube.following import PATIENCE_S, until
 
 TIMES = {"lease_duration": 8.0, "renew_deadline": 6.0, "retry_period": 1.0}
 
@@ -49,14 +49,14 @@ class World:
         self.time += after
         self._resting.clear()
         self._round.release()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await self._resting.wait()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[World]:
         task = asyncio.create_task(self.elector.run())
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await self._resting.wait()
             yield self
             assert not task.done()

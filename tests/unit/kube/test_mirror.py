@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hami.kube import raw
-from hami.kube.mirror import Disorder, Mirror
+from hami.kube import store
+from hami.kube.store import Disorder, Mirror
 from hami.wire import codec, errors, objects
 from tests.unit.kube.following import Held, decode
 
@@ -163,14 +163,14 @@ def test_a_full_list_is_believed_even_if_it_is_older(
 @pytest.mark.parametrize("text", [None, "", "-1", "1e3", "٣", "1" * 21, " 1"])
 def test_a_version_is_a_whole_number(text: str | None) -> None:
     with pytest.raises(errors.WireError):
-        raw.version(text)
+        store.raw_version(text)
 
 
 def test_bytes_are_looked_at_without_decoding_them() -> None:
     line = codec.encode({"type": "ADDED", "object": {"metadata": {"uid": "u"}}})
-    assert raw.decode_event(line) == ("ADDED", b'{"metadata":{"uid":"u"}}')
-    assert raw.meta(body("u", 7)) == ("u", 7)
+    assert store.decode_event(line) == ("ADDED", b'{"metadata":{"uid":"u"}}')
+    assert store.meta(body("u", 7)) == ("u", 7)
     needles: list[bytes] = [b"nvidia.com/gpu", b"hami.io/"]
     given: dict[str, Any] = {"limits": {"nvidia.com/gpumem": 1}}
-    assert raw.mentions(codec.encode(given), needles)
-    assert not raw.mentions(b"{}", needles)
+    assert store.mentions(codec.encode(given), needles)
+    assert not store.mentions(b"{}", needles)

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from hami.kube import listing, paths
+from hami.kube import listwatch, paths
 from hami.kube.client import Client
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
 from hami.wire import codec, objects
 from hami.wire.errors import WireError
 from tests.scripted_api.server import Kind, Lost, Recorded, ScriptedApi
-from tests.unit.kube.following import Held, decode, following, pod, truth, until
+from tests.unit.kube.following import PATIENCE_S, Held, decode, following, pod, truth, until
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hami.kube.reflector._CATCH_UP", 0.1)
+    monkeypatch.setattr("hami.kube.informer._CATCH_UP", 0.1)
 
 
 def watch_lists(api: ScriptedApi) -> list[Recorded]:
@@ -66,7 +66,7 @@ async def test_a_server_without_watch_lists_is_listed_in_pages_and_not_asked_aga
     in_stream: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(listwatch, "PAGE", 2)
     for name in "abcde":
         api.put(pod(name))
     api.refuse_watch_list(in_stream=in_stream)
@@ -300,7 +300,7 @@ async def test_a_pod_deleted_and_made_anew_under_its_name_is_another(
 async def test_a_list_whose_pages_expire_begins_again_and_at_last_comes_whole(
     api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(listwatch, "PAGE", 2)
     for name in "abcde":
         api.put(pod(name))
     api.refuse_watch_list()
@@ -347,7 +347,7 @@ async def test_a_comparison_counts_nothing_that_the_stream_explains(
     api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pages objects come, change and go; the list shows the moment before."""
-    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(listwatch, "PAGE", 2)
     for name in "abcdef":
         api.put(pod(name))
     async with following(client) as (reflector, held):
@@ -404,18 +404,18 @@ async def test_who_waits_for_a_version_is_woken_by_event_bookmark_or_list(
         await reflector.wait_synced()
         await reflector.wait_version(1)
         made = api.put(pod("a"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await reflector.wait_version(int(made["metadata"]["resourceVersion"]))
         assert held.names == {"a"}
         other = api.put({"kind": "Node", "metadata": {"name": "n"}})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await reflector.wait_version(int(other["metadata"]["resourceVersion"]))
         api.bookmarks = False
         waiting = asyncio.create_task(reflector.wait_version(api.store.version + 1))
         api.put({"kind": "Node", "metadata": {"name": "m"}})
         await asyncio.sleep(0)
         reflector.request_relist()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await waiting
 
 
@@ -478,7 +478,7 @@ async def test_a_server_whose_watches_always_fail_is_not_hammered(
 async def test_a_watch_list_that_falls_silent_is_given_up(
     api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hami.kube.reflector._LIST_SILENCE", 0.1)
+    monkeypatch.setattr("hami.kube.informer._LIST_SILENCE", 0.1)
     api.put(pod("a"))
     api.put(pod("b"))
     api.stream_fault(Kind.DELAY, at=1, seconds=60)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from hami.kube import access, errors, exec_credential, paths
+from hami.kube import access, credentials, errors, paths
 from hami.kube.client import Client
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.kube import kubeconfigs
@@ -24,7 +24,7 @@ def authority() -> Authority:
 
 
 async def ask(found: access.Access) -> None:
-    async with Client(found, user_agent="tls", timeout=5) as client:
+    async with Client(found, user_agent="tls", timeout=30) as client:
         await client.get(paths.pods())
 
 
@@ -101,7 +101,7 @@ async def test_new_connections_use_the_certificate_that_lies_there_now(
         certificate.write_text(pair.certificate)
         key.write_text(pair.key)
         path = kubeconfigs.write(tmp_path / "config", cluster=cluster, user=user)
-        async with Client(access.find(path), user_agent="t", timeout=5) as client:
+        async with Client(access.find(path), user_agent="t", timeout=30) as client:
             with pytest.raises(errors.Unreachable):
                 await client.get(paths.pods())
             # Caught between the two files, the old pair stays in use.
@@ -138,8 +138,8 @@ class TestServiceAccounts:
         monkeypatch.delenv("KUBECONFIG", raising=False)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-        monkeypatch.setattr("hami.kube.in_cluster.here.__defaults__", (str(folder),))
-        monkeypatch.setattr("hami.kube.in_cluster.load.__defaults__", (str(folder),))
+        monkeypatch.setattr("hami.kube.access.here.__defaults__", (str(folder),))
+        monkeypatch.setattr("hami.kube.access.load.__defaults__", (str(folder),))
         return access.find()
 
     async def test_a_rotated_token_is_used_from_the_next_request_on(
@@ -338,7 +338,7 @@ class TestPrograms:
     async def test_a_program_that_hangs_is_ended(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(exec_credential, "_TIMEOUT", 0.2)
+        monkeypatch.setattr(credentials, "_TIMEOUT", 0.2)
         user = self.user(tmp_path / "plugin", "import time; time.sleep(60)")
         path = kubeconfigs.write(
             tmp_path / "c", cluster={"server": "http://127.0.0.1:1"}, user=user

@@ -16,14 +16,14 @@ from pathlib import Path
 import prometheus_client
 from prometheus_client import parser
 
+from hami.monitor.containers import Unreadable
 from hami.monitor.pods import NodePod, Pods
-from hami.monitor.unreadable import Unreadable
-from hami.node import record as records
+from hami.node import ledger_record as records
 from hami.node.layout import NodeLayout
-from hami.node.record import ContainerRecord, Record, TokenRecord
-from hami.wire import codec, pod_devices, region, region_layout
+from hami.node.ledger_record import AllocationRecord, ContainerRecord, LedgerRecord
+from hami.wire import codec, file_layout, region, shares
 from hami.wire.objects import ContainerKind
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Share
 
 GIB, MIB = 1 << 30, 1 << 20
 CARD = "GPU-00000000-0000-4000-8000-000000000001"
@@ -49,26 +49,26 @@ def token_of(name: str) -> str:
 
 def record(
     name: str,
-    grants: Sequence[Grant],
+    grants: Sequence[Share],
     *,
     container: str = "main",
     exempt: bool = False,
     tokens: Sequence[str] | None = None,
-) -> Record:
+) -> LedgerRecord:
     """Make a pod `name` of namespace `team`, with one container that has these grants."""
     given = [token_of(name)] if tokens is None else tokens
-    return Record(
+    return LedgerRecord(
         uid=uid_of(name),
         namespace="team",
         name=name,
-        devices=pod_devices.encode([grants]),
+        devices=shares.encode([grants]),
         containers=(ContainerRecord(name=container, kind=ContainerKind.APP, exempt=exempt),),
-        tokens=tuple(TokenRecord(token=token, container=container, slot=0) for token in given),
+        tokens=tuple(AllocationRecord(token=token, container=container, slot=0) for token in given),
         created=1.0,
     )
 
 
-def write_record(node: NodeLayout, made: Record) -> None:
+def write_record(node: NodeLayout, made: LedgerRecord) -> None:
     node.record(made.uid).write_bytes(records.encode(made))
 
 
@@ -111,7 +111,7 @@ def prepare(
 ) -> Path:
     """Leave what the agent leaves of a container with limits; return its (empty) state file."""
     grants = [
-        Grant(uuid=card, type="NVIDIA", memory=limit // MIB, cores=cores)
+        Share(card=card, vendor="NVIDIA", memory_mib=limit // MIB, cores=cores)
         for card, limit in limits.items()
     ]
     write_record(node, record(name, grants, container=container))
@@ -123,20 +123,20 @@ def prepare(
 
 
 def usage(**fields: int) -> bytes:
-    return region_layout.USAGE.pack(**fields)
+    return file_layout.USAGE.pack(**fields)
 
 
 def slot(pid: int, *usages: bytes, **fields: int) -> bytes:
-    return region_layout.SLOT.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
+    return file_layout.SLOT.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
 
 
 def state(cards: Sequence[str], *slots: bytes, **fields: int) -> bytes:
     made: dict[str, int] = {"device_count": len(cards), "slots_used": len(slots), **fields}
-    return region_layout.STATE.pack(
-        magic=region_layout.STATE_MAGIC,
-        version=region_layout.STATE_VERSION,
+    return file_layout.STATE.pack(
+        magic=file_layout.STATE_MAGIC,
+        version=file_layout.STATE_VERSION,
         size=region.STATE_SIZE,
-        devices=b"".join(region_layout.STATE_DEVICE.pack(uuid=card.encode()) for card in cards),
+        devices=b"".join(file_layout.STATE_DEVICE.pack(uuid=card.encode()) for card in cards),
         slots=b"".join(slots),
         **made,
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from hami.monitor.hami_region import V0, V1, Version
-from hami.wire.hami_region_layout import MAGIC
+from hami.wire.hami_region import MAGIC, V0, V1, Version
 
 VERSIONS = {"v1": V1, "v0": V0}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.monitor import feedback
-from hami.monitor.feedback import Standing, Told
+from hami.monitor import hami_feedback
+from hami.monitor.hami_feedback import Standing, Told
 
 STANDINGS = st.dictionaries(
     st.integers(0, 6),
@@ -32,12 +32,12 @@ def told(recent_kernel: int, switch: int) -> Told:
 
 
 def test_alone_on_its_card_a_container_may_have_it_whole() -> None:
-    found = feedback.decide({1: standing("a", priority=1, recent_kernel=2)})
+    found = hami_feedback.decide({1: standing("a", priority=1, recent_kernel=2)})
     assert found == {1: told(1, 0)}
 
 
 def test_the_lower_priority_waits_while_the_higher_works() -> None:
-    found = feedback.decide(
+    found = hami_feedback.decide(
         {
             "high": standing("a", priority=0, recent_kernel=2),
             "low": standing("a", priority=1, recent_kernel=2),
@@ -47,7 +47,7 @@ def test_the_lower_priority_waits_while_the_higher_works() -> None:
 
 
 def test_a_higher_priority_on_any_of_its_cards_makes_it_wait() -> None:
-    found = feedback.decide(
+    found = hami_feedback.decide(
         {
             "high": standing("b", priority=0, recent_kernel=3),
             "low": standing("a", "b", priority=1, recent_kernel=0),
@@ -57,7 +57,7 @@ def test_a_higher_priority_on_any_of_its_cards_makes_it_wait() -> None:
 
 
 def test_it_goes_on_when_the_higher_one_has_stopped() -> None:
-    found = feedback.decide(
+    found = hami_feedback.decide(
         {
             "high": standing("a", priority=0, recent_kernel=1),  # counts down to nothing
             "low": standing("a", priority=1, recent_kernel=-1),
@@ -67,7 +67,7 @@ def test_it_goes_on_when_the_higher_one_has_stopped() -> None:
 
 
 def test_two_of_one_priority_keep_to_their_limits() -> None:
-    found = feedback.decide(
+    found = hami_feedback.decide(
         {number: standing("a", priority=1, recent_kernel=2) for number in range(2)}
     )
     assert found == {0: told(1, 1), 1: told(1, 1)}
@@ -77,7 +77,7 @@ def test_two_of_one_priority_keep_to_their_limits() -> None:
 def test_who_waits_shares_a_card_with_somebody_who_goes_first(
     standings: dict[int, Standing],
 ) -> None:
-    found = feedback.decide(standings)
+    found = hami_feedback.decide(standings)
     assert found.keys() == standings.keys()
     for key, answer in found.items():
         mine = standings[key]
@@ -104,7 +104,7 @@ def test_left_alone_everything_comes_to_rest(standings: dict[int, Standing]) -> 
                 recent_kernel=answer.recent_kernel,
                 utilization_switch=answer.utilization_switch,
             )
-            for key, answer in feedback.decide(standings).items()
+            for key, answer in hami_feedback.decide(standings).items()
         }
     assert all(each.recent_kernel == 0 for each in standings.values())
     assert all(each.utilization_switch == 0 for each in standings.values())

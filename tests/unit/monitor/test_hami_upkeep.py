@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from hami.monitor import hami_files
-from hami.monitor.hami_region import V0, V1, Version
-from hami.monitor.hami_upkeep import HamiUpkeep
+from hami.monitor import hami_containers
+from hami.monitor.hami_feedback import HamiFeedback
 from hami.monitor.pods import Pods
-from hami.monitor.readings import Readings
+from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
+from hami.wire.hami_region import V0, V1, Version
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB
 
 
-def upkeep(node: NodeLayout, pods: Pods) -> HamiUpkeep:
+def upkeep(node: NodeLayout, pods: Pods) -> HamiFeedback:
     unreadable, _ = nodes.unreadable()
-    return HamiUpkeep(
+    return HamiFeedback(
         node,
         readings=Readings(node, pods, unreadable),
         pods=pods,
@@ -39,7 +39,7 @@ def region(node: NodeLayout, name: str, version: Version = V1, **fields: Any) ->
 
 
 def numbers(path: Path) -> tuple[int, int]:
-    found = hami_files.read(path)
+    found = hami_containers.read(path)
     return found.recent_kernel, found.utilization_switch
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.monitor import judging
+from hami.monitor import findings
 from hami.monitor.containers import Container, Key, Share
-from hami.monitor.judging import OnCard, Verdict
-from hami.monitor.owners import NOBODY, Owner
+from hami.monitor.findings import Findings, OnCard
+from hami.monitor.processes import NOBODY, Owner
 from tests.unit.monitor.nodes import CARD, GIB, OTHER
 
 
@@ -42,14 +42,14 @@ def on_card(
     )
 
 
-def judged(*found: OnCard, living: dict[Key, set[int]] | None = None) -> Verdict:
+def judged(*found: OnCard, living: dict[Key, set[int]] | None = None) -> Findings:
     given_out = {
         share.uuid
         for process in found
         if process.owner.container is not None
         for share in process.owner.container.shares
     }
-    return judging.judge(found, living=living or {}, given=given_out)
+    return findings.find(found, living=living or {}, given=given_out)
 
 
 def test_processes_of_a_container_are_added_up() -> None:
@@ -66,13 +66,13 @@ def test_processes_of_a_container_are_added_up() -> None:
 
 def test_at_the_limit_nobody_is_over_it() -> None:
     a = container()
-    assert judged(on_card(owner(a), 1, GIB), living={a.key: {1}}) == Verdict()
+    assert judged(on_card(owner(a), 1, GIB), living={a.key: {1}}) == Findings()
 
 
 def test_no_limit_is_never_exceeded() -> None:
     free, whole = container(limit=0), container(limited=False)
     assert judged(on_card(owner(free), 1, GIB), living={free.key: {1}}).over == ()
-    assert judged(on_card(owner(whole), 1, 100 * GIB)) == Verdict()
+    assert judged(on_card(owner(whole), 1, 100 * GIB)) == Findings()
 
 
 def test_a_process_in_no_living_slot_is_unmanaged() -> None:
@@ -109,7 +109,7 @@ def test_outsiders_and_cards_that_were_not_given_are_unmanaged() -> None:
 
 
 def test_a_mig_device_that_we_did_not_give_is_not_our_business() -> None:
-    assert judged(on_card(NOBODY, 5, uuid="MIG-1", mig=True)) == Verdict()
+    assert judged(on_card(NOBODY, 5, uuid="MIG-1", mig=True)) == Findings()
     a = container("a")
     stranger = on_card(NOBODY, 5, mig=True)
     assert judged(stranger, on_card(owner(a), 1, mig=True), living={a.key: {1}}).unmanaged == (
@@ -125,7 +125,7 @@ def test_containers_of_hamis_library_are_managed_by_their_region() -> None:
 
 def test_memory_that_the_driver_does_not_tell_is_no_excess() -> None:
     a = container(limit=1)
-    assert judged(on_card(owner(a), 1, None), living={a.key: {1}}) == Verdict()
+    assert judged(on_card(owner(a), 1, None), living={a.key: {1}}) == Findings()
 
 
 @given(
@@ -150,7 +150,7 @@ def test_every_excess_is_found_and_no_other(
         for name, pid, memory, uuid in found
     ]
     living = {containers[name].key: slots.get(name, set()) for name in "ab"}
-    verdict = judging.judge(processes, living=living, given={CARD})
+    verdict = findings.find(processes, living=living, given={CARD})
     sums = {
         name: sum(memory for who, _, memory, uuid in found if who == name and uuid == CARD)
         for name in "ab"

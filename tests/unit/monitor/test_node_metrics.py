@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hami.monitor import node_metrics
+from hami.monitor import metrics
+from hami.monitor.audit import Latest
+from hami.monitor.collect import Row, rows
 from hami.monitor.containers import Container, Key, Share
-from hami.monitor.judging import OnCard, Verdict
-from hami.monitor.node_metrics import Picture
-from hami.monitor.owners import NOBODY, Owner
+from hami.monitor.driver import CardNow, Part
+from hami.monitor.findings import Findings, OnCard
+from hami.monitor.metrics import NodeSnapshot
 from hami.monitor.pods import Seen
-from hami.monitor.rounds import Latest
-from hami.monitor.rows import Row, rows
-from hami.monitor.sampling import CardNow, Part
-from hami.monitor.use import CardUse, Use
-from hami.node.cards import Card
+from hami.monitor.processes import NOBODY, Owner
+from hami.monitor.usage import CardUsage, Usage
+from hami.node.nvml_cards import Card
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER, Series
 
@@ -36,8 +36,8 @@ def container(*shares: Share, pod: str = "a", uid: str = "u", limited: bool = Tr
     )
 
 
-def use(last: int = 990, **fields: int) -> Use:
-    return Use(cards={CARD: CardUse(**fields)}, last_kernel_time=last, pids=frozenset({1}))
+def use(last: int = 990, **fields: int) -> Usage:
+    return Usage(cards={CARD: CardUsage(**fields)}, last_kernel_time=last, pids=frozenset({1}))
 
 
 def card() -> CardNow:
@@ -55,14 +55,14 @@ def card() -> CardNow:
 
 
 def latest(
-    memory: int = 0, compute: int | None = 12, verdict: Verdict | None = None, key: str = "u"
+    memory: int = 0, compute: int | None = 12, verdict: Findings | None = None, key: str = "u"
 ) -> Latest:
     place = (Key(key, "main"), CARD)
     return Latest(
         taken=0.0,
         cards=(card(),),
         parts=(Part(uuid=CARD, index=3),),
-        verdict=verdict or Verdict(),
+        verdict=verdict or Findings(),
         memory={place: memory},
         compute={} if compute is None else {place: compute},
         computing=frozenset() if compute is None else frozenset({CARD}),
@@ -76,11 +76,11 @@ def text(
     legacy: bool = False,
     pods: list[Seen] | None = None,
 ) -> str:
-    picture = Picture(node="n1", rows=made, latest=known, pods=pods or [])
-    return b"".join(node_metrics.families(picture, legacy=legacy)).decode()
+    picture = NodeSnapshot(node="n1", rows=made, latest=known, pods=pods or [])
+    return b"".join(metrics.families(picture, legacy=legacy)).decode()
 
 
-def one(told: Use | None, known: Latest | None, *, limited: bool = True) -> list[Row]:
+def one(told: Usage | None, known: Latest | None, *, limited: bool = True) -> list[Row]:
     return rows([(container(limited=limited), told)], known, now=NOW)
 
 
@@ -195,7 +195,7 @@ def on_card(owner: Owner, memory: int | None) -> OnCard:
 
 def test_unmanaged_memory_by_owner() -> None:
     pod = Owner(key=Key("u", "main"), namespace="team", pod="a")
-    verdict = Verdict(
+    verdict = Findings(
         unmanaged=(on_card(pod, 5), on_card(pod, 6), on_card(NOBODY, 9), on_card(NOBODY, None))
     )
     shown = text([], latest(verdict=verdict))

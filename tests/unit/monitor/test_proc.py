@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hami.monitor import owners, proc
+from hami.monitor import processes
 from hami.monitor.containers import Container, Containers, Key, Share
-from hami.monitor.owners import NOBODY
-from hami.monitor.proc import Place, Processes, Trace
+from hami.monitor.processes import NOBODY, Place, Processes, Trace
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB
 
@@ -46,20 +45,20 @@ HASH = "ab" * 16  # a static pod's
     ],
 )
 def test_the_control_group_names_pod_and_container(cgroup: str, place: Place) -> None:
-    assert proc.places(cgroup.encode()) == (place,)
+    assert processes.places(cgroup.encode()) == (place,)
 
 
 @pytest.mark.parametrize(
     "cgroup", ["", "0::/\n", "0::/user.slice/podman-123.scope\n", "0::/pod1\n"]
 )
 def test_processes_of_the_host_are_in_no_pod(cgroup: str) -> None:
-    assert proc.places(cgroup.encode()) == ()
+    assert processes.places(cgroup.encode()) == ()
 
 
 def test_the_outer_pod_comes_first_where_a_cluster_runs_in_one() -> None:
     inner = nodes.uid_of("inner")
     cgroup = f"0::/kubepods/pod{UID}/{ID}/kubelet/kubepods/pod{inner}/{ID}\n"
-    assert [place.uid for place in proc.places(cgroup.encode())] == [UID, inner]
+    assert [place.uid for place in processes.places(cgroup.encode())] == [UID, inner]
 
 
 def process_folder(folder: Path, *, pid: int = 41, inner: int = 7, ending: bool = False) -> Path:
@@ -141,13 +140,13 @@ def test_a_token_names_the_container() -> None:
     beside = container("side", UID, "t2")
     known = Containers([ours, beside])
     for found in (trace(Place(UID, ""), tokens=("t1",)), trace(tokens=("other", "t1"))):
-        assert owners.owner_of(found, known, nodes.pods()).container == ours
+        assert processes.owner_of(found, known, nodes.pods()).container == ours
 
 
 def test_a_token_of_another_pod_is_not_believed() -> None:
     """A process may mount what it likes over itself; it cannot leave its control group."""
     theirs, mine = container("main", nodes.uid_of("other"), "t1"), container("main", UID, "t2")
-    owner = owners.owner_of(
+    owner = processes.owner_of(
         trace(Place(UID, ID), tokens=("t1",)), Containers([theirs, mine]), nodes.pods()
     )
     assert owner.container == mine
@@ -157,24 +156,24 @@ def test_the_runtimes_id_names_the_container_where_no_token_is_mounted() -> None
     uid = nodes.uid_of("a")
     known = Containers([container("main", uid, "t1"), container("side", uid, "t2")])
     pods = nodes.pods(nodes.pod("a", containers=("main", "side"), ids={"side": ID}))
-    owner = owners.owner_of(trace(Place(uid, ID)), known, pods)
+    owner = processes.owner_of(trace(Place(uid, ID)), known, pods)
     assert owner.key == Key(uid, "side")
     assert owner.container is not None
     # Without the API server's word nobody knows which of the two it is.
-    owner = owners.owner_of(trace(Place(uid, ID)), known, nodes.pods())
+    owner = processes.owner_of(trace(Place(uid, ID)), known, nodes.pods())
     assert (owner.key, owner.pod, owner.container) == (Key(uid, ""), "a", None)
 
 
 def test_other_pods_and_the_host() -> None:
     uid = nodes.uid_of("b")
     pods = nodes.pods(nodes.pod("b", containers=("x",), ids={"x": ID}))
-    owner = owners.owner_of(trace(Place(uid, ID)), Containers([]), pods)
+    owner = processes.owner_of(trace(Place(uid, ID)), Containers([]), pods)
     assert (owner.namespace, owner.pod, owner.key.container) == ("team", "b", "x")
     assert owner.container is None
-    assert owners.owner_of(trace(), Containers([]), pods) == NOBODY
+    assert processes.owner_of(trace(), Containers([]), pods) == NOBODY
 
 
 def test_of_nested_clusters_our_own_pod_counts() -> None:
     ours = container("main", UID, "t1")
     found = trace(Place(nodes.uid_of("outer"), ID), Place(UID, ID))
-    assert owners.owner_of(found, Containers([ours]), nodes.pods()).container == ours
+    assert processes.owner_of(found, Containers([ours]), nodes.pods()).container == ours

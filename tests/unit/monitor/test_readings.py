@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hami.monitor import use
+from hami.monitor import usage
 from hami.monitor.containers import Container, Key, Share
-from hami.monitor.hami_region import V1
 from hami.monitor.pods import Pods
-from hami.monitor.readings import Readings
+from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
 from hami.wire import region
-from hami.wire.pod_devices import Grant
+from hami.wire.hami_region import V1
+from hami.wire.shares import Share as WireShare
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER
 
@@ -28,8 +28,8 @@ def found(node: NodeLayout) -> dict[str, Container]:
     return {container.pod: container for container in readings(node).prepared()}
 
 
-def grant(memory: int, cores: int = 0) -> Grant:
-    return Grant(uuid=CARD, type="NVIDIA", memory=memory, cores=cores)
+def grant(memory: int, cores: int = 0) -> WireShare:
+    return WireShare(card=CARD, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def test_a_policy_tells_a_limited_container(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_hamis_containers_need_a_pod(tmp_path: Path) -> None:
     one = looking.named(each)
     assert one is not None
     assert (one.namespace, one.pod, one.shares) == ("team", "known", (Share(CARD, MIB, 100),))
-    card = use.of_region(each.region).cards[CARD]
+    card = usage.of_region(each.region).cards[CARD]
     assert (card.used, card.compute) == (6, 20)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from hami.monitor.audit import Audit
+from hami.monitor.driver import CardNow, DriverSample, Part
+from hami.monitor.events import AuditEvents
 from hami.monitor.pods import Pods
-from hami.monitor.proc import Processes
-from hami.monitor.readings import Readings
-from hami.monitor.rounds import Rounds
-from hami.monitor.sampling import CardNow, Part, Sample
+from hami.monitor.processes import Processes
 from hami.monitor.scrape import Scrape
-from hami.monitor.telling import Teller
+from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
 from hami.node.nvml import GpuProcess
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Share
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, Series
 
@@ -34,11 +34,11 @@ class Sampler:
         self.gone: set[int] = set()
         self.taken = 0.0
 
-    def take(self) -> Sample:
+    def take(self) -> DriverSample:
         processes = tuple(GpuProcess(pid=pid, memory=had) for pid, had in self.on_card.items())
         part = Part(uuid=CARD, index=0, processes=processes, compute=self.busy)
         cards: tuple[CardNow, ...] = ()
-        return Sample(taken=self.taken, cards=cards, parts=(part,))
+        return DriverSample(taken=self.taken, cards=cards, parts=(part,))
 
     def still_there(self, uuids: Sequence[str]) -> dict[str, frozenset[int]]:
         return {uuid: frozenset(self.on_card) - self.gone for uuid in uuids}
@@ -64,12 +64,12 @@ class Desk:
         self.clock = 0.0
         unreadable, self.counter = nodes.unreadable()
         self.readings = Readings(self.node, self.pods, unreadable)
-        self.rounds = Rounds(
+        self.rounds = Audit(
             sampler=self.sampler,  # type: ignore[arg-type]
             processes=Processes(self.proc),
             readings=self.readings,
             pods=self.pods,
-            teller=Teller(self.events, "n1"),  # type: ignore[arg-type]
+            teller=AuditEvents(self.events, "n1"),  # type: ignore[arg-type]
         )
         self.scrape = Scrape(
             node="n1",
@@ -244,7 +244,7 @@ async def test_a_pod_that_asked_for_no_card_is_named(tmp_path: Path) -> None:
 async def test_whole_card_containers_are_managed_and_measured(tmp_path: Path) -> None:
     pod = nodes.pod("whole", ids={"main": ID})
     desk = Desk(tmp_path, nodes.pods(pod))
-    grant = Grant(uuid=CARD, type="NVIDIA", memory=24 * 1024, cores=100)
+    grant = Share(card=CARD, vendor="NVIDIA", memory_mib=24 * 1024, cores=100)
     nodes.write_record(desk.node, nodes.record("whole", [grant]))
     desk.process(100, pod="whole")
     desk.sampler.on_card, desk.sampler.busy = {100: 5 * GIB}, {100: 99}

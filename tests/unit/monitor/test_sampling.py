@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hami.monitor.sampling import Sampler
-from hami.node.cards import Card, MigDevice, Problem
+from hami.monitor.driver import Sampler
 from hami.node.nvml import GpuProcess, NvmlError, ProcessUtilization
+from hami.node.nvml_cards import Card, MigDevice, Problem
 
 LOST = NvmlError("GPU 1", "is lost", "reboot")
 

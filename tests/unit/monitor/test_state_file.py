@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami.monitor import state_file
-from hami.monitor.unreadable import UnreadableError
+from hami.monitor import usage
+from hami.monitor.containers import UnreadableError
 from hami.node import files
-from hami.wire import region, region_layout
+from hami.wire import file_layout, region
 from hami.wire.errors import WireError
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB
@@ -26,7 +26,7 @@ def state_with(path: Path, *slots: bytes, **fields: int) -> Path:
 
 
 def pids(path: Path) -> list[int]:
-    found = state_file.read(path)
+    found = usage.read(path)
     assert found is not None
     return [slot.pid for slot in found.slots]
 
@@ -57,7 +57,7 @@ def test_the_reader_leaves_no_lock_behind(tmp_path: Path) -> None:
 
 def test_what_nobody_has_used_yet_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    assert state_file.read(path) is None
+    assert usage.read(path) is None
     path.touch()
     assert pids(path) == []
 
@@ -66,7 +66,7 @@ def test_a_file_grown_to_a_tebibyte_is_read_as_far_as_it_is_used(tmp_path: Path)
     path = state_with(tmp_path / "state", nodes.slot(7, nodes.usage(linear=GIB)))
     os.truncate(path, 1 << 40)
     with nodes.held(path, 0):
-        found = state_file.read(path)
+        found = usage.read(path)
     assert found is not None
     assert [slot.usage[0].total for slot in found.slots] == [GIB]
 
@@ -76,7 +76,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     path = state_with(tmp_path / "state", nodes.slot(7))
     os.truncate(path, size)
     with nodes.held(path, 0), pytest.raises(UnreadableError) as caught:
-        state_file.read(path)
+        usage.read(path)
     assert caught.value.reason == "truncated"
 
 
@@ -93,7 +93,7 @@ def test_a_file_cut_off_under_the_reader_is_refused(
 
     monkeypatch.setattr(files, "read_at", cut_off)
     with pytest.raises(UnreadableError, match="cut off"):
-        state_file.read(path)
+        usage.read(path)
 
 
 def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
         with pytest.raises(files.UntrustedFileError):
-            state_file.read(tmp_path / name)
+            usage.read(tmp_path / name)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -124,10 +124,10 @@ def test_garbage_is_refused_or_read_within_its_range(
             file.write(data)
     with nodes.held(path, 0, 1):
         try:
-            found = state_file.read(path)
+            found = usage.read(path)
         except REFUSED:
             return
     assert found is not None
     assert len(found.slots) <= 2
     assert all(0 <= use.total <= 8 * ((1 << 64) - 1) for s in found.slots for use in s.usage)
-    assert len(found.devices) <= region_layout.MAX_DEVICES
+    assert len(found.devices) <= file_layout.MAX_DEVICES

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hami.monitor.hami_region import V1
 from hami.wire import region
+from hami.wire.hami_region import V1
 from tests import processes
 from tests.native.container import Container
 from tests.scripted_api.server import ScriptedApi

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.native import libraries
+from hami.agent.containers import library
 
 
 @pytest.fixture
@@ -28,33 +28,33 @@ def test_a_library_is_found_for_every_name_of_a_machine(
     package: Path, machine: str, arch: str
 ) -> None:
     assert (
-        libraries.library("libvgpu.so", machine, package=package)
+        library.find_built("libvgpu.so", machine, package=package)
         == package / "lib" / arch / "libvgpu.so"
     )
 
 
 def test_without_a_machine_it_is_this_one(package: Path) -> None:
-    assert libraries.library("libvgpu.so", package=package).read_text() == platform.machine()
+    assert library.find_built("libvgpu.so", package=package).read_text() == platform.machine()
 
 
 def test_a_missing_library_says_how_to_get_it(package: Path) -> None:
-    with pytest.raises(libraries.LibraryError, match=r"libcuda\.so\.1 is missing; .*make native"):
-        libraries.library("fakegpu/libcuda.so.1", "x86_64", package=package)
+    with pytest.raises(library.LibraryError, match=r"libcuda\.so\.1 is missing; .*make native"):
+        library.find_built("fakegpu/libcuda.so.1", "x86_64", package=package)
 
 
 def test_a_checkout_has_them_in_one_folder_for_all_packages(tmp_path: Path) -> None:
     (tmp_path / "native/lib/x86_64").mkdir(parents=True)
     (tmp_path / "native/build.py").touch()
     (tmp_path / "native/lib/x86_64/probe").touch()
-    found = libraries.library("probe", "x86_64", package=tmp_path / "sandbox/src/hami_sandbox")
+    found = library.find_built("probe", "x86_64", package=tmp_path / "sandbox/src/hami_sandbox")
     assert found == tmp_path / "native/lib/x86_64/probe"
 
 
 def test_a_machine_without_libraries_is_told(package: Path) -> None:
-    with pytest.raises(libraries.LibraryError, match="machine 'riscv64' is none of aarch64"):
-        libraries.library("libvgpu.so", "riscv64")
+    with pytest.raises(library.LibraryError, match="machine 'riscv64' is none of aarch64"):
+        library.find_built("libvgpu.so", "riscv64")
 
 
 def test_the_digest_is_that_of_the_content(package: Path) -> None:
-    found = libraries.digest(package / "lib/x86_64/libvgpu.so")
+    found = library.digest(package / "lib/x86_64/libvgpu.so")
     assert found == hashlib.sha256(b"x86_64").hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami.node.cards import Problem
+from hami.node.nvml_cards import Problem
 
 
 def test_a_problem_reads_as_a_sentence() -> None:

@@ -9,16 +9,16 @@ from hami.cluster.state import Cluster
 from hami.placement import policy, score
 from hami.placement.policy import Key, Weights
 from hami.wire import objects
-from hami.wire.node_register import Device
+from hami.wire.node_register import RegisteredCard
 from tests.builders import ask, card, cards, cluster, container, granted, node, pod, winner
 
 
 class TestScores:
-    """The worked numbers of the protocol (K.3)."""
+    """The worked numbers of docs/designs/006-hami-protocol.md."""
 
     def of(
         self,
-        device: Device,
+        device: RegisteredCard,
         *,
         slots: int = 2,
         cores: int = 1,

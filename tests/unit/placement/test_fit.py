@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.node_register import RegisteredCard
+from hami.wire.shares import Share
 from tests.builders import ask, card, cards, cluster, container, granted, node, pod, winner
 
 H200, H20, A100 = "NVIDIA H200", "NVIDIA H20", "NVIDIA A100-SXM4-40GB"
 
 
 def refusal(
-    devices: Sequence[Device],
+    devices: Sequence[RegisteredCard],
     used: Sequence[tuple[str, int, int]] = (),
     *,
     annotations: dict[str, str] | None = None,
@@ -119,7 +119,7 @@ def refusal(
     ],
 )
 def test_a_card_is_refused_for_the_first_reason_that_applies(
-    devices: list[Device],
+    devices: list[RegisteredCard],
     used: list[tuple[str, int, int]],
     amounts: dict[str, Any],
     want: str,
@@ -143,7 +143,7 @@ def test_a_grant_says_what_it_is_of_its_card(
     kept = cluster(node("n", [card("a", devmem=memory)]))
     found = ask(kept, pod("p", container(gpu=1, cores=30, **amounts))).winner
     assert found is not None
-    assert found.slots == {"NVIDIA": ((Grant("a", "NVIDIA", want, 30),),)}
+    assert found.slots == {"NVIDIA": ((Share("a", "NVIDIA", want, 30),),)}
 
 
 def test_a_card_that_is_already_over_its_limits_takes_nothing_more() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hami.placement import request
 from hami.placement.request import CardRequest, Defaults
-from hami.vendors.row import Vendor
+from hami.vendors.table import Vendor
 from hami.wire.errors import WireError
 from tests.builders import CORES, GPU, MEMORY, NVIDIA, PERCENT, VENDORS, container, pod, sidecar
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami.scheduler import handshakes, notes, upkeep, wake_ups
+from hami.scheduler import compat, maintenance, requeue, unschedulable
 
 
 class Times:
@@ -28,6 +28,6 @@ class Times:
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     """Return clocks that stand still; nothing is looked at but when the test says so."""
-    for module in (handshakes, notes, upkeep, wake_ups):
+    for module in (compat, unschedulable, maintenance, requeue):
         monkeypatch.setattr(module, "ROUND_S", 1e6)
     return Times()

@@ -18,19 +18,22 @@ from typing import Any
 
 from hami.admission.rules import Rules
 from hami.kube.client import Client
-from hami.scheduler import process
-from hami.scheduler.assembly import Scheduler
+from hami.scheduler import main
+from hami.scheduler.main import Scheduler
 from hami.scheduler.settings import Settings
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
-from hami.wire import codec, late_binding, node_register
+from hami.wire import codec, node_marks, node_register
 from tests import builders
 from tests.builders import GPU, NVIDIA
 from tests.scripted_api.server import ScriptedApi
+from tests.unit.kube import following
 
 Object = dict[str, Any]
+#: Seconds; catches hangs only.
+PATIENCE_S = following.PATIENCE_S
 BUILT_IN = device_config.load_or_built_in("")
 
 
@@ -39,7 +42,7 @@ def node(name: str, *, cards: int = 1, late: bool = True, **annotations: str) ->
     register = node_register.encode_json(builders.cards(name, cards))
     keys = {NVIDIA.annotations.register: register, **annotations}
     if late:
-        keys[NVIDIA.annotations.binding] = late_binding.mark(register)
+        keys[NVIDIA.annotations.binding] = node_marks.late_binding_mark(register)
     return {
         "kind": "Node",
         "metadata": {"name": name, "annotations": keys},
@@ -106,7 +109,7 @@ class Replica:
         """Wait until the watches have shown everything the API server has."""
         for kind, cache in self.scheduler.caches.items():
             if kind != "lease":
-                await asyncio.wait_for(cache.wait_version(self.api.store.version), 5)
+                await asyncio.wait_for(cache.wait_version(self.api.store.version), PATIENCE_S)
 
     def used(self, node: str) -> list[int]:
         """Return the MiB in use on each card of a node."""
@@ -143,7 +146,7 @@ async def running(
         scheduler = Scheduler(
             chosen,
             client,
-            rules=rules or process.admission_rules(chosen, BUILT_IN),
+            rules=rules or main.admission_rules(chosen, BUILT_IN),
             keys=KeyFolder(str(keys)) if keys else None,
             tracer=tracer or Tracer.disabled(),
             hostname=hostname,
@@ -154,7 +157,7 @@ async def running(
         replica = Replica(scheduler, api)
         try:
             if ready:
-                await scheduler.readiness.require(5)
+                await scheduler.readiness.require(PATIENCE_S)
             if ready and seen:
                 await replica.seen()
             yield replica
@@ -167,8 +170,8 @@ async def running(
         assert not failed, failed
 
 
-async def eventually(check: Callable[[], bool], seconds: float = 5) -> None:
-    """Wait until something is true; the loop goes on meanwhile."""
+async def eventually(check: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    """Wait until something is true; the loop goes on meanwhile. The bound only catches hangs."""
     async with asyncio.timeout(seconds):
         while not check():
             await asyncio.sleep(0.01)

@@ -11,6 +11,7 @@ import pytest
 from tests import processes
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.kube import kubeconfigs
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.scheduler import rig
 from tests.unit.serving import servers
 
@@ -96,7 +97,7 @@ async def test_an_expired_token_is_told_and_waited_out(tmp_path: pathlib.Path) -
             assert "does not accept our credentials (expired or revoked?)" in error
             assert f"renew those of {config}, context 'here'" in error
             api.tokens.add("old")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while (await readyz())[0] != 200:
                     await asyncio.sleep(0.05)
             assert await started.stop() == 0

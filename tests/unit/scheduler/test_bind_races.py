@@ -35,9 +35,9 @@ async def test_a_pod_that_is_deleted_while_its_bind_waits() -> None:
             api.remove("pods", "waiting")
             await replica.seen()
             unlock(api)
-            error = await asyncio.wait_for(bind, 5)
+            error = await asyncio.wait_for(bind, rig.PATIENCE_S)
             assert "pod default/waiting was deleted" in error
-            assert await asyncio.wait_for(next_bind, 5) == ""
+            assert await asyncio.wait_for(next_bind, rig.PATIENCE_S) == ""
             assert len(api.sent("POST", "/waiting/binding")) == 0
             await replica.seen()
             assert replica.used("a") == [2000]
@@ -56,7 +56,7 @@ async def test_a_pod_that_somebody_else_binds_while_its_bind_waits() -> None:
             api.put(pod)
             await replica.seen()
             unlock(api)
-            error = await asyncio.wait_for(bind, 5)
+            error = await asyncio.wait_for(bind, rig.PATIENCE_S)
             assert "pod default/waiting was bound to b" in error
             assert len(api.sent("POST", "/waiting/binding")) == 0
             node = api.find("nodes", "a")
@@ -75,6 +75,6 @@ async def test_a_pod_that_is_deleted_just_before_its_binding_is_made() -> None:
             while not replica.scheduler.binder._under_way:
                 await asyncio.sleep(0)
             replica.scheduler.world.pods.drop(pod["metadata"]["uid"])
-            assert "pod default/p" in await asyncio.wait_for(bind, 5)
+            assert "pod default/p" in await asyncio.wait_for(bind, rig.PATIENCE_S)
             assert api.sent("POST", "/binding") == []
             assert replica.used("a") == [0]

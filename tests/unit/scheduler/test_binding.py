@@ -8,10 +8,10 @@ import pathlib
 
 import pytest
 
-from hami.cluster.ledger import Hold
-from hami.scheduler import binding, fates
-from hami.scheduler.bookings import Stage
-from hami.wire import grant
+from hami.cluster.pod_info import Allocation
+from hami.scheduler import assumed_pods, bind
+from hami.scheduler.assumed_pods import Stage
+from hami.wire import signature
 from tests.scripted_api.server import Lost, ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -46,8 +46,8 @@ async def test_a_pod_is_placed_with_one_write_that_carries_the_decision(
         "hami.io/bind-time": "1800000000",
     }
     uid = pod["metadata"]["uid"]
-    secret = grant.GrantKeys(b"k" * 32)
-    assert grant.verify(secret, mac, uid=uid, node="a", devices=devices)
+    secret = signature.GrantKeys(b"k" * 32)
+    assert signature.verify(secret, mac, uid=uid, node="a", devices=devices)
     assert [r.path for r in writes] == ["/api/v1/namespaces/default/pods/p/binding"]
     sent = json.loads(writes[0].body)["metadata"]
     assert sent["uid"] == uid
@@ -180,18 +180,19 @@ async def test_a_binding_that_was_lost_before_it_was_done_is_given_up_when_that_
 async def test_a_binding_that_the_server_carries_out_late_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hami.scheduler.leadership.UNELECTED_WRITE_S", 1.0)
-    monkeypatch.setattr(fates, "ASK_AGAIN_S", 0.02)
+    monkeypatch.setattr("hami.scheduler.leadership.UNELECTED_WRITE_S", rig.PATIENCE_S)
+    monkeypatch.setattr(bind, "FATE_PATIENCE_S", rig.PATIENCE_S)
+    monkeypatch.setattr(assumed_pods, "ASK_AGAIN_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
 
             def carry_out_late() -> None:
-                loop = asyncio.get_running_loop()
-                target = {"target": {"name": "a"}, "metadata": {}}
-                loop.call_later(0.2, api.store.bind, "default", "p", target)
+                if asked.hits == 3:
+                    api.store.bind("default", "p", {"target": {"name": "a"}, "metadata": {}})
 
-            api.fault(method="POST", path="/binding", lost=Lost.BEFORE, on_hit=carry_out_late)
+            api.fault(method="POST", path="/binding", lost=Lost.BEFORE)
+            asked = api.fault(method="GET", path="/pods/p", times=3, on_hit=carry_out_late)
             api.fault(path="/api/v1/pods", hang=True, times=None)
             api.close_watches()
             assert await replica.place(rig.pod("p", memory=5000)) == "a"
@@ -201,8 +202,8 @@ async def test_a_binding_that_the_server_carries_out_late_counts(
 async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(binding, "FATE_PATIENCE_S", 0.1)
-    monkeypatch.setattr(fates, "ASK_AGAIN_S", 0.02)
+    monkeypatch.setattr(bind, "FATE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(assumed_pods, "ASK_AGAIN_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, filter_budget=0.1) as replica:
@@ -223,7 +224,7 @@ async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
             blind.times = 0
             await rig.eventually(lambda: booking.stage is Stage.OVER)
             row = replica.scheduler.world.cluster.rows[pod["metadata"]["uid"]]
-            assert row.hold is Hold.BOUND
+            assert row.hold is Allocation.BOUND
             deaf.times = 0
 
 
@@ -254,9 +255,9 @@ async def test_a_conflict_with_our_own_earlier_binding_is_a_success() -> None:
         async with rig.running(api) as replica:
             pod = api.put(rig.pod("p"))
             await replica.filter(pod)
-            api.fault(path="/api/v1/pods", hang=True, times=None)
+            deaf = api.fault(path="/api/v1/pods", hang=True, times=None)
             api.close_watches()
-            await asyncio.sleep(0.05)
+            await rig.eventually(lambda: deaf.hits > 0)
             api.store.bind("default", "p", {"target": {"name": "a"}, "metadata": {}})
             assert await replica.bind(pod, "a") == ""
 
@@ -284,7 +285,7 @@ async def test_a_caller_that_leaves_does_not_stop_a_binding_on_its_way() -> None
 async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fates, "ACCEPTED_FOR_S", 0.0)
+    monkeypatch.setattr(assumed_pods, "ACCEPTED_FOR_S", 0.0)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
@@ -295,4 +296,4 @@ async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
             assert booking.stage is Stage.ACCEPTED
             replica.scheduler.upkeep.look()
             await rig.eventually(lambda: booking.stage is Stage.OVER)
-            assert replica.scheduler.world.cluster.rows[booking.uid].hold is Hold.BOUND
+            assert replica.scheduler.world.cluster.rows[booking.uid].hold is Allocation.BOUND

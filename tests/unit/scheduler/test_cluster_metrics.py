@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.metrics_core import Metric
 
-from hami.cluster import operations
-from hami.cluster.ledger import Hold, LedgerRow
+from hami.cluster import state
+from hami.cluster.pod_info import Allocation, PodInfo
 from hami.cluster.state import Cluster
 from hami.scheduler import cluster_metrics
-from hami.wire import mig_allocations, node_register
+from hami.wire import mig, node_register
 from hami.wire.objects import ContainerKind
-from hami.wire.pod_devices import Grant
+from hami.wire.shares import Share
 from tests import builders as b
 
 MIB = 2**20
@@ -175,17 +175,17 @@ async def test_the_tightest_of_several_limits_counts() -> None:
 
 async def test_a_reservation_counts_as_allocated() -> None:
     cluster = b.cluster(b.node("n", [b.card("GPU-a")]))
-    row = LedgerRow(
+    row = PodInfo(
         uid="u",
         namespace="default",
         name="p",
         node="n",
         kinds=(ContainerKind.APP,),
-        slots=((b.NVIDIA.word, ((Grant("GPU-a", b.NVIDIA.word, 700, 7),),)),),
-        hold=Hold.RESERVED,
+        slots=((b.NVIDIA.word, ((Share("GPU-a", b.NVIDIA.word, 700, 7),),)),),
+        hold=Allocation.RESERVED,
         deadline=math.inf,
     )
-    cluster.apply(operations.PutRow(row))
+    cluster.apply(state.PutPod(row))
     found = await read(cluster)
     (used,) = found["hami_gpu_memory_allocated_bytes"].samples
     (share,) = found["hami_vgpu_memory_allocated_bytes"].samples
@@ -213,8 +213,8 @@ async def test_compute_units_of_amd_are_told_in_percent_rounded_up_but_raw_by_ol
     assert values["vGPUCoreAllocated"] == [100]
 
 
-def mig_slice(card: str, instance: int | None) -> mig_allocations.Allocation:
-    return mig_allocations.Allocation(
+def mig_slice(card: str, instance: int | None) -> mig.Allocation:
+    return mig.Allocation(
         container_index=0,
         device_index=0,
         gpu_uuid=card,

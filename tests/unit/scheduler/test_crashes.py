@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import time
 import types
-from collections.abc import Coroutine, Generator
+import urllib.request
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -23,14 +24,21 @@ from tests.scripted_api.server import Lost, ScriptedApi
 from tests.unit.scheduler import rig
 
 CRASHED = 9
+ROUNDS = 5
 
 spawner = multiprocessing.get_context("forkserver")
 spawner.set_forkserver_preload(["tests.unit.scheduler.rig"])
 
 
 @types.coroutine
-def watched(work: Coroutine[Any, Any, Any], left: list[int]) -> Generator[Any, Any, Any]:
-    """Run a coroutine and die at one of its suspensions."""
+def watched(
+    work: Coroutine[Any, Any, Any], left: list[int], barrier: Callable[[], object]
+) -> Generator[Any, Any, Any]:
+    """Run a coroutine and die at one of its suspensions.
+
+    `barrier` asks the server something: once it has answered often enough, it has worked on what
+    was sent before.
+    """
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -40,7 +48,8 @@ def watched(work: Coroutine[Any, Any, Any], left: list[int]) -> Generator[Any, A
             return end.value
         left[0] -= 1
         if left[0] <= 0:
-            time.sleep(0.03)  # what was sent arrives, and is worked on
+            for _ in range(ROUNDS):  # what was sent arrives, and is worked on
+                barrier()
             os._exit(CRASHED)
         error = None
         try:
@@ -53,13 +62,13 @@ def die_in_bind(url: str, pod: rig.Object, at: int) -> None:
     """Place a pod from a process of its own."""
 
     async def main() -> None:
-        left = [at]
+        left, asked = [at], f"{url}/api/v1/nodes"
 
         def factory(
             loop: asyncio.AbstractEventLoop, work: Any, **options: Any
         ) -> asyncio.Task[Any]:
             if getattr(work, "__qualname__", "").startswith(("Binder.", "Fates.", "Replica.bind")):
-                work = watched(work, left)
+                work = watched(work, left, lambda: urllib.request.urlopen(asked).read())  # noqa: S310 - the test's own server
             return asyncio.Task(work, loop=loop, **options)
 
         api = ScriptedApi()
@@ -98,11 +107,14 @@ async def check_after_restart(api: ScriptedApi) -> None:
             _allocate(api)
         else:
             assert (await replica.filter(pod))["NodeNames"] == ["a"]
-            assert await asyncio.wait_for(replica.bind(pod, "a"), 10) == ""
+            assert await asyncio.wait_for(replica.bind(pod, "a"), rig.PATIENCE_S) == ""
             _allocate(api)
         refused = await replica.filter(api.put(rig.pod("second", memory=6000)))
         assert refused["NodeNames"] is None
-        assert await asyncio.wait_for(replica.place(rig.pod("third", memory=1000)), 10) == "a"
+        assert (
+            await asyncio.wait_for(replica.place(rig.pod("third", memory=1000)), rig.PATIENCE_S)
+            == "a"
+        )
         await replica.seen()
         assert replica.used("a") == [7000]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hami.kube import reflector
-from hami.scheduler import roles
+from hami.kube import informer
+from hami.scheduler import readiness
 from hami.scheduler.leadership import Leadership, Permit
 from hami.wire import annotation_keys
 from tests.scripted_api.server import Fault, Recorded, ScriptedApi
@@ -56,7 +56,9 @@ class Election:
         """Wait until every replica has seen the lease as it is."""
         version = self._api.store.version
         for replica in self._replicas:
-            await asyncio.wait_for(replica.scheduler.caches["lease"].wait_version(version), 5)
+            await asyncio.wait_for(
+                replica.scheduler.caches["lease"].wait_version(version), rig.PATIENCE_S
+            )
 
     async def elect(self, host: str) -> None:
         """Give the lease to a host; the second sight is a renewal."""
@@ -76,7 +78,7 @@ class Election:
             **settings,
         ) as replica:
             for cache in replica.scheduler.caches.values():
-                await asyncio.wait_for(cache.wait_synced(), 5)
+                await asyncio.wait_for(cache.wait_synced(), rig.PATIENCE_S)
             self._replicas.append(replica)
             try:
                 yield replica
@@ -86,8 +88,8 @@ class Election:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roles, "CATCH_UP_S", 0.05)
-    monkeypatch.setattr(reflector, "_CATCH_UP", 0.05)
+    monkeypatch.setattr(readiness, "CATCH_UP_S", 0.05)
+    monkeypatch.setattr(informer, "_CATCH_UP", 0.05)
 
 
 async def readyz(replica: rig.Replica, query: str = "") -> tuple[int, str]:
@@ -102,7 +104,7 @@ async def test_only_the_holder_of_the_lease_filters_and_binds(times: Times) -> N
         election = Election(api, times)
         async with election.replica("sched-1") as one, election.replica("sched-10") as ten:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             pod = api.put(rig.pod("p"))
             error = f"not the leader: sched-1_{UUID} holds the lease"
             assert (await ten.filter(pod))["Error"] == error
@@ -122,7 +124,7 @@ async def test_a_lease_that_was_only_seen_once_proves_nothing(times: Times) -> N
             pod = api.put(rig.pod("p"))
             assert "was not seen renewing the lease" in await one.bind(pod, "a")
             election.renew("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             assert await one.bind(pod, "a") == ""
 
 
@@ -132,14 +134,14 @@ async def test_losing_the_lease_drops_what_was_reserved_and_refuses_the_bind(tim
         election = Election(api, times)
         async with election.replica("sched-1") as one, election.replica("sched-2") as two:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             pod = api.put(rig.pod("p", memory=5000))
             assert (await one.filter(pod))["NodeNames"] == ["a"]
             await election.elect("sched-2")
             assert one.used("a") == [0]
             assert await one.bind(pod, "a") == f"not the leader: sched-2_{UUID} holds the lease"
             assert api.sent("POST", "/binding") == []
-            await two.scheduler.readiness.require(5)
+            await two.scheduler.readiness.require(rig.PATIENCE_S)
             other = api.put(rig.pod("q", memory=5000))
             assert (await two.filter(other))["NodeNames"] == ["a"]
             assert await two.bind(other, "a") == ""
@@ -153,7 +155,7 @@ async def test_a_lease_that_is_not_renewed_in_time_is_lost_without_any_event(tim
         election = Election(api, times)
         async with election.replica("sched-1") as one:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             pod = api.put(rig.pod("p", memory=5000))
             await one.filter(pod)
             times.pass_by(6.0)
@@ -174,7 +176,7 @@ async def test_a_leader_that_was_frozen_just_before_sending_sends_nothing(
         election = Election(api, times)
         async with election.replica("sched-1") as one:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             pod = api.put(rig.pod("p", memory=5000))
             await one.filter(pod)
             permit = Leadership.permit
@@ -199,7 +201,7 @@ async def test_a_bind_that_waits_for_a_lock_while_the_lease_changes_sends_nothin
         election = Election(api, times)
         async with election.replica("sched-1") as one, election.replica("sched-2"):
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             await one.place(rig.pod("first"))
             pod = api.put(rig.pod("p"))
             await one.filter(pod)
@@ -208,12 +210,12 @@ async def test_a_bind_that_waits_for_a_lock_while_the_lease_changes_sends_nothin
             await election.elect("sched-2")
             if comes_back:
                 await election.elect("sched-1")
-                await one.scheduler.readiness.require(5)
+                await one.scheduler.readiness.require(rig.PATIENCE_S)
             node = api.find("nodes", "a")
             assert node is not None
             del node["metadata"]["annotations"][annotation_keys.NODE_LOCK]
             api.put(node)
-            error = await asyncio.wait_for(bind, 5)
+            error = await asyncio.wait_for(bind, rig.PATIENCE_S)
             assert "not the leader" in error or (comes_back and "lost and gained again" in error)
             assert api.sent("POST", "/p/binding") == []
             node = api.find("nodes", "a")
@@ -259,7 +261,7 @@ async def test_a_new_leader_hands_out_no_card_before_it_has_seen_the_old_ones_bi
         deafen(api, "sched-2", gate=gate)
         async with election.replica("sched-1") as one, election.replica("sched-2", **names) as two:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             await one.place(rig.pod("bound", memory=5000))
             await election.elect("sched-2")
             await rig.eventually(lambda: two.scheduler.leadership.leading)
@@ -272,7 +274,7 @@ async def test_a_new_leader_hands_out_no_card_before_it_has_seen_the_old_ones_bi
             status, told = await readyz(two)
             assert (status, catching_up in told) == (503, True)
             gate.set()
-            await two.scheduler.readiness.require(5)
+            await two.scheduler.readiness.require(rig.PATIENCE_S)
             assert (await two.filter(pod))["FailedNodes"] == {"a": "1/1 CardInsufficientMemory"}
             assert len(api.sent("POST", "/binding")) == 1
 
@@ -284,7 +286,9 @@ async def test_each_term_has_its_own_barrier(times: Times) -> None:
         async with election.replica("sched-1") as one, election.replica("sched-2") as two:
             for host in ("sched-1", "sched-2", "sched-1"):
                 await election.elect(host)
-                await {"sched-1": one, "sched-2": two}[host].scheduler.readiness.require(5)
+                await {"sched-1": one, "sched-2": two}[host].scheduler.readiness.require(
+                    rig.PATIENCE_S
+                )
             failing = api.fault(
                 method="GET", path="/api/v1/pods", status=500, times=None, when=_asks_version
             )
@@ -293,7 +297,7 @@ async def test_each_term_has_its_own_barrier(times: Times) -> None:
             assert two.scheduler.leadership.leading
             assert not two.scheduler.readiness.ready
             api.faults.remove(failing)
-            await two.scheduler.readiness.require(5)
+            await two.scheduler.readiness.require(rig.PATIENCE_S)
 
 
 def _asks_version(request: Recorded) -> bool:
@@ -301,7 +305,7 @@ def _asks_version(request: Recorded) -> bool:
 
 
 def scheduler_pod(name: str) -> rig.Object:
-    labels = {annotation_keys.COMPONENT_LABEL: roles.COMPONENT}
+    labels = {annotation_keys.COMPONENT_LABEL: readiness.COMPONENT}
     return {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "kube-system", "labels": labels},
@@ -332,7 +336,7 @@ async def test_the_role_label_follows_the_lease(times: Times) -> None:
             election.replica("sched-2", **named("sched-2")) as two,
         ):
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             await rig.eventually(
                 lambda: (
                     [role(api, f"sched-{n}") for n in (1, 2, 3)]
@@ -340,7 +344,7 @@ async def test_the_role_label_follows_the_lease(times: Times) -> None:
                 )
             )
             await election.elect("sched-2")
-            await two.scheduler.readiness.require(5)
+            await two.scheduler.readiness.require(rig.PATIENCE_S)
             await rig.eventually(
                 lambda: (
                     [role(api, f"sched-{n}") for n in (1, 2, 3)]
@@ -377,7 +381,7 @@ async def test_a_pod_that_cannot_be_labelled_leads_all_the_same(times: Times) ->
         election = Election(api, times)
         async with election.replica("sched-1", **named("nobody")) as one:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             assert await one.place(rig.pod("p")) == "a"
 
 
@@ -387,19 +391,19 @@ async def test_a_late_demotion_does_not_stick_to_the_leader(times: Times) -> Non
         election = Election(api, times)
         async with election.replica("sched-1", **named("sched-1")) as one:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             await rig.eventually(lambda: role(api, "sched-1") == "leader")
             gate = asyncio.Event()
             slow = api.fault(
                 method="PATCH",
                 path="/pods/sched-1",
-                when=lambda r: roles.FOLLOWER.encode() in r.body,
+                when=lambda r: readiness.FOLLOWER.encode() in r.body,
                 gate=gate,
             )
             await election.elect("sched-2")
             await rig.eventually(lambda: slow.hits == 1)
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             gate.set()
             await rig.eventually(lambda: len(api.sent("PATCH", "/pods/sched-1")) >= 4)
             await rig.eventually(lambda: role(api, "sched-1") == "leader")
@@ -427,7 +431,7 @@ async def test_readyz_tells_the_synced_leader_from_everybody_else(times: Times) 
         election = Election(api, times)
         async with election.replica("sched-1") as one, election.replica("sched-2") as two:
             await election.elect("sched-1")
-            await one.scheduler.readiness.require(5)
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
             assert await readyz(one) == (200, "[+] caches\n[+] leader\n[+] running\nok\n")
             holder = f"not the leader: sched-1_{UUID} holds the lease"
             told = f"[+] caches\n[-] leader: {holder}\n[+] running\nnot ready\n"
@@ -469,7 +473,7 @@ async def test_of_two_replicas_with_a_lease_of_their_own_one_leads_and_hands_ove
             await leader.scheduler.elector.release()
             assert not leader.scheduler.leadership.leading
             # Without the release it would take the eight seconds of the lease.
-            await other.scheduler.readiness.require(5)
+            await other.scheduler.readiness.require(rig.PATIENCE_S)
             assert not leader.scheduler.leadership.leading
             next_pod = api.put(rig.pod("q"))
             assert (await other.filter(next_pod))["NodeNames"] == ["a"]

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from hami.scheduler import kube_scheduler_config
-from hami.scheduler.kube_scheduler_config import Options
+from hami.scheduler import kube_scheduler
+from hami.scheduler.kube_scheduler import Options
 from hami.scheduler.settings import Settings
 from hami.vendors import device_config
 from hami.wire.errors import WireError
 from tests import builders
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "kube-scheduler"
-RESOURCES = kube_scheduler_config.managed_resources(builders.VENDORS)
+RESOURCES = kube_scheduler.managed_resources(builders.VENDORS)
 OPTIONS = Options(managed_resources=RESOURCES)
 
 COMMON = {
@@ -46,7 +46,7 @@ EXTENDER = {
 
 
 def documents(version: str, options: Options = OPTIONS) -> dict[str, Any]:
-    made = kube_scheduler_config.files(version, options)
+    made = kube_scheduler.files(version, options)
     return {name: yaml.safe_load(text) for name, text in made.items()}
 
 
@@ -126,7 +126,7 @@ def test_every_version_gets_the_same_facts(version: str) -> None:
 def test_resources_are_those_of_the_vendors_with_the_users_names() -> None:
     text = "nvidia:\n  resourceCountName: example.com/gpu\n  resourcePriorityName: ''\n"
     vendors = device_config.parse(text, source="test").vendors
-    assert kube_scheduler_config.managed_resources(vendors) == (
+    assert kube_scheduler.managed_resources(vendors) == (
         "example.com/gpu",
         "nvidia.com/gpumem",
         "nvidia.com/gpumem-percentage",
@@ -194,15 +194,15 @@ def test_options_reach_the_file_whatever_characters_they_hold() -> None:
 )
 def test_what_is_no_version_that_can_be_served_is_told(text: str, rule: str) -> None:
     with pytest.raises(WireError, match=rule):
-        kube_scheduler_config.render(text, OPTIONS)
+        kube_scheduler.render(text, OPTIONS)
 
 
 def test_as_one_text_several_files_are_separate_documents() -> None:
-    text = kube_scheduler_config.render("1.18", OPTIONS)
+    text = kube_scheduler.render("1.18", OPTIONS)
     assert [d["kind"] for d in yaml.safe_load_all(text)] == ["KubeSchedulerConfiguration", "Policy"]
     assert "# File kube-scheduler.yaml\n" in text
-    one = kube_scheduler_config.render("1.36", OPTIONS)
-    assert one == kube_scheduler_config.files("1.36", OPTIONS)["kube-scheduler.yaml"]
+    one = kube_scheduler.render("1.36", OPTIONS)
+    assert one == kube_scheduler.files("1.36", OPTIONS)["kube-scheduler.yaml"]
 
 
 @pytest.mark.parametrize("version", ["1.18", "1.22", "1.24", "1.30", "1.36"])
@@ -210,7 +210,7 @@ def test_the_examples_are_what_the_command_writes(version: str) -> None:
     folder = EXAMPLES / version
     found = {file.name: file.read_text("utf-8") for file in folder.iterdir()}
     again = f"run: hami scheduler config --kube-version {version} --output-dir {folder.name}"
-    assert found == kube_scheduler_config.files(version, OPTIONS), again
+    assert found == kube_scheduler.files(version, OPTIONS), again
 
 
 def test_there_are_no_other_examples() -> None:

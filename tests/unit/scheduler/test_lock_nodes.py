@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from hami.scheduler import node_locks
+from hami.scheduler import node_lock
+from tests.loop_time import LoopTime
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -90,16 +91,21 @@ async def test_a_caller_that_leaves_the_line_is_never_bound() -> None:
             last = api.put(rig.pod("last"))
             await replica.filter(last)
             bind_last = asyncio.create_task(replica.bind(last, "a"))
-            await asyncio.sleep(0.1)
+            await rig.eventually(lambda: in_line(replica) == 2)
             bind.cancel()
             await asyncio.gather(bind, return_exceptions=True)
-            await asyncio.sleep(0.05)
+            await rig.eventually(lambda: in_line(replica) == 1)
             allocate(api)
-            assert await asyncio.wait_for(bind_last, 5) == ""
+            assert await asyncio.wait_for(bind_last, rig.PATIENCE_S) == ""
             stored = api.find("pods", "waiting")
             assert stored is not None
             assert stored["spec"].get("nodeName") is None
             assert lock_of(api).endswith(",default,last")
+
+
+def in_line(replica: rig.Replica) -> int:
+    """Return how many binds have a turn or wait for one."""
+    return replica.scheduler.binder._turns.waiting()
 
 
 async def test_a_refused_binding_gives_the_lock_back() -> None:
@@ -137,7 +143,7 @@ async def test_a_lock_without_a_living_owner_is_removed(value: str) -> None:
 async def test_an_old_lock_whose_owner_still_waits_is_not_stolen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_locks, "LOOK_S", 0.02)
+    monkeypatch.setattr(node_lock, "LOOK_S", 0.02)
     async with ScriptedApi() as api:
         value = time.strftime("%Y-%m-%dT%H:%M:%SZ,default,owner", time.gmtime())
         api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
@@ -148,14 +154,20 @@ async def test_an_old_lock_whose_owner_still_waits_is_not_stolen(
             pod = api.put(rig.pod("p"))
             await replica.filter(pod)
             bind = asyncio.create_task(replica.bind(pod, "a"))
-            await asyncio.sleep(0.2)
+            await looked_at(api, "owner", 5)
             assert lock_of(api) == value
             assert not bind.done()
             api.remove("pods", "owner")
-            assert await asyncio.wait_for(bind, 5) == ""
+            assert await asyncio.wait_for(bind, rig.PATIENCE_S) == ""
 
 
-async def test_two_writers_never_both_have_the_lock() -> None:
+async def looked_at(api: ScriptedApi, owner: str, times: int) -> None:
+    """Wait until a bind has asked so often for the lock's owner: each time it found it held."""
+    await rig.eventually(lambda: len(api.sent("GET", f"/pods/{owner}")) >= times)
+
+
+async def test_two_writers_never_both_have_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_lock, "LOOK_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a", late=False))
         async with rig.running(api) as replica:
@@ -169,28 +181,33 @@ async def test_two_writers_never_both_have_the_lock() -> None:
 
             api.fault(method="PATCH", path="/nodes/a", on_hit=somebody_else_is_faster)
             bind = asyncio.create_task(replica.bind(pod, "a"))
-            await rig.eventually(lambda: lock_of(api).endswith("other"))
-            await asyncio.sleep(0.1)
+            await looked_at(api, "other", 3)
+            assert lock_of(api).endswith(",default,other")
             assert not bind.done()
             api.remove("pods", "other")
-            assert await asyncio.wait_for(bind, 5) == ""
+            assert await asyncio.wait_for(bind, rig.PATIENCE_S) == ""
             assert lock_of(api).endswith(",default,p")
 
 
-@pytest.mark.parametrize(("patience", "limit"), [(0.0, 1.0), (0.3, 3.0)])
-async def test_a_member_of_a_pod_group_waits_only_as_long_as_it_is_told(
-    patience: float, limit: float
-) -> None:
+@pytest.mark.parametrize("patience", [0.0, 20.0])
+async def test_a_member_of_a_pod_group_waits_only_as_long_as_it_is_told(patience: float) -> None:
+    time = LoopTime()
     async with ScriptedApi() as api:
         api.put(rig.node("a", late=False))
-        async with rig.running(api, node_lock_retry_timeout=patience) as replica:
+        async with rig.running(api, clock=time, node_lock_retry_timeout=patience) as replica:
             if patience:
                 await replica.place(rig.pod("first"))
             member = rig.pod("member", labels={"scheduling.x-k8s.io/pod-group": "gang"})
             pod = api.put(member)
             await replica.filter(pod)
-            async with asyncio.timeout(limit):
-                error = await replica.bind(pod, "a")
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            if patience:
+                await looked_at(api, "first", 1)
+                await time.forward(patience - 10)
+                await looked_at(api, "first", 2)
+                assert not bind.done()
+                await time.forward(10)
+            error = await asyncio.wait_for(bind, rig.PATIENCE_S)
             assert "node lock contention" in error
             assert "--node-lock-retry-timeout" in error
 

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from hami.scheduler import node_lock_rules
+from hami.scheduler import node_lock
 from hami.wire import codec, objects
 
 NOW = dt.datetime(2026, 11, 15, 12, 0, 0, tzinfo=dt.UTC)
@@ -68,14 +68,12 @@ CASES: dict[str, tuple[str, objects.Pod | None, float, bool]] = {
 def test_a_lock_is_held_while(
     value: str, owner: objects.Pod | None, seen_for: float, held: bool
 ) -> None:
-    verdict = node_lock_rules.judge(
-        value, node="n", pod=owner, now=NOW, seen_for=seen_for, timeout=300
-    )
+    verdict = node_lock.judge(value, node="n", pod=owner, now=NOW, seen_for=seen_for, timeout=300)
     assert verdict.held is held
     assert verdict.why
 
 
 def test_the_owner_of_a_lock_is_the_pod_it_names() -> None:
-    assert node_lock_rules.owner(lock(1)) == ("team", "train")
-    assert node_lock_rules.owner(lock(1, "")) is None
-    assert node_lock_rules.owner("nonsense") is None
+    assert node_lock.lock_owner(lock(1)) == ("team", "train")
+    assert node_lock.lock_owner(lock(1, "")) is None
+    assert node_lock.lock_owner("nonsense") is None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hami.scheduler import notes
-from hami.wire import annotation_keys, explanation_note, late_binding, node_register
+from hami.scheduler import unschedulable
+from hami.wire import annotation_keys, explanation_note, node_marks, node_register
 from tests import builders
 from tests.builders import GPU
 from tests.scripted_api.server import ScriptedApi
@@ -252,7 +252,7 @@ async def test_the_binding_itself_ends_the_note(times: Times, leader: str) -> No
 def big_cards() -> dict[str, str]:
     register = node_register.encode_json(builders.cards("a", 2, devmem=16000))
     keys = builders.NVIDIA.annotations
-    return {keys.register: register, keys.binding: late_binding.mark(register)}
+    return {keys.register: register, keys.binding: node_marks.late_binding_mark(register)}
 
 
 async def place(replica: rig.Replica, *, filtered: bool = True) -> None:
@@ -267,7 +267,7 @@ async def place(replica: rig.Replica, *, filtered: bool = True) -> None:
 async def test_many_notes_are_written_a_few_at_a_time_and_all_have_their_turn(
     times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notes, "BATCH", 3)
+    monkeypatch.setattr(unschedulable, "BATCH", 3)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:

@@ -146,7 +146,7 @@ async def test_before_the_caches_are_filled_nothing_is_promised() -> None:
             asking = asyncio.create_task(simulate(replica, rig.pod("p"), [rig.node("a")]))
             await replica.scheduler.caches["nodes"].wait_synced()
             gate.set()
-            fits, failed = await asyncio.wait_for(asking, 10)
+            fits, failed = await asyncio.wait_for(asking, rig.PATIENCE_S)
             assert fits == []
             assert failed == {"a": "1/1 CardInsufficientMemory"}
         api.faults.clear()

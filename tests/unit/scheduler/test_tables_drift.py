@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from hami.scheduler import upkeep
+from hami.scheduler import maintenance
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
@@ -76,7 +76,7 @@ async def test_every_node_has_its_turn_within_the_interval(
             api, clock=times.clock, now=times.now, resync_interval=10
         ) as replica:
             # A round per second: two nodes in each.
-            monkeypatch.setattr(upkeep, "ROUND_S", 1.0)
+            monkeypatch.setattr(maintenance, "ROUND_S", 1.0)
             spoil(replica, "n19")
             rounds = 0
             while drift(replica) == 0:

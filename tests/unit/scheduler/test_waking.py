@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hami.placement import decide
-from hami.scheduler import wake_ups
+from hami.scheduler import requeue
 from hami.wire import annotation_keys
 from tests.builders import MEMORY
 from tests.scripted_api.server import ScriptedApi
@@ -329,7 +329,7 @@ def count_decisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_of_many_different_pods_everybody_has_a_turn(
     times: Times, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(wake_ups, "TRIED_PER_ROUND", 4)
+    monkeypatch.setattr(requeue, "TRIED_PER_ROUND", 4)
     async with full(times) as cluster:
         cluster.api.put(rig.node("a"))
         cluster.api.put(quota(7000))
@@ -364,7 +364,7 @@ async def test_of_many_different_pods_everybody_has_a_turn(
 async def test_constant_change_does_not_keep_the_last_from_their_turn(
     times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wake_ups, "TRIED_PER_ROUND", 4)
+    monkeypatch.setattr(requeue, "TRIED_PER_ROUND", 4)
     async with full(times) as cluster:
         cluster.api.put(rig.node("a"))
         await cluster.replica.seen()

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cluster.ledger import Hold
+from hami.cluster.pod_info import Allocation
 from hami.placement import decide, request
-from hami.scheduler.bookings import Bookings, Stage
-from hami.scheduler.world import World
-from hami.wire import late_binding, node_register, objects
+from hami.scheduler.assumed_pods import AssumedPods, Stage
+from hami.scheduler.informers import World
+from hami.wire import node_marks, node_register, objects
 from tests import builders
 from tests.builders import NVIDIA
+from tests.unit.kube.following import PATIENCE_S
 
 LIFE_S = 900.0
 
@@ -49,8 +50,8 @@ def node(name: str, version: int = 1, uid: str = "", **annotations: str) -> obje
     return made
 
 
-def book(world: World, times: Times, pod: objects.Pod) -> tuple[Bookings, request.PodRequest]:
-    bookings = Bookings(world, clock=lambda: times.clock, timeout=900)
+def book(world: World, times: Times, pod: objects.Pod) -> tuple[AssumedPods, request.PodRequest]:
+    bookings = AssumedPods(world, clock=lambda: times.clock, timeout=900)
     wanted = request.parse(pod, builders.VENDORS, request.Defaults())
     assert wanted is not None
     winner = decide.decide(world.cluster, wanted).winner
@@ -90,8 +91,8 @@ def test_an_older_sight_of_a_node_does_not_undo_a_newer_one(world: World) -> Non
 def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(world: World) -> None:
     register = node_register.encode_json(builders.cards("a", 2))
     key = NVIDIA.annotations.binding
-    world.nodes.put(node("a", 1, "", **{key: late_binding.mark(register)}))
-    world.nodes.put(node("b", 1, "", **{key: late_binding.mark("another list")}))
+    world.nodes.put(node("a", 1, "", **{key: node_marks.late_binding_mark(register)}))
+    world.nodes.put(node("b", 1, "", **{key: node_marks.late_binding_mark("another list")}))
     world.nodes.put(node("c"))
     late = {record.name: record.late for record in world.nodes.records()}
     assert late == {"a": {NVIDIA.word}, "b": frozenset(), "c": frozenset()}
@@ -103,7 +104,7 @@ async def test_whoever_waits_for_a_node_hears_of_its_change(world: World) -> Non
     waiting = asyncio.create_task(world.nodes.changed("a", within=60, unless=never))
     await asyncio.sleep(0)
     world.nodes.put(node("a", 2))
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE_S)
 
 
 def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(world: World, times: Times) -> None:
@@ -112,7 +113,7 @@ def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(world: World, tim
     world.room.listen(lambda where, namespace: told.append((where, namespace)))
     pod = builders.pod("p", builders.container(gpu=1, memory=1000))
     bookings, _ = book(world, times, pod)
-    card = world.cluster.rows["p"].slots[0][1][0][0].uuid
+    card = world.cluster.rows["p"].slots[0][1][0][0].card
     bound = builders.granted("p", "a", [(card, 1000, 0)])
     world.pods.put(bound)
     assert told == []
@@ -126,10 +127,10 @@ def test_a_bound_pod_ends_its_booking_and_keeps_its_cards(world: World, times: T
     bookings, _ = book(world, times, builders.pod("p", builders.container(gpu=1, memory=1000)))
     booking = bookings.get("p")
     assert booking is not None
-    card = world.cluster.rows["p"].slots[0][1][0][0].uuid
+    card = world.cluster.rows["p"].slots[0][1][0][0].card
     world.pods.put(builders.granted("p", "a", [(card, 1000, 0)]))
     assert booking.stage is Stage.OVER
-    assert world.cluster.rows["p"].hold is Hold.BOUND
+    assert world.cluster.rows["p"].hold is Allocation.BOUND
 
 
 def test_an_answer_that_was_on_its_way_does_not_bring_a_deleted_pod_back(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hami.serving.http_server import Request, Response, Route
 from hami.wire import codec, correlation
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
 
@@ -173,7 +174,7 @@ async def test_a_caller_that_goes_away_cancels_its_handler() -> None:
         async with servers.connected(server.port) as connection:
             await connection.send(servers.head("GET", "/", {}))
             await began.wait()
-        await asyncio.wait_for(cancelled.wait(), 5)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE_S)
 
 
 async def test_a_stream_arrives_in_chunks_as_they_are_made() -> None:
@@ -235,4 +236,4 @@ async def test_a_stream_whose_reader_goes_away_is_closed() -> None:
         async with servers.connected(server.port) as connection:
             await connection.send(servers.head("GET", "/", {}))
             await connection.reader.readexactly(1000)
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), PATIENCE_S)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hami.serving import bind_address, errors
+from hami.serving import addresses, lifetime
 from hami.serving.http_server import Route, Server
 from tests.unit.serving import servers
 
@@ -23,7 +23,7 @@ from tests.unit.serving import servers
     }.items(),
 )
 def test_the_forms_of_go_are_read(text: str, want: tuple[str, int]) -> None:
-    assert bind_address.parse(text) == want
+    assert addresses.parse(text) == want
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_the_forms_of_go_are_read(text: str, want: tuple[str, int]) -> None:
     }.items(),
 )
 def test_what_is_no_address_is_named_with_the_forms(text: str, told: str) -> None:
-    with pytest.raises(errors.ServingError) as raised:
-        bind_address.parse(text)
+    with pytest.raises(lifetime.ServingError) as raised:
+        addresses.parse(text)
     assert told in str(raised.value)
     assert repr(text) in str(raised.value)
     assert "127.0.0.1:8080" in str(raised.value)
@@ -54,15 +54,15 @@ def test_what_is_no_address_is_named_with_the_forms(text: str, told: str) -> Non
 def test_a_taken_port_is_named_with_the_remedy() -> None:
     with socket.create_server((servers.LOCAL, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(errors.ServingError, match="Address already in use; choose") as raised:
-            bind_address.listen(servers.LOCAL, port)
+        with pytest.raises(lifetime.ServingError, match="Address already in use; choose") as raised:
+            addresses.listen(servers.LOCAL, port)
     assert f"127.0.0.1:{port}" in str(raised.value)
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "2001:db8::1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(errors.ServingError, match=r"cannot listen on .*choose"):
-        bind_address.listen(host, 0)
+    with pytest.raises(lifetime.ServingError, match=r"cannot listen on .*choose"):
+        addresses.listen(host, 0)
 
 
 async def test_no_host_is_every_address_of_both_kinds() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from hami.serving import peers
+from hami.serving import addresses
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Request, Route
 from hami.wire import codec
@@ -70,7 +70,7 @@ def site(tmp_path: Path) -> Site:
     }.items(),
 )
 def test_loopback_is_told_by_the_address(peer: str, *, local: bool) -> None:
-    assert peers.is_loopback(peer) is local
+    assert addresses.is_loopback(peer) is local
 
 
 async def test_a_loopback_caller_may() -> None:
@@ -116,7 +116,7 @@ def own_address() -> str:
 
 async def test_this_machines_other_address_is_not_loopback() -> None:
     address = own_address()
-    if not address or peers.is_loopback(address):
+    if not address or addresses.is_loopback(address):
         pytest.skip("this machine has no other address")
     async with servers.serving(*ROUTES) as server:
         await server.stop()

@@ -14,10 +14,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hami.serving import certificate_dates, errors
+from hami.serving import certificates, lifetime
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Route
 from tests.authority import Authority
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 from tests.unit.serving.tls_files import Secret, client_context
 
@@ -54,7 +55,7 @@ async def test_a_swapped_secret_serves_new_connections_while_old_ones_go_on(
         before = await served(server.port, ca, tmp_path)
         certificate, key = ca.issue("server")
         secret.swap(crt=certificate, key=key)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while await served(server.port, ca, tmp_path) == before:
                 pass
         assert (await kept.ask("GET", "/"))[0] == 200
@@ -185,14 +186,14 @@ def test_bad_files_at_the_start_are_named_with_rule_and_remedy(
     names = [str(tmp_path / name) for name in ("crt", "key", "ca")]
     assert LiveCertificate(*names).days == pytest.approx(30, abs=0.1)
     damage(tmp_path)
-    with pytest.raises(errors.ServingError) as raised:
+    with pytest.raises(lifetime.ServingError) as raised:
         LiveCertificate(*names)
     for part in told:
         assert part in str(raised.value)
 
 
 def test_a_certificate_without_a_key_is_refused() -> None:
-    with pytest.raises(errors.ServingError, match="name both, or none"):
+    with pytest.raises(lifetime.ServingError, match="name both, or none"):
         LiveCertificate("/some/crt", "")
 
 
@@ -201,7 +202,7 @@ def test_the_end_of_a_certificate_is_read_to_the_second(ca: Authority, days: int
     """Beyond 2049 the time is written in another form."""
     certificate, _ = ca.issue("server", days=days)
     want = x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
-    assert certificate_dates.expiry("bag attributes\n" + certificate) == want
+    assert certificates.expiry("bag attributes\n" + certificate) == want
 
 
 @pytest.mark.parametrize("length", range(0, 300, 7))
@@ -209,4 +210,4 @@ def test_the_end_of_a_damaged_certificate_is_a_plain_error(ca: Authority, length
     certificate, _ = ca.issue("server")
     der = ssl.PEM_cert_to_DER_cert(certificate)[:length]
     with pytest.raises((ValueError, IndexError)):
-        certificate_dates.expiry(ssl.DER_cert_to_PEM_cert(der))
+        certificates.expiry(ssl.DER_cert_to_PEM_cert(der))

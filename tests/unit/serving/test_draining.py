@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from hami.serving.http_server import Request, Response, Route, Server
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
 
@@ -120,7 +121,7 @@ async def test_an_idle_connection_holds_nothing_up() -> None:
     server = await started(Route("GET", "/", servers.saying("hello")), drain_timeout=3600)
     async with servers.connected(server.port) as kept:
         await kept.ask("GET", "/")
-        await asyncio.wait_for(server.stop(), 5)
+        await asyncio.wait_for(server.stop(), PATIENCE_S)
         assert await kept.reader.read() == b""
 
 
@@ -132,7 +133,7 @@ async def test_a_request_that_takes_longer_than_the_drain_is_cancelled(
     async with servers.connected(server.port) as connection:
         await connection.send(servers.head("GET", "/", {}))
         await gate.began.wait()
-        await asyncio.wait_for(server.stop(), 5)
+        await asyncio.wait_for(server.stop(), PATIENCE_S)
         assert gate.cancelled
         assert await connection.reader.read() == b""
     assert "requests cancelled" in caplog.text

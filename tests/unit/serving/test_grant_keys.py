@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from hami.serving.grant_keys import GrantKeyError, KeyFolder
-from hami.wire import grant
+from hami.wire import signature
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -46,23 +46,23 @@ def secret(tmp_path: pathlib.Path) -> Secret:
 
 def test_the_current_key_signs_and_the_previous_one_is_known(secret: Secret) -> None:
     secret.swap(current=NEW, previous=OLD)
-    assert KeyFolder(str(secret.folder)).keys() == grant.GrantKeys(NEW, OLD)
+    assert KeyFolder(str(secret.folder)).keys() == signature.GrantKeys(NEW, OLD)
 
 
 @pytest.mark.parametrize("previous", [{}, {"previous": b""}])
 def test_there_need_not_be_a_previous_key(secret: Secret, previous: dict[str, bytes]) -> None:
     secret.swap(current=NEW, **previous)
-    assert KeyFolder(str(secret.folder)).keys() == grant.GrantKeys(NEW)
+    assert KeyFolder(str(secret.folder)).keys() == signature.GrantKeys(NEW)
 
 
 def test_a_swap_is_seen_at_the_next_use(secret: Secret) -> None:
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
-    assert folder.keys() == grant.GrantKeys(OLD)
+    assert folder.keys() == signature.GrantKeys(OLD)
     secret.swap(current=NEW, previous=OLD)
-    assert folder.keys() == grant.GrantKeys(NEW, OLD)
+    assert folder.keys() == signature.GrantKeys(NEW, OLD)
     secret.swap(current=NEW)
-    assert folder.keys() == grant.GrantKeys(NEW)
+    assert folder.keys() == signature.GrantKeys(NEW)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_told(
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
     secret.swap(**change)
-    assert folder.keys() == grant.GrantKeys(OLD)
+    assert folder.keys() == signature.GrantKeys(OLD)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "grant keys changed and cannot be read"
     assert said in vars(record)["error"]
     secret.swap(current=NEW)
-    assert folder.keys() == grant.GrantKeys(NEW)
+    assert folder.keys() == signature.GrantKeys(NEW)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ async def test_binds_are_signed_with_the_key_of_the_moment(secret: Secret) -> No
                 pod = api.find("pods", name)
                 assert pod is not None
                 written = pod["metadata"]["annotations"]
-                assert grant.verify(
-                    grant.GrantKeys(key),
+                assert signature.verify(
+                    signature.GrantKeys(key),
                     written["hami.io/grant-mac"],
                     uid=pod["metadata"]["uid"],
                     node="a",

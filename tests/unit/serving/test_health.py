@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from hami.serving import health
+from hami.serving import endpoints
 from tests.unit.serving import servers
 
 
 async def test_readiness_is_what_the_checks_say_now_and_health_is_always() -> None:
     missing = {"caches": "pods are not synced", "leader": "node-2 leads"}
-    checks = health.Health(
+    checks = endpoints.Health(
         {name: lambda name=name: missing[name] for name in missing},  # type: ignore[misc]
         subsets={"webhook": ("caches",)},
     )
-    async with servers.serving(*health.routes(checks.ready)) as server:
+    async with servers.serving(*endpoints.health_routes(checks.ready)) as server:
 
         async def ask(path: str) -> tuple[int, str]:
             status, _, body = await servers.ask(server.port, "GET", path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hami.serving import errors, logs
+from hami.serving import lifetime, logs
 from hami.serving.http_server import Request, Response, Route
 from hami.wire import codec, correlation
 from tests.unit.serving import servers
@@ -109,7 +109,7 @@ def test_lines_below_the_level_are_not_written(out: io.StringIO) -> None:
 
 
 def test_an_unknown_level_is_refused() -> None:
-    with pytest.raises(errors.ServingError, match="'loud' is unknown; write debug"):
+    with pytest.raises(lifetime.ServingError, match="'loud' is unknown; write debug"):
         logs.set_up(level="loud")
 
 

@@ -11,6 +11,7 @@ from prometheus_client import parser
 
 from hami.serving import metrics
 from hami.serving.http_server import Response
+from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
 
@@ -127,7 +128,7 @@ async def test_a_scrape_that_is_broken_off_closes_the_families() -> None:
         async with servers.connected(server.port) as connection:
             await connection.send(servers.head("GET", "/metrics", {}))
             await connection.reader.readexactly(1000)
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), PATIENCE_S)
 
 
 @pytest.mark.parametrize("value", ["plain", 'a"b', "a\\b", "a\nb", "\\n", 'a\\"\n', "ü{}=,"])

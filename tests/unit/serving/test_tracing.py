@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from hami.serving import errors, logs, tracing
+from hami.serving import lifetime, logs, tracing
 from hami.serving.tracing import Tracer
 from hami.wire import codec
 from tests import tracers
@@ -110,7 +110,7 @@ async def test_a_disabled_tracer_does_nothing() -> None:
 
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:
-    with pytest.raises(errors.ServingError, match="'collector:4317' is no http"):
+    with pytest.raises(lifetime.ServingError, match="'collector:4317' is no http"):
         Tracer.from_endpoint("collector:4317", "hami-scheduler")
 
 

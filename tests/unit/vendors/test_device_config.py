@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.vendors import device_config, table, yaml_text
+from hami.vendors import config_file, device_config, table
 
 SOURCE = "device-config.yaml"
 
@@ -432,7 +432,7 @@ class TestYamlThatIsRefused:
             ("nvidia: {memoryFactor: 1}\n---\nnvidia: {}", "line 2"),
             ("nvidia: {}\n\x00", "line 2, column 1"),
             ("[" * 5000, "nested too deeply"),
-            ("a" * (yaml_text.MAX_CHARACTERS + 1), "the file has more than 262144 characters"),
+            ("a" * (config_file.MAX_CHARACTERS + 1), "the file has more than 262144 characters"),
         ],
     )
     def test_with_the_place_in_the_message(self, text: str, want: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.vendors import table
-from hami.wire import resource_names
+from hami.wire import quantity
 
 ROW = """
 [[vendor]]
@@ -60,7 +60,7 @@ def test_a_bare_nvidia_request_means_one_whole_card_under_lock_and_quota() -> No
 def test_every_built_in_resource_is_a_name_kubernetes_takes() -> None:
     for vendor in table.built_in():
         for name in vendor.resources.named():
-            assert resource_names.check(name, what=vendor.word) == name
+            assert quantity.check_resource_name(name, what=vendor.word) == name
 
 
 def test_the_table_is_read_once() -> None:

@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import errors, go_values
+from hami.wire import errors, text_values
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
 def test_go_writes_true_in_six_ways(text: str) -> None:
-    assert go_values.parse_bool(text, what="numa-bind") is True
+    assert text_values.parse_bool(text, what="numa-bind") is True
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
 def test_go_writes_false_in_six_ways(text: str) -> None:
-    assert go_values.parse_bool(text, what="numa-bind") is False
+    assert text_values.parse_bool(text, what="numa-bind") is False
 
 
 @pytest.mark.parametrize("text", ["", "yes", "tRUE", " true", "true\n", "2", "on"])
 def test_other_words_are_no_boolean(text: str) -> None:
     with pytest.raises(errors.WireError, match=r"^numa-bind: .* write true or false$"):
-        go_values.parse_bool(text, what="numa-bind")
+        text_values.parse_bool(text, what="numa-bind")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_other_words_are_no_boolean(text: str) -> None:
     ],
 )
 def test_integers_of_32_bits_are_read(text: str, want: int) -> None:
-    assert go_values.parse_int32(text, what="x") == want
+    assert text_values.parse_int32(text, what="x") == want
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_integers_of_32_bits_are_read(text: str, want: int) -> None:
 )
 def test_other_text_is_no_integer_of_32_bits(text: str) -> None:
     with pytest.raises(errors.WireError):
-        go_values.parse_int32(text, what="x")
+        text_values.parse_int32(text, what="x")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_other_text_is_no_integer_of_32_bits(text: str) -> None:
     ],
 )
 def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
-    assert go_values.parse_duration(text, what="timeout") == pytest.approx(seconds)
+    assert text_values.parse_duration(text, what="timeout") == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_durations_are_read_in_seconds(text: str, seconds: float) -> None:
 )
 def test_other_text_is_no_duration(text: str) -> None:
     with pytest.raises(errors.WireError, match=r"^timeout: .*5m or 1h30m$"):
-        go_values.parse_duration(text, what="timeout")
+        text_values.parse_duration(text, what="timeout")
 
 
 @pytest.mark.parametrize("text", ["1" * 1_000_000 + "s", "0s" * 500_000, "0." + "1" * 1_000_000])
 @pytest.mark.timeout(10)
 def test_endless_durations_are_refused_and_not_computed(text: str) -> None:
     with pytest.raises(errors.WireError):
-        go_values.parse_duration(text, what="timeout")
+        text_values.parse_duration(text, what="timeout")
 
 
 @settings(deadline=None)
@@ -127,4 +127,4 @@ def test_any_duration_survives_its_parts(span: dt.timedelta) -> None:
     hours, rest = divmod(span, dt.timedelta(hours=1))
     minutes, rest = divmod(rest, dt.timedelta(minutes=1))
     text = f"{hours}h{minutes}m{rest // dt.timedelta(microseconds=1)}us"
-    assert go_values.parse_duration(text, what="x") == pytest.approx(span.total_seconds())
+    assert text_values.parse_duration(text, what="x") == pytest.approx(span.total_seconds())

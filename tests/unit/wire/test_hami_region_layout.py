@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hami.wire import hami_region_layout as layouts
-from hami.wire.region_layout import Layout
+from hami.wire import hami_region as layouts
+from hami.wire.file_layout import Layout
 
 
 @pytest.mark.parametrize(

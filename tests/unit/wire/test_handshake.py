@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import handshake
+from hami.wire import node_marks
 
 NOW = dt.datetime(2025, 10, 20, 3, 7, 2)  # noqa: DTZ001  handshakes carry local time
 
-ALIVE = handshake.Health(healthy=True, refresh=False)
-SPOKEN = handshake.Health(healthy=True, refresh=True)
-DEAD = handshake.Health(healthy=False, refresh=False)
+ALIVE = node_marks.PluginHealth(healthy=True, refresh=False)
+SPOKEN = node_marks.PluginHealth(healthy=True, refresh=True)
+DEAD = node_marks.PluginHealth(healthy=False, refresh=False)
 
-CASES: dict[str, tuple[str | None, int, handshake.Health]] = {
+CASES: dict[str, tuple[str | None, int, node_marks.PluginHealth]] = {
     "never asked": (None, 0, SPOKEN),
     "empty": ("", 0, SPOKEN),
     "answered": ("Reported_2025-10-20 03:06:00", 0, SPOKEN),
@@ -45,13 +45,16 @@ CASES: dict[str, tuple[str | None, int, handshake.Health]] = {
 
 @pytest.mark.parametrize(("value", "allocatable", "want"), CASES.values(), ids=CASES)
 def test_a_plugin_is_judged_by_its_annotation(
-    value: str | None, allocatable: int, want: handshake.Health
+    value: str | None, allocatable: int, want: node_marks.PluginHealth
 ) -> None:
-    assert handshake.evaluate(value, now=NOW, allocatable=allocatable) == want
+    assert node_marks.evaluate_handshake(value, now=NOW, allocatable=allocatable) == want
 
 
 def test_a_request_carries_the_local_time_in_whole_seconds() -> None:
-    assert handshake.request(NOW.replace(microsecond=999_999)) == "Requesting_2025-10-20 03:07:02"
+    assert (
+        node_marks.handshake_request(NOW.replace(microsecond=999_999))
+        == "Requesting_2025-10-20 03:07:02"
+    )
 
 
 @settings(deadline=None)
@@ -59,5 +62,7 @@ def test_a_request_carries_the_local_time_in_whole_seconds() -> None:
 def test_a_request_holds_for_a_minute_and_no_longer(asked: dt.datetime, seconds: int) -> None:
     asked = asked.replace(microsecond=0)
     now = asked + dt.timedelta(seconds=seconds)
-    health = handshake.evaluate(handshake.request(asked), now=now, allocatable=0)
+    health = node_marks.evaluate_handshake(
+        node_marks.handshake_request(asked), now=now, allocatable=0
+    )
     assert health == (ALIVE if seconds < 60 else DEAD)

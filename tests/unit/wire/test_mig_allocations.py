@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import errors, mig_allocations, node_register
+from hami.wire import errors, mig, node_register
 
 FIVE = (
     '{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-a","profile":"2g.10gb",'
@@ -17,21 +17,21 @@ RUNNING = f'[{FIVE},"migUUID":"MIG-1","gpuInstanceID":4,"computeInstanceID":0}}]
 
 
 def test_a_reservation_is_read_and_written_byte_for_byte() -> None:
-    (slice_,) = mig_allocations.decode(RESERVED)
-    assert slice_ == mig_allocations.Allocation(
+    (slice_,) = mig.decode_allocations(RESERVED)
+    assert slice_ == mig.Allocation(
         container_index=0,
         device_index=0,
         gpu_uuid="GPU-a",
         profile="2g.10gb",
         placement=node_register.MigPlacement(start=2, size=2),
     )
-    assert mig_allocations.encode([slice_]) == RESERVED
+    assert mig.encode_allocations([slice_]) == RESERVED
 
 
 def test_a_running_slice_keeps_its_zero_ids() -> None:
-    (slice_,) = mig_allocations.decode(RUNNING)
+    (slice_,) = mig.decode_allocations(RUNNING)
     assert (slice_.mig_uuid, slice_.gpu_instance, slice_.compute_instance) == ("MIG-1", 4, 0)
-    assert mig_allocations.encode([slice_]) == RUNNING
+    assert mig.encode_allocations([slice_]) == RUNNING
 
 
 def test_missing_and_null_numbers_are_zero() -> None:
@@ -39,14 +39,14 @@ def test_missing_and_null_numbers_are_zero() -> None:
         '[{"containerIndex":null,"gpuUUID":"a","profile":"p","placement":{"start":null,"size":1},'
         '"migUUID":null,"gpuInstanceID":null,"computeInstanceID":null}]'
     )
-    (slice_,) = mig_allocations.decode(text)
+    (slice_,) = mig.decode_allocations(text)
     assert (slice_.container_index, slice_.device_index, slice_.placement.start) == (0, 0, 0)
     assert slice_.mig_uuid is None
 
 
 def test_a_pod_without_slices_is_an_empty_list() -> None:
-    assert mig_allocations.decode("[]") == ()
-    assert mig_allocations.encode([]) == "[]"
+    assert mig.decode_allocations("[]") == ()
+    assert mig.encode_allocations([]) == "[]"
 
 
 REJECTED = {
@@ -77,19 +77,19 @@ REJECTED = {
 @pytest.mark.parametrize(("text", "rule"), REJECTED.values(), ids=REJECTED)
 def test_one_bad_slice_rejects_the_annotation(text: str, rule: str) -> None:
     with pytest.raises(errors.WireError, match=rule):
-        mig_allocations.decode(text)
+        mig.decode_allocations(text)
 
 
 def test_what_could_not_be_read_back_is_not_written() -> None:
-    (slice_,) = mig_allocations.decode(RESERVED)
+    (slice_,) = mig.decode_allocations(RESERVED)
     with pytest.raises(errors.WireError, match="another entry"):
-        mig_allocations.encode([slice_, slice_])
+        mig.encode_allocations([slice_, slice_])
 
 
 _INT32 = st.integers(0, 2**31 - 1)
 _WORD = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 _SLICES = st.builds(
-    lambda identity, **fields: mig_allocations.Allocation(**fields, **identity),
+    lambda identity, **fields: mig.Allocation(**fields, **identity),
     identity=st.just({})
     | st.fixed_dictionaries(
         {"mig_uuid": _WORD, "gpu_instance": _INT32, "compute_instance": _INT32}
@@ -104,5 +104,5 @@ _SLICES = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(_SLICES, max_size=3, unique_by=lambda one: (one.container_index, one.device_index)))
-def test_any_slices_survive(slices: list[mig_allocations.Allocation]) -> None:
-    assert mig_allocations.decode(mig_allocations.encode(slices)) == tuple(slices)
+def test_any_slices_survive(slices: list[mig.Allocation]) -> None:
+    assert mig.decode_allocations(mig.encode_allocations(slices)) == tuple(slices)

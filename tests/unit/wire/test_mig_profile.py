@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami.wire import errors, mig_profile
+from hami.wire import errors, mig
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from hami.wire import errors, mig_profile
     ],
 )
 def test_a_profile_is_read_from_its_name(name: str, memory: int, cores: int) -> None:
-    profile = mig_profile.parse(name)
+    profile = mig.parse_profile(name)
     assert (profile.name, profile.memory, profile.cores) == (name, memory, cores)
     assert profile.resource == f"nvidia.com/mig-{name}"
 
@@ -42,7 +42,7 @@ def test_a_profile_is_read_from_its_name(name: str, memory: int, cores: int) -> 
 def test_as_many_shares_fit_on_a_card_as_instances_would(
     total: int, name: str, instances: int
 ) -> None:
-    share = mig_profile.parse(name)
+    share = mig.parse_profile(name)
     assert instances * share.memory <= total
     assert instances * share.cores <= 100
 
@@ -76,7 +76,7 @@ def test_as_many_shares_fit_on_a_card_as_instances_would(
 )
 def test_anything_else_is_refused_with_what_to_write(name: str) -> None:
     with pytest.raises(errors.WireError) as caught:
-        mig_profile.parse(name)
+        mig.parse_profile(name)
     message = str(caught.value)
     assert message.startswith(f"MIG profile: {name!r} is not SLICESg.GIGABYTESgb")
     assert message.endswith("write it as `nvidia-smi mig -lgip` lists it, for example 1g.10gb")
@@ -84,5 +84,5 @@ def test_anything_else_is_refused_with_what_to_write(name: str) -> None:
 
 def test_a_long_name_is_cut_in_the_message() -> None:
     with pytest.raises(errors.WireError) as caught:
-        mig_profile.parse("1g." + "1" * 10**6 + "gb")
+        mig.parse_profile("1g." + "1" * 10**6 + "gb")
     assert len(str(caught.value)) < 400

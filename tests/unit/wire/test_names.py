@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import comma_list, errors, product_names, resource_names
+from hami.wire import errors, quantity, text_values
 
 GOOD_RESOURCES = [
     "nvidia.com/gpu",
@@ -47,25 +47,25 @@ BAD_RESOURCES = {
 
 @pytest.mark.parametrize("name", GOOD_RESOURCES)
 def test_a_resource_name_kubernetes_takes_comes_back_unchanged(name: str) -> None:
-    assert resource_names.check(name, what="resourceCountName") == name
+    assert quantity.check_resource_name(name, what="resourceCountName") == name
 
 
 @pytest.mark.parametrize(("name", "rule"), BAD_RESOURCES.values(), ids=BAD_RESOURCES)
 def test_a_resource_name_kubernetes_refuses_is_an_error_with_the_rule(name: str, rule: str) -> None:
     with pytest.raises(errors.WireError, match=rule) as caught:
-        resource_names.check(name, what="nvidia.resourceCountName")
+        quantity.check_resource_name(name, what="nvidia.resourceCountName")
     assert str(caught.value).startswith("nvidia.resourceCountName: ")
     assert str(caught.value).endswith("write for example nvidia.com/gpu")
 
 
 def test_quota_keys_lead_to_the_resource_and_back() -> None:
-    assert resource_names.quota_key("nvidia.com/gpumem") == "limits.nvidia.com/gpumem"
-    assert resource_names.resource_of_quota_key("limits.nvidia.com/gpumem") == "nvidia.com/gpumem"
+    assert quantity.quota_key("nvidia.com/gpumem") == "limits.nvidia.com/gpumem"
+    assert quantity.resource_of_quota_key("limits.nvidia.com/gpumem") == "nvidia.com/gpumem"
 
 
 @pytest.mark.parametrize("key", ["requests.nvidia.com/gpumem", "pods", "nvidia.com/gpu", ""])
 def test_other_quota_keys_name_no_resource_of_ours(key: str) -> None:
-    assert resource_names.resource_of_quota_key(key) is None
+    assert quantity.resource_of_quota_key(key) is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_other_quota_keys_name_no_resource_of_ours(key: str) -> None:
     ],
 )
 def test_a_comma_list_is_its_trimmed_words(value: str, want: tuple[str, ...]) -> None:
-    assert comma_list.tokens(value) == want
+    assert text_values.comma_list(value) == want
 
 
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -145,7 +145,7 @@ MATCHES = {
 def test_a_word_names_a_product_without_cutting_a_number(
     token: str, product: str, *, want: bool
 ) -> None:
-    assert product_names.matches(token, product) is want
+    assert text_values.matches_product(token, product) is want
 
 
 # The tables of HAMi's CheckType, with real names: does a use or nouse list speak of the card?
@@ -167,7 +167,10 @@ TYPE_LISTS = {
 
 @pytest.mark.parametrize(("value", "want"), TYPE_LISTS.values(), ids=TYPE_LISTS)
 def test_a_type_list_speaks_of_a_card_when_one_word_does(value: str, *, want: bool) -> None:
-    assert any(product_names.matches(token, A100) for token in comma_list.tokens(value)) is want
+    assert (
+        any(text_values.matches_product(token, A100) for token in text_values.comma_list(value))
+        is want
+    )
 
 
 # The same for CheckUUID: words are compared whole.
@@ -188,7 +191,7 @@ UUID_LISTS = {
 
 @pytest.mark.parametrize(("value", "want"), UUID_LISTS.values(), ids=UUID_LISTS)
 def test_a_uuid_list_holds_whole_ids(value: str, *, want: bool) -> None:
-    assert ("GPU-1" in comma_list.tokens(value)) is want
+    assert ("GPU-1" in text_values.comma_list(value)) is want
 
 
 class CountedSearches(str):
@@ -208,9 +211,9 @@ class CountedSearches(str):
 
 def test_a_word_longer_than_the_product_is_not_even_searched_for() -> None:
     product = CountedSearches("1" * 256)
-    assert product_names.matches("1" * 257, product) is False
+    assert text_values.matches_product("1" * 257, product) is False
     assert product.searches == 0
-    assert product_names.matches("1" * 255, product) is False
+    assert text_values.matches_product("1" * 255, product) is False
     assert product.searches == 3  # two cut occurrences, and no third
 
 
@@ -225,4 +228,4 @@ def test_a_match_is_a_substring_whose_numbers_end_where_it_ends(token: str, prod
         if not (low_token[0].isdigit() and low[:i][-1:].isdigit())
         and not (low_token[-1].isdigit() and low[i + len(low_token) :][:1].isdigit())
     ]
-    assert product_names.matches(token, product) is bool(whole)
+    assert text_values.matches_product(token, product) is bool(whole)

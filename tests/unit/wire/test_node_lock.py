@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import errors, node_lock
+from hami.wire import errors, node_marks
 
 TIME = dt.datetime(2025, 10, 20, 3, 7, 2, tzinfo=dt.UTC)
 
 
 def test_the_documented_lock_is_read_and_written_byte_for_byte() -> None:
     text = "2025-10-20T03:07:02Z,team-a,train-0"
-    lock = node_lock.Lock(TIME, "team-a", "train-0")
-    assert node_lock.decode(text) == lock
-    assert node_lock.encode(lock) == text
+    lock = node_marks.Lock(TIME, "team-a", "train-0")
+    assert node_marks.decode_lock(text) == lock
+    assert node_marks.encode_lock(lock) == text
 
 
 def test_the_older_form_is_a_bare_time() -> None:
-    assert node_lock.decode("2025-10-20T03:07:02Z") == node_lock.Lock(TIME)
-    assert node_lock.encode(node_lock.Lock(TIME)) == "2025-10-20T03:07:02Z"
+    assert node_marks.decode_lock("2025-10-20T03:07:02Z") == node_marks.Lock(TIME)
+    assert node_marks.encode_lock(node_marks.Lock(TIME)) == "2025-10-20T03:07:02Z"
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_the_older_form_is_a_bare_time() -> None:
     ],
 )
 def test_a_lock_is_held_by_its_pod_alone(namespace: str, name: str, *, want: bool) -> None:
-    assert node_lock.Lock(TIME, "team-a", "train-0").held_by(namespace, name) is want
+    assert node_marks.Lock(TIME, "team-a", "train-0").held_by(namespace, name) is want
 
 
 def test_a_lock_of_the_older_form_is_held_by_nobody() -> None:
-    assert not node_lock.decode("2025-10-20T03:07:02Z").held_by("", "")
+    assert not node_marks.decode_lock("2025-10-20T03:07:02Z").held_by("", "")
 
 
 TIMES = {
@@ -56,8 +56,8 @@ TIMES = {
 
 @pytest.mark.parametrize(("read", "written"), TIMES.values(), ids=TIMES)
 def test_times_are_written_as_go_writes_them(read: str, written: str) -> None:
-    lock = node_lock.decode(read)
-    assert node_lock.encode(lock) == written
+    lock = node_marks.decode_lock(read)
+    assert node_marks.encode_lock(lock) == written
     assert abs(lock.time - TIME) < dt.timedelta(seconds=1)
 
 
@@ -88,22 +88,22 @@ MALFORMED = {
 @pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_lock_is_an_error_with_a_remedy(text: str) -> None:
     with pytest.raises(errors.WireError, match=r"^node lock: .*mutex\.lock"):
-        node_lock.decode(text)
+        node_marks.decode_lock(text)
 
 
 UNWRITABLE = {
-    "naive time": node_lock.Lock(TIME.replace(tzinfo=None), "ns", "pod"),
-    "comma in the name": node_lock.Lock(TIME, "ns", "po,d"),
-    "comma in the namespace": node_lock.Lock(TIME, "n,s", "pod"),
-    "no name": node_lock.Lock(TIME, "ns", ""),
-    "no namespace": node_lock.Lock(TIME, "", "pod"),
+    "naive time": node_marks.Lock(TIME.replace(tzinfo=None), "ns", "pod"),
+    "comma in the name": node_marks.Lock(TIME, "ns", "po,d"),
+    "comma in the namespace": node_marks.Lock(TIME, "n,s", "pod"),
+    "no name": node_marks.Lock(TIME, "ns", ""),
+    "no namespace": node_marks.Lock(TIME, "", "pod"),
 }
 
 
 @pytest.mark.parametrize("lock", UNWRITABLE.values(), ids=UNWRITABLE)
-def test_a_lock_that_could_not_be_read_back_is_not_written(lock: node_lock.Lock) -> None:
+def test_a_lock_that_could_not_be_read_back_is_not_written(lock: node_marks.Lock) -> None:
     with pytest.raises(errors.WireError):
-        node_lock.encode(lock)
+        node_marks.encode_lock(lock)
 
 
 _ZONES = st.integers(-23 * 60, 23 * 60).map(lambda m: dt.timezone(dt.timedelta(minutes=m)))
@@ -113,7 +113,7 @@ _NAMES = st.text("abc-.019", min_size=1, max_size=8)
 @settings(deadline=None)
 @given(st.datetimes(timezones=_ZONES), st.tuples(_NAMES, _NAMES) | st.just(("", "")))
 def test_any_lock_survives(time: dt.datetime, owner: tuple[str, str]) -> None:
-    lock = node_lock.Lock(time.replace(microsecond=0), *owner)
-    read = node_lock.decode(node_lock.encode(lock))
+    lock = node_marks.Lock(time.replace(microsecond=0), *owner)
+    read = node_marks.decode_lock(node_marks.encode_lock(lock))
     assert read == lock
     assert read.time.utcoffset() == lock.time.utcoffset()

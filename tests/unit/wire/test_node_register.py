@@ -27,7 +27,7 @@ P4 = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4,10,7680,100,NVIDIA-Tesla P4,0,tru
 class TestJson:
     def test_the_documented_annotation_is_read_and_written_byte_for_byte(self) -> None:
         devices = node_register.decode_json(TWO_A100)
-        assert devices[1] == node_register.Device(
+        assert devices[1] == node_register.RegisteredCard(
             id="GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec",
             index=1,
             count=10,
@@ -57,12 +57,14 @@ class TestJson:
 
     def test_a_mig_placement_keeps_its_zero(self) -> None:
         profile = node_register.MigProfile(placements=(node_register.MigPlacement(0, 2),))
-        text = node_register.encode_json([node_register.Device(id="g", mig_profiles=(profile,))])
+        text = node_register.encode_json(
+            [node_register.RegisteredCard(id="g", mig_profiles=(profile,))]
+        )
         assert '"placements":[{"start":0,"size":2}]' in text
         assert '{"name":"","memoryMB":0,"core":0,"sliceCount":0,' in text
 
     def test_every_field_stands_in_hamis_order(self) -> None:
-        device = node_register.Device(
+        device = node_register.RegisteredCard(
             id="i",
             index=1,
             count=2,
@@ -83,7 +85,9 @@ class TestJson:
         )
 
     def test_text_is_escaped_as_go_escapes_it(self) -> None:
-        text = node_register.encode_json([node_register.Device(id="g", type='<a&b>\u2028"ü\n')])
+        text = node_register.encode_json(
+            [node_register.RegisteredCard(id="g", type='<a&b>\u2028"ü\n')]
+        )
         assert text == '[{"id":"g","type":"\\u003ca\\u0026b\\u003e\\u2028\\"ü\\n"}]'
         assert node_register.decode_json(text)[0].type == '<a&b>\u2028"ü\n'
 
@@ -102,7 +106,7 @@ class TestJson:
                 *("health", "devicevendor", "custominfo"),
             )
         )
-        want = (node_register.Device(id="GPU-a"),)
+        want = (node_register.RegisteredCard(id="GPU-a"),)
         assert node_register.decode_json('[{"id":"GPU-a"}]') == want
         assert node_register.decode_json(f'[{{"id":"GPU-a",{nulls}}}]') == want
         assert want[0].health is False
@@ -119,7 +123,7 @@ class TestJson:
 
     def test_unknown_fields_are_skipped(self) -> None:
         text = '[{"id":"a","migtemplate":[{"x":[1]}],"new":{"deep":[[]]}}]'
-        assert node_register.decode_json(text) == (node_register.Device(id="a"),)
+        assert node_register.decode_json(text) == (node_register.RegisteredCard(id="a"),)
 
     def test_a_negative_numa_node_means_unknown_and_is_kept(self) -> None:
         assert node_register.decode_json('[{"id":"a","numa":-1}]')[0].numa == -1
@@ -173,7 +177,7 @@ class TestJson:
 class TestColon:
     def test_the_documented_annotation_is_read_and_written_byte_for_byte(self) -> None:
         (device,) = node_register.decode_colon(P4)
-        assert device == node_register.Device(
+        assert device == node_register.RegisteredCard(
             id="GPU-ebe7c3f7-303d-558d-435e-99a160631fe4",
             index=1,
             count=10,
@@ -187,7 +191,7 @@ class TestColon:
 
     def test_seven_fields_mean_index_zero_and_mode_hami_core(self) -> None:
         (device,) = node_register.decode_colon("DCU-0,4,16384,100,DCU-Z100,1,false:")
-        assert device == node_register.Device(
+        assert device == node_register.RegisteredCard(
             id="DCU-0",
             count=4,
             devmem=16384,
@@ -250,19 +254,29 @@ class TestColon:
     def test_a_separator_inside_a_field_cannot_be_written(self, field: str, character: str) -> None:
         values: dict[str, Any] = {"id": "GPU-a", field: f"x{character}y"}
         with pytest.raises(errors.WireError, match="holds one of , : ;"):
-            node_register.encode_colon([node_register.Device(**values)])
+            node_register.encode_colon([node_register.RegisteredCard(**values)])
 
 
-UNWRITABLE: dict[str, tuple[list[node_register.Device], str]] = {
-    "empty id": ([node_register.Device()], "must have one"),
-    "same id twice": ([node_register.Device(id="a"), node_register.Device(id="a")], "twice"),
-    "separator": ([node_register.Device(id="a;b")], "no pod can be given it"),
-    "negative": ([node_register.Device(id="a", devmem=-1)], "card 'a', devmem: -1 is negative"),
-    "33 bits": ([node_register.Device(id="a", count=2**31)], "count: .* 32 bits"),
-    "numa": ([node_register.Device(id="a", numa=2**15)], "numa: 32768 is outside 16 bits"),
-    "long type": ([node_register.Device(id="a", type="t" * 257)], "257 characters"),
+UNWRITABLE: dict[str, tuple[list[node_register.RegisteredCard], str]] = {
+    "empty id": ([node_register.RegisteredCard()], "must have one"),
+    "same id twice": (
+        [node_register.RegisteredCard(id="a"), node_register.RegisteredCard(id="a")],
+        "twice",
+    ),
+    "separator": ([node_register.RegisteredCard(id="a;b")], "no pod can be given it"),
+    "negative": (
+        [node_register.RegisteredCard(id="a", devmem=-1)],
+        "card 'a', devmem: -1 is negative",
+    ),
+    "33 bits": ([node_register.RegisteredCard(id="a", count=2**31)], "count: .* 32 bits"),
+    "numa": ([node_register.RegisteredCard(id="a", numa=2**15)], "numa: 32768 is outside 16 bits"),
+    "long type": ([node_register.RegisteredCard(id="a", type="t" * 257)], "257 characters"),
     "MIG profile": (
-        [node_register.Device(id="a", mig_profiles=(node_register.MigProfile("1g", core=-1),))],
+        [
+            node_register.RegisteredCard(
+                id="a", mig_profiles=(node_register.MigProfile("1g", core=-1),)
+            )
+        ],
         "card 'a', MIG profile '1g', core: -1 is negative",
     ),
 }
@@ -271,8 +285,8 @@ UNWRITABLE: dict[str, tuple[list[node_register.Device], str]] = {
 @pytest.mark.parametrize(("devices", "rule"), UNWRITABLE.values(), ids=UNWRITABLE)
 @pytest.mark.parametrize("encode", [node_register.encode_json, node_register.encode_colon])
 def test_what_could_not_be_read_back_is_not_written(
-    encode: Callable[[list[node_register.Device]], str],
-    devices: list[node_register.Device],
+    encode: Callable[[list[node_register.RegisteredCard]], str],
+    devices: list[node_register.RegisteredCard],
     rule: str,
 ) -> None:
     with pytest.raises(errors.WireError, match=rule):
@@ -294,7 +308,7 @@ def _devices(text: st.SearchStrategy[str], **more: st.SearchStrategy[Any]) -> An
         st.characters(exclude_categories=["Cs"], exclude_characters=",:;"), min_size=1, max_size=8
     )
     device = st.builds(
-        node_register.Device,
+        node_register.RegisteredCard,
         id=ids,
         index=int32,
         count=int32,
@@ -335,7 +349,7 @@ _PROFILES = st.lists(
         custominfo=st.dictionaries(_TEXT, _INT32 | _TEXT | st.booleans() | st.none(), max_size=2),
     )
 )
-def test_any_cards_survive_the_json_format(devices: list[node_register.Device]) -> None:
+def test_any_cards_survive_the_json_format(devices: list[node_register.RegisteredCard]) -> None:
     text = node_register.encode_json(devices)
     assert node_register.decode_json(text) == tuple(devices)
     assert node_register.encode_json(node_register.decode_json(text)) == text
@@ -347,5 +361,5 @@ def test_any_cards_survive_the_json_format(devices: list[node_register.Device]) 
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters=",:;"), max_size=8)
     )
 )
-def test_any_cards_survive_the_colon_format(devices: list[node_register.Device]) -> None:
+def test_any_cards_survive_the_colon_format(devices: list[node_register.RegisteredCard]) -> None:
     assert node_register.decode_colon(node_register.encode_colon(devices)) == tuple(devices)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import errors, pod_devices
+from hami.wire import errors, shares
 
-A = pod_devices.Grant(uuid="GPU-a", type="NVIDIA", memory=3000, cores=30)
-B = pod_devices.Grant(uuid="GPU-b", type="NVIDIA", memory=3000, cores=30)
+A = shares.Share(card="GPU-a", vendor="NVIDIA", memory_mib=3000, cores=30)
+B = shares.Share(card="GPU-b", vendor="NVIDIA", memory_mib=3000, cores=30)
 
-EXAMPLES: dict[str, tuple[pod_devices.Slots, str]] = {
+EXAMPLES: dict[str, tuple[shares.PodShares, str]] = {
     "no containers": ((), ""),
     "one container, no card": (((),), ";"),
     "one container, one card": (((A,),), "GPU-a,NVIDIA,3000,30:;"),
@@ -30,12 +30,12 @@ EXAMPLES: dict[str, tuple[pod_devices.Slots, str]] = {
 
 
 @pytest.mark.parametrize(("slots", "text"), EXAMPLES.values(), ids=EXAMPLES)
-def test_slots_are_written_byte_for_byte_and_read_back(slots: pod_devices.Slots, text: str) -> None:
-    assert pod_devices.encode(slots) == text
-    assert pod_devices.decode(text) == slots
+def test_slots_are_written_byte_for_byte_and_read_back(slots: shares.PodShares, text: str) -> None:
+    assert shares.encode(slots) == text
+    assert shares.decode(text) == slots
 
 
-LIBERAL: dict[str, tuple[str, pod_devices.Slots]] = {
+LIBERAL: dict[str, tuple[str, shares.PodShares]] = {
     "no last terminator": ("GPU-a,NVIDIA,3000,30:", ((A,),)),
     "erased by a plugin": (";;;;", ((), (), (), ())),
     "old writers' empty slot": (",,0,0:;GPU-a,NVIDIA,3000,30:;", ((), (A,))),
@@ -44,14 +44,14 @@ LIBERAL: dict[str, tuple[str, pod_devices.Slots]] = {
     "no record terminator": ("GPU-a,NVIDIA,3000,30;", ((A,),)),
     "product name as type": (
         "GPU-a,NVIDIA A100-SXM4-40GB,3000,30:;",
-        ((pod_devices.Grant("GPU-a", "NVIDIA A100-SXM4-40GB", 3000, 30),),),
+        ((shares.Share("GPU-a", "NVIDIA A100-SXM4-40GB", 3000, 30),),),
     ),
 }
 
 
 @pytest.mark.parametrize(("text", "want"), LIBERAL.values(), ids=LIBERAL)
-def test_what_other_writers_leave_is_understood(text: str, want: pod_devices.Slots) -> None:
-    assert pod_devices.decode(text) == want
+def test_what_other_writers_leave_is_understood(text: str, want: shares.PodShares) -> None:
+    assert shares.decode(text) == want
 
 
 REJECTED = {
@@ -72,39 +72,39 @@ REJECTED = {
 @pytest.mark.parametrize(("text", "rule"), REJECTED.values(), ids=REJECTED)
 def test_one_bad_record_rejects_the_list(text: str, rule: str) -> None:
     with pytest.raises(errors.WireError, match=rule):
-        pod_devices.decode(text)
+        shares.decode(text)
 
 
 def test_a_megabyte_of_uuid_makes_no_megabyte_of_message() -> None:
     with pytest.raises(errors.WireError) as caught:
-        pod_devices.decode(f"{'u' * 1_000_000},NVIDIA,x,0:;")
+        shares.decode(f"{'u' * 1_000_000},NVIDIA,x,0:;")
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("character", ",:;")
 def test_a_separator_inside_a_grant_cannot_be_written(character: str) -> None:
     for uuid, kind in ((f"GPU{character}a", "NVIDIA"), ("GPU-a", f"NV{character}")):
-        grant = pod_devices.Grant(uuid=uuid, type=kind, memory=1, cores=1)
+        grant = shares.Share(card=uuid, vendor=kind, memory_mib=1, cores=1)
         with pytest.raises(errors.WireError, match="cannot carry"):
-            pod_devices.encode([[grant]])
+            shares.encode([[grant]])
 
 
 UNWRITABLE = {
-    "empty id": (pod_devices.Grant("", "NVIDIA", 1, 1), "is no card id"),
-    "negative memory": (pod_devices.Grant("GPU-a", "NVIDIA", -1, 1), "memory: -1 is negative"),
-    "negative cores": (pod_devices.Grant("GPU-a", "NVIDIA", 1, -1), "cores: -1 is negative"),
-    "33 bits": (pod_devices.Grant("GPU-a", "NVIDIA", 2**31, 1), "card 'GPU-a', memory: .* 32 bits"),
+    "empty id": (shares.Share("", "NVIDIA", 1, 1), "is no card id"),
+    "negative memory": (shares.Share("GPU-a", "NVIDIA", -1, 1), "memory: -1 is negative"),
+    "negative cores": (shares.Share("GPU-a", "NVIDIA", 1, -1), "cores: -1 is negative"),
+    "33 bits": (shares.Share("GPU-a", "NVIDIA", 2**31, 1), "card 'GPU-a', memory: .* 32 bits"),
 }
 
 
 @pytest.mark.parametrize(("grant", "rule"), UNWRITABLE.values(), ids=UNWRITABLE)
-def test_what_could_not_be_read_back_is_not_written(grant: pod_devices.Grant, rule: str) -> None:
+def test_what_could_not_be_read_back_is_not_written(grant: shares.Share, rule: str) -> None:
     with pytest.raises(errors.WireError, match=rule):
-        pod_devices.encode([[grant]])
+        shares.encode([[grant]])
 
 
 _GOOD = "GPU-a,NVIDIA,3000,30:"
-SALVAGED: dict[str, tuple[str, pod_devices.Slots, tuple[str, ...]]] = {
+SALVAGED: dict[str, tuple[str, shares.PodShares, tuple[str, ...]]] = {
     "too few fields": (f"{_GOOD};GPU-b,NVIDIA:;", ((A,), ()), ("GPU-b",)),
     "bad amount in the same slot": (f"GPU-b,NVIDIA,x,0:{_GOOD};", ((A,),), ("GPU-b",)),
     "two damaged": (f"b,N,1,-1:;{_GOOD};c,:", ((), (A,), ()), ("b", "c")),
@@ -116,9 +116,9 @@ SALVAGED: dict[str, tuple[str, pod_devices.Slots, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("text", "slots", "damaged"), SALVAGED.values(), ids=SALVAGED)
 def test_a_damaged_record_costs_only_itself(
-    text: str, slots: pod_devices.Slots, damaged: tuple[str, ...]
+    text: str, slots: shares.PodShares, damaged: tuple[str, ...]
 ) -> None:
-    assert pod_devices.salvage(text) == (slots, damaged)
+    assert shares.salvage(text) == (slots, damaged)
 
 
 @settings(deadline=None)
@@ -127,9 +127,9 @@ def test_a_damaged_record_costs_only_itself(
     | st.lists(st.sampled_from(["GPU-a", ",", ":", ";", "1", "-", "x", _GOOD])).map("".join)
 )
 def test_salvage_never_raises_and_agrees_with_decode(text: str) -> None:
-    found = pod_devices.salvage(text)
+    found = shares.salvage(text)
     try:
-        slots = pod_devices.decode(text)
+        slots = shares.decode(text)
     except errors.WireError:
         return
     assert found == (slots, ())
@@ -139,7 +139,7 @@ _WORD = st.text(st.characters(exclude_characters=",:;"), min_size=1, max_size=8)
 _INT32 = st.integers(0, 2**31 - 1)
 _SLOTS = st.lists(
     st.lists(
-        st.builds(pod_devices.Grant, uuid=_WORD, type=_WORD, memory=_INT32, cores=_INT32),
+        st.builds(shares.Share, uuid=_WORD, type=_WORD, memory=_INT32, cores=_INT32),
         max_size=3,
     ),
     max_size=4,
@@ -148,5 +148,5 @@ _SLOTS = st.lists(
 
 @settings(deadline=None)
 @given(_SLOTS)
-def test_any_slots_survive(slots: list[list[pod_devices.Grant]]) -> None:
-    assert pod_devices.decode(pod_devices.encode(slots)) == tuple(map(tuple, slots))
+def test_any_slots_survive(slots: list[list[shares.Share]]) -> None:
+    assert shares.decode(shares.encode(slots)) == tuple(map(tuple, slots))

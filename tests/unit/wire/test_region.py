@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.wire import region, region_layout
+from hami.wire import file_layout, region
 from hami.wire.errors import WireError
 
 U64 = (1 << 64) - 1
@@ -24,7 +24,7 @@ def policy(*devices: region.PolicyDevice, **fields: int | str | region.Flag) -> 
     return region.Policy(**{"generation": 1, "devices": devices or (device(),), **fields})  # type: ignore[arg-type]
 
 
-def changed(data: bytes, layout: region_layout.Layout, field: str, value: bytes) -> bytes:
+def changed(data: bytes, layout: file_layout.Layout, field: str, value: bytes) -> bytes:
     offset, size = layout.places[field]
     assert len(value) == size
     return data[:offset] + value + data[offset + size :]
@@ -115,14 +115,14 @@ GOOD = region.encode_policy(policy())
         (GOOD + b"\0", "3177 bytes has not 3176 bytes"),
         (sealed(b"\0" + GOOD[1:]), "magic: "),
         (
-            sealed(changed(GOOD, region_layout.POLICY, "version", b"\2\0\0\0")),
+            sealed(changed(GOOD, file_layout.POLICY, "version", b"\2\0\0\0")),
             "version: 2 is not 1",
         ),
-        (sealed(changed(GOOD, region_layout.POLICY, "size", b"\1\0\0\0")), "size: 1 is not 3176"),
-        (changed(GOOD, region_layout.POLICY, "priority", b"\1\0\0\0"), "is not the checksum"),
-        (sealed(changed(GOOD, region_layout.POLICY, "device_count", bytes(4))), "is not 1 to 16"),
-        (sealed(changed(GOOD, region_layout.POLICY, "device_count", b"\x11\0\0\0")), "17 is not 1"),
-        (sealed(changed(GOOD, region_layout.POLICY, "device_count", b"\2\0\0\0")), "'' is empty"),
+        (sealed(changed(GOOD, file_layout.POLICY, "size", b"\1\0\0\0")), "size: 1 is not 3176"),
+        (changed(GOOD, file_layout.POLICY, "priority", b"\1\0\0\0"), "is not the checksum"),
+        (sealed(changed(GOOD, file_layout.POLICY, "device_count", bytes(4))), "is not 1 to 16"),
+        (sealed(changed(GOOD, file_layout.POLICY, "device_count", b"\x11\0\0\0")), "17 is not 1"),
+        (sealed(changed(GOOD, file_layout.POLICY, "device_count", b"\2\0\0\0")), "'' is empty"),
     ],
 )
 def test_a_bad_policy_file_is_refused(data: bytes, rule: str) -> None:
@@ -140,17 +140,17 @@ def test_no_changed_byte_passes(position: int, change: int) -> None:
 
 
 def test_flags_of_a_newer_agent_are_left_out() -> None:
-    data = sealed(changed(GOOD, region_layout.POLICY, "flags", b"\x01\0\0\x80"))
+    data = sealed(changed(GOOD, file_layout.POLICY, "flags", b"\x01\0\0\x80"))
     assert region.decode_policy(data).flags == region.Flag.OVERSUBSCRIBE
 
 
 def slot(pid: int, *usage: bytes, **fields: int) -> bytes:
-    return region_layout.SLOT.pack(pid=pid, usage=b"".join(usage), **fields)
+    return file_layout.SLOT.pack(pid=pid, usage=b"".join(usage), **fields)
 
 
 def state(*slots: bytes, devices: int = 1, slots_used: int | None = None) -> bytes:
-    return region_layout.STATE.pack(
-        magic=region_layout.STATE_MAGIC,
+    return file_layout.STATE.pack(
+        magic=file_layout.STATE_MAGIC,
         version=1,
         size=region.STATE_SIZE,
         nonce=5,
@@ -159,13 +159,13 @@ def state(*slots: bytes, devices: int = 1, slots_used: int | None = None) -> byt
         device_count=devices,
         slots_used=len(slots) if slots_used is None else slots_used,
         recoveries=2,
-        devices=region_layout.STATE_DEVICE.pack(uuid=b"GPU-7", used=70, limit=100, refused=4),
+        devices=file_layout.STATE_DEVICE.pack(uuid=b"GPU-7", used=70, limit=100, refused=4),
         slots=b"".join(slots),
     )
 
 
 def test_a_state_tells_cards_and_processes() -> None:
-    usage = region_layout.USAGE.pack(
+    usage = file_layout.USAGE.pack(
         overhead=1, linear=2, managed=4, pool=8, vmm=16, array=32, graph=64, pending=128, peak=999
     )
     found = region.decode_state(
@@ -204,7 +204,7 @@ def test_a_longer_state_file_is_fine() -> None:
 
 def test_text_that_is_none_is_shown_escaped() -> None:
     data = bytearray(state())
-    offset = region_layout.STATE.places["devices"][0]
+    offset = file_layout.STATE.places["devices"][0]
     data[offset : offset + 96] = b"\xff" * 96  # not even an end
     assert region.decode_state(bytes(data)).devices[0].uuid == "\\xff" * 96
 
@@ -215,8 +215,8 @@ def test_text_that_is_none_is_shown_escaped() -> None:
         (b"", "0 bytes is shorter than 1657904 bytes"),
         (state()[:-1], "is shorter than 1657904 bytes"),
         (bytes(region.STATE_SIZE), "state file: magic: 0 is not"),
-        (changed(state(), region_layout.STATE, "version", b"\2\0\0\0"), "version: 2 is not 1"),
-        (changed(state(), region_layout.STATE, "size", bytes(4)), "size: 0 is not 1657904"),
+        (changed(state(), file_layout.STATE, "version", b"\2\0\0\0"), "version: 2 is not 1"),
+        (changed(state(), file_layout.STATE, "size", bytes(4)), "size: 0 is not 1657904"),
     ],
 )
 def test_what_is_no_state_is_refused(data: bytes, rule: str) -> None:
@@ -238,7 +238,7 @@ def used_part(data: bytes) -> bytes:
 
 @given(st.lists(st.integers(-2, 3), max_size=8), st.integers(0, (1 << 32) - 1))
 def test_the_used_part_tells_as_much_as_the_whole(pids: list[int], more: int) -> None:
-    usage = region_layout.USAGE.pack(linear=U64, peak=U64)
+    usage = file_layout.USAGE.pack(linear=U64, peak=U64)
     data = state(*(slot(pid, usage) for pid in pids), slots_used=min(len(pids) + more, U64 >> 32))
     part = used_part(data)
     assert region.decode_state(part, file_size=len(data)) == region.decode_state(data)
@@ -247,7 +247,7 @@ def test_the_used_part_tells_as_much_as_the_whole(pids: list[int], more: int) ->
 
 
 def test_numbers_as_large_as_they_can_be_are_read() -> None:
-    usage = region_layout.USAGE.pack(overhead=U64, linear=U64, peak=U64)
+    usage = file_layout.USAGE.pack(overhead=U64, linear=U64, peak=U64)
     [found] = region.decode_state(state(slot(1, usage))).slots
     assert found.usage[0].total == 2 * U64
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami.wire import errors, grant, late_binding
+from hami.wire import errors, node_marks, signature
 
 REGISTER = '[{"id":"GPU-a","count":10,"type":"NVIDIA H200","health":true}]'
 
@@ -18,41 +18,41 @@ REGISTER = '[{"id":"GPU-a","count":10,"type":"NVIDIA H200","health":true}]'
 class TestLateBinding:
     def test_the_mark_is_a_hash_of_the_registers_exact_bytes(self) -> None:
         digest = hashlib.sha256(REGISTER.encode()).hexdigest()
-        assert late_binding.mark(REGISTER) == f"late,{digest[:16]}"
+        assert node_marks.late_binding_mark(REGISTER) == f"late,{digest[:16]}"
         # Known from elsewhere: SHA-256 of the empty text.
-        assert late_binding.mark("") == "late,e3b0c44298fc1c14"
+        assert node_marks.late_binding_mark("") == "late,e3b0c44298fc1c14"
 
     def test_a_mark_holds_for_the_register_it_was_written_with(self) -> None:
-        assert late_binding.is_late(late_binding.mark(REGISTER), REGISTER)
-        assert late_binding.is_late(late_binding.mark("ü"), "ü")
+        assert node_marks.is_late(node_marks.late_binding_mark(REGISTER), REGISTER)
+        assert node_marks.is_late(node_marks.late_binding_mark("ü"), "ü")
 
     MISFITS = {  # noqa: RUF012  a table, read once
         "no mark": (None, REGISTER),
-        "no register": (late_binding.mark(REGISTER), None),
+        "no register": (node_marks.late_binding_mark(REGISTER), None),
         "neither": (None, None),
         "empty mark": ("", REGISTER),
-        "register changed": (late_binding.mark(REGISTER), REGISTER + "\n"),
+        "register changed": (node_marks.late_binding_mark(REGISTER), REGISTER + "\n"),
         "only the word": ("late", REGISTER),
         "no hash": ("late,", REGISTER),
-        "cut hash": (late_binding.mark(REGISTER)[:-1], REGISTER),
-        "longer hash": (late_binding.mark(REGISTER) + "0", REGISTER),
-        "upper case": (late_binding.mark(REGISTER).upper(), REGISTER),
-        "spaces": (late_binding.mark(REGISTER) + " ", REGISTER),
-        "other word": (late_binding.mark(REGISTER).replace("late", "lock"), REGISTER),
+        "cut hash": (node_marks.late_binding_mark(REGISTER)[:-1], REGISTER),
+        "longer hash": (node_marks.late_binding_mark(REGISTER) + "0", REGISTER),
+        "upper case": (node_marks.late_binding_mark(REGISTER).upper(), REGISTER),
+        "spaces": (node_marks.late_binding_mark(REGISTER) + " ", REGISTER),
+        "other word": (node_marks.late_binding_mark(REGISTER).replace("late", "lock"), REGISTER),
         "text that has no bytes": ("late,0000000000000000", "\ud800"),
     }
 
     @pytest.mark.parametrize(("mark", "register"), MISFITS.values(), ids=MISFITS)
     def test_any_other_mark_means_lock(self, mark: str | None, register: str | None) -> None:
-        assert late_binding.is_late(mark, register) is False
+        assert node_marks.is_late(mark, register) is False
 
     def test_text_that_has_no_bytes_cannot_be_marked(self) -> None:
         with pytest.raises(errors.WireError, match="not valid text"):
-            late_binding.mark("\ud800")
+            node_marks.late_binding_mark("\ud800")
 
 
 CURRENT, PREVIOUS, FOREIGN = (bytes([n]) * 32 for n in (1, 2, 3))
-KEYS = grant.GrantKeys(current=CURRENT, previous=PREVIOUS)
+KEYS = signature.GrantKeys(current=CURRENT, previous=PREVIOUS)
 POD = {"uid": "0f3b", "node": "node-1", "devices": ";GPU-a,NVIDIA,3000,30:;"}
 
 
@@ -61,29 +61,31 @@ class TestGrant:
         text = b"v1\n0f3b\nnode-1\n;GPU-a,NVIDIA,3000,30:;"
         code = base64.urlsafe_b64encode(hmac.new(CURRENT, text, hashlib.sha256).digest())
         key_id = hashlib.sha256(CURRENT).hexdigest()[:8]
-        assert grant.sign(KEYS, **POD) == f"v1:{key_id}:{code.decode().rstrip('=')}"
-        assert grant.key_id(CURRENT) == key_id
+        assert signature.sign(KEYS, **POD) == f"v1:{key_id}:{code.decode().rstrip('=')}"
+        assert signature.key_id(CURRENT) == key_id
 
     def test_a_grant_verifies_for_its_pod_node_and_devices(self) -> None:
-        assert grant.verify(KEYS, grant.sign(KEYS, **POD), **POD)
+        assert signature.verify(KEYS, signature.sign(KEYS, **POD), **POD)
 
     @pytest.mark.parametrize("field", POD)
     def test_a_grant_does_not_verify_for_anything_else(self, field: str) -> None:
-        value = grant.sign(KEYS, **POD)
-        assert not grant.verify(KEYS, value, **{**POD, field: POD[field] + "x"})
+        value = signature.sign(KEYS, **POD)
+        assert not signature.verify(KEYS, value, **{**POD, field: POD[field] + "x"})
 
     def test_a_grant_of_the_previous_key_still_verifies(self) -> None:
-        old = grant.sign(grant.GrantKeys(PREVIOUS), **POD)
-        assert grant.verify(KEYS, old, **POD)
-        assert not grant.verify(grant.GrantKeys(CURRENT), old, **POD)
+        old = signature.sign(signature.GrantKeys(PREVIOUS), **POD)
+        assert signature.verify(KEYS, old, **POD)
+        assert not signature.verify(signature.GrantKeys(CURRENT), old, **POD)
 
     def test_only_the_current_key_signs(self) -> None:
-        assert grant.sign(KEYS, **POD) == grant.sign(grant.GrantKeys(CURRENT), **POD)
+        assert signature.sign(KEYS, **POD) == signature.sign(signature.GrantKeys(CURRENT), **POD)
 
     def test_a_grant_of_a_foreign_key_does_not_verify(self) -> None:
-        assert not grant.verify(KEYS, grant.sign(grant.GrantKeys(FOREIGN), **POD), **POD)
+        assert not signature.verify(
+            KEYS, signature.sign(signature.GrantKeys(FOREIGN), **POD), **POD
+        )
 
-    GOOD = grant.sign(KEYS, **POD)
+    GOOD = signature.sign(KEYS, **POD)
     MALFORMED = {  # noqa: RUF012  a table, read once
         "empty": "",
         "only colons": "::",
@@ -101,7 +103,7 @@ class TestGrant:
 
     @pytest.mark.parametrize("value", MALFORMED.values(), ids=MALFORMED)
     def test_a_malformed_value_does_not_verify_and_does_not_raise(self, value: str) -> None:
-        assert grant.verify(KEYS, value, **POD) is False
+        assert signature.verify(KEYS, value, **POD) is False
 
     UNSIGNABLE = {  # noqa: RUF012  a table, read once
         "line break in uid": {**POD, "uid": "a\nb"},
@@ -116,26 +118,26 @@ class TestGrant:
         self, parts: dict[str, str]
     ) -> None:
         with pytest.raises(errors.WireError):
-            grant.sign(KEYS, **parts)
-        assert grant.verify(KEYS, self.GOOD, **parts) is False
+            signature.sign(KEYS, **parts)
+        assert signature.verify(KEYS, self.GOOD, **parts) is False
 
     def test_a_line_cannot_move_from_one_part_to_the_next(self) -> None:
         # The signed bytes of both are the same; only one is a pod and a node.
-        value = grant.sign(KEYS, uid="u", node="n", devices="m\nd")
-        assert grant.verify(KEYS, value, uid="u", node="n", devices="m\nd")
-        assert not grant.verify(KEYS, value, uid="u", node="n\nm", devices="d")
-        assert not grant.verify(KEYS, value, uid="u\nn", node="m", devices="d")
+        value = signature.sign(KEYS, uid="u", node="n", devices="m\nd")
+        assert signature.verify(KEYS, value, uid="u", node="n", devices="m\nd")
+        assert not signature.verify(KEYS, value, uid="u", node="n\nm", devices="d")
+        assert not signature.verify(KEYS, value, uid="u\nn", node="m", devices="d")
 
     @pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
     def test_a_key_of_another_length_is_refused_without_being_shown(self, size: int) -> None:
         secret = b"s3cret" * 20
         for current, previous in ((secret[:size], None), (CURRENT, secret[:size])):
             with pytest.raises(errors.WireError, match=f"{size} bytes long, must be 32") as caught:
-                grant.GrantKeys(current, previous)
+                signature.GrantKeys(current, previous)
             assert "s3c" not in str(caught.value)
 
     def test_keys_do_not_show_in_their_repr(self) -> None:
-        keys = grant.GrantKeys(b"s3cret--" * 4, b"0lder---" * 4)
+        keys = signature.GrantKeys(b"s3cret--" * 4, b"0lder---" * 4)
         assert "s3cret" not in repr(keys)
         assert "0lder" not in repr(keys)
 
@@ -153,8 +155,8 @@ class TestGrant:
     def test_a_grant_verifies_for_its_own_parts_only(
         self, key: bytes, mine: tuple[str, str, str], other: tuple[str, str, str]
     ) -> None:
-        keys = grant.GrantKeys(key)
-        value = grant.sign(keys, uid=mine[0], node=mine[1], devices=mine[2])
-        assert grant.verify(keys, value, uid=mine[0], node=mine[1], devices=mine[2])
-        same = grant.verify(keys, value, uid=other[0], node=other[1], devices=other[2])
+        keys = signature.GrantKeys(key)
+        value = signature.sign(keys, uid=mine[0], node=mine[1], devices=mine[2])
+        assert signature.verify(keys, value, uid=mine[0], node=mine[1], devices=mine[2])
+        same = signature.verify(keys, value, uid=other[0], node=other[1], devices=other[2])
         assert same is (mine == other)

@@ -15,7 +15,7 @@ import uvloop
 
 from hami.kube import kubeconfig
 from hami.kube.client import Client
-from hami.serving import bind_address, lifetime, logs
+from hami.serving import addresses, lifetime, logs
 from hami_sandbox import access
 from hami_sandbox.apiserver import bootstrap, old_events, snapshot
 from hami_sandbox.apiserver.api import Api
@@ -154,7 +154,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Settings, str]:
         parser.error(
             f"--folder {found.folder}: it has no {access.TOKENS}; make it with hami_sandbox.access"
         )
-    host, port = bind_address.parse(found.bind)
+    host, port = addresses.parse(found.bind)
     settings = Settings(
         host=host,
         port=port,

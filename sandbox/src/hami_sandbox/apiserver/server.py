@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
-from hami.serving import bind_address
+from hami.serving import addresses
 from hami_sandbox.apiserver.api import Answer, Api
 from hami_sandbox.apiserver.auth.logs import Logs
 from hami_sandbox.apiserver.call import Call
@@ -48,7 +48,7 @@ class Server:
             shutdown_timeout=_LAST_WRITES,
         )
         await self._runner.setup()
-        listening = bind_address.listen(host, port)
+        listening = addresses.listen(host, port)
         self.port = listening.getsockname()[1]
         await web.SockSite(self._runner, listening, ssl_context=context).start()
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from hami.kube import errors
-from hami.kube.cache import Cache
 from hami.kube.client import Client
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
+from hami.kube.store import Cache
 from hami_sandbox.apiserver.kind import Kind
 from hami_sandbox.controllers import items
 from hami_sandbox.controllers.api import path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami.kube import sink
+from hami.kube import store
 from hami.wire import codec, objects
 
 
@@ -54,5 +54,5 @@ class Item:
         return next((owner for owner in self.owners if owner.controller), None)
 
 
-def decode(body: bytes) -> Item | sink.Ignored:
+def decode(body: bytes) -> Item | store.Ignored:
     return Item(codec.decode(body, _Body, what="object").metadata)

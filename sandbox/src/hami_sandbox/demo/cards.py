@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import msgspec
 
 from hami.vendors import table
-from hami.vendors.row import Vendor
-from hami.wire import errors, late_binding, node_register, objects
+from hami.vendors.table import Vendor
+from hami.wire import errors, node_marks, node_register, objects
 from hami_sandbox.demo.pods import SeenPod
 
 #: More nodes than a fleet has.
@@ -54,9 +54,9 @@ def of_node(node: objects.Node, pods: Iterable[SeenPod]) -> list[Card]:
     shares: defaultdict[str, int] = defaultdict(int)
     for pod in pods:
         for grant in pod.grants if pod.holds else ():
-            memory[grant.uuid] += grant.memory
-            cores[grant.uuid] += grant.cores
-            shares[grant.uuid] += 1
+            memory[grant.card] += grant.memory_mib
+            cores[grant.card] += grant.cores
+            shares[grant.card] += 1
     return [
         Card(
             node=node.name,
@@ -91,14 +91,14 @@ def binding(node: objects.Node) -> str:
     registered = node.annotation(keys.register)
     if not registered:
         return "no cards registered"
-    if late_binding.is_late(node.annotation(keys.binding), registered):
+    if node_marks.is_late(node.annotation(keys.binding), registered):
         return "late"
     reason = node.annotation(keys.lock_reason)
     return f"lock ({reason})" if reason else "lock"
 
 
 @functools.lru_cache(_REMEMBERED)
-def _devices(register: str) -> list[node_register.Device]:
+def _devices(register: str) -> list[node_register.RegisteredCard]:
     """Read an annotation; a thousand nodes say the same again at every look."""
     devices = node_register.decode_json(register)
     return sorted(devices, key=lambda device: (device.index, device.id))

@@ -125,7 +125,7 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
         there = sum(pod.phase == self.phase for pod in found)
         if there != self.number or len(found) != self.number:
             wrong.insert(0, f"{there} of {self.number} {self.phase}{_others(found, self.phase)}")
-        held = {grant.uuid for pod in found for grant in pod.grants}
+        held = {grant.card for pod in found for grant in pod.grants}
         if self.distinct_cards is not None and len(held) != self.distinct_cards:
             wrong.append(f"they hold {_number(len(held), 'card')} together")
         return Finding(met=not wrong, seen=_cut("; ".join(wrong)) or _placed(found, self.phase))
@@ -137,7 +137,7 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
             return
         for what, wanted, has in (
             ("cards", self.cards, [len(pod.grants)]),
-            ("MiB", self.memory, [grant.memory for grant in pod.grants]),
+            ("MiB", self.memory, [grant.memory_mib for grant in pod.grants]),
             ("% of compute", self.cores, [grant.cores for grant in pod.grants]),
         ):
             if wanted is not None and (not has or any(amount != wanted for amount in has)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hami.cli import parser
+from hami.cli import errors
 
 _DESCRIPTION = """\
 Run a whole cluster on this machine, without Kubernetes, root or GPU, and show what hami does.
@@ -24,8 +24,8 @@ Exit code 0: every example ended as its text says; 1: one did not, or the cluste
 2: wrong usage; 130: ended by Ctrl-C before the examples were through."""
 
 
-def build(prog: str) -> parser.Parser:
-    made = parser.Parser(prog=prog, description=_DESCRIPTION, epilog=_EPILOG)
+def build(prog: str) -> errors.Parser:
+    made = errors.Parser(prog=prog, description=_DESCRIPTION, epilog=_EPILOG)
     made.add_argument(
         "--once", action="store_true", help="end after the summary; so without a terminal, too"
     )

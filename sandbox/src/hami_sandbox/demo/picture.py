@@ -101,7 +101,7 @@ def _pods(pods: Sequence[SeenPod], samples: Sequence[meters.Sample]) -> tuple[Po
             "Terminating" if pod.leaving else pod.phase or "Pending",
             pod.node_name,
             len(pod.grants),
-            sum(grant.memory for grant in pod.grants),
+            sum(grant.memory_mib for grant in pod.grants),
             sum(grant.cores for grant in pod.grants),
             in_shares.get((pod.namespace, pod.name)),
             "" if pod.phase == "Running" else pod.troubles(),

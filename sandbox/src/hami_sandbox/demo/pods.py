@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami.wire import annotation_keys, codec, objects, pod_devices
+from hami.wire import annotation_keys, codec, objects, shares
 
 
 class Condition(codec.Object, frozen=True):
@@ -41,9 +41,9 @@ class SeenPod(objects.Pod, frozen=True):
         return bool(self.metadata and self.metadata.deletion_timestamp)
 
     @property
-    def grants(self) -> tuple[pod_devices.Grant, ...]:
+    def grants(self) -> tuple[shares.Share, ...]:
         """The cards of all its containers, one after the other."""
-        slots, _ = pod_devices.salvage(self.annotation(annotation_keys.SIGNED_DEVICES))
+        slots, _ = shares.salvage(self.annotation(annotation_keys.SIGNED_DEVICES))
         return tuple(grant for slot in slots for grant in slot)
 
     @property

@@ -17,10 +17,10 @@ from typing import Protocol, Self
 
 import aiohttp
 
-from hami.kube import decoding, errors, paths
-from hami.kube.cache import Cache
+from hami.kube import errors, paths, store
 from hami.kube.client import Client
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
+from hami.kube.store import Cache
 from hami.wire import objects
 from hami_sandbox.demo import meters
 from hami_sandbox.demo.pods import SeenPod
@@ -79,14 +79,14 @@ class World:
         pods = Reflector(
             client,
             paths.pods(),
-            decode=decoding.all_of(SeenPod, "pod"),
+            decode=store.all_of(SeenPod, "pod"),
             sink=self.pods,
             kind="pods",
         )
         nodes = Reflector(
             client,
             paths.nodes(),
-            decode=decoding.all_of(objects.Node, "node"),
+            decode=store.all_of(objects.Node, "node"),
             sink=self.nodes,
             kind="nodes",
         )

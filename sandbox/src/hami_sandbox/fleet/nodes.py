@@ -11,7 +11,7 @@ import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.wire import codec, late_binding, node_register
+from hami.wire import codec, node_marks, node_register
 from hami_sandbox import times, versions
 from hami_sandbox.gpu_models import MODELS
 from hami_sandbox.readiness import BINDING, GPU, REGISTER
@@ -44,7 +44,7 @@ def rows(prefix: str, count: int, cards: Sequence[tuple[str, int]]) -> list[Row]
 def _row(name: str, cards: Sequence[tuple[str, int]]) -> Row:
     models = [MODELS[model] for model, count in cards for _ in range(count)]
     devices = [
-        node_register.Device(
+        node_register.RegisteredCard(
             id=f"GPU-{uuid.uuid5(_NAMESPACE, f'{name}/{index}')}",
             index=index,
             count=_SHARES,
@@ -73,7 +73,7 @@ async def write(client: Client, fleet: Sequence[Row]) -> None:
 
 
 async def _write(client: Client, row: Row) -> None:
-    notes = {REGISTER: row.register, BINDING: late_binding.mark(row.register)}
+    notes = {REGISTER: row.register, BINDING: node_marks.late_binding_mark(row.register)}
     labels = {"kubernetes.io/hostname": row.name, MARK: "simulated"}
     metadata = {"name": row.name, "annotations": notes, "labels": labels}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}

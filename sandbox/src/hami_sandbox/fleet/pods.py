@@ -11,10 +11,9 @@ from collections.abc import Set as AbstractSet
 from typing import NoReturn
 
 from hami.kube import errors, paths
-from hami.kube.cache import Cache
 from hami.kube.client import Client
-from hami.kube.decoding import all_of
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
+from hami.kube.store import Cache, all_of
 from hami.wire import annotation_keys, codec, objects
 from hami_sandbox import times
 

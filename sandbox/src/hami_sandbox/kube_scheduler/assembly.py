@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from hami.kube import paths
 from hami.kube.client import Client
+from hami.kube.informer import Reflector
 from hami.kube.lease import LeaseElector
-from hami.kube.reflector import Reflector
 from hami.wire import objects
 from hami_sandbox.kube_scheduler import nodes, pods
 from hami_sandbox.kube_scheduler.attempts import Attempts

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from hami.vendors import errors as config_errors
-from hami.vendors import text_file, yaml_text
+from hami.vendors import config_file
+from hami.vendors import config_file as config_errors
 from hami.wire import errors as wire_errors
-from hami.wire import go_values
+from hami.wire import text_values
 from hami_sandbox.errors import SandboxError
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -137,7 +137,7 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
 def load(path: Path) -> Configuration:
     """Read the file of --config."""
     try:
-        text = text_file.read(path, remedy=_REMEDY)
+        text = config_file.read(path, remedy=_REMEDY)
         return parse(text, source=str(path))
     except config_errors.ConfigError as error:
         raise SandboxError(error.source, f"{error.place} {error.rule}".strip(), error.remedy) from (
@@ -146,7 +146,7 @@ def load(path: Path) -> Configuration:
 
 
 def parse(text: str, *, source: str) -> Configuration:
-    data: Any = yaml_text.load(text, source=source)
+    data: Any = config_file.load(text, source=source)
     try:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
@@ -188,7 +188,7 @@ def _extender(extender: _Extender) -> Extender:
         weight=extender.weight,
         node_cache_capable=extender.node_cache_capable,
         ignorable=extender.ignorable,
-        timeout=go_values.parse_duration(extender.http_timeout, what="extenders.httpTimeout"),
+        timeout=text_values.parse_duration(extender.http_timeout, what="extenders.httpTimeout"),
         tls=extender.tls_config,
         managed=extender.managed_resources or (),
     )
@@ -201,7 +201,7 @@ def _election(election: _Election) -> Election | None:
     return Election(
         namespace=election.resource_namespace,
         name=election.resource_name,
-        lease_duration=go_values.parse_duration(election.lease_duration, what=what),
-        renew_deadline=go_values.parse_duration(election.renew_deadline, what=what),
-        retry_period=go_values.parse_duration(election.retry_period, what=what),
+        lease_duration=text_values.parse_duration(election.lease_duration, what=what),
+        renew_deadline=text_values.parse_duration(election.renew_deadline, what=what),
+        retry_period=text_values.parse_duration(election.retry_period, what=what),
     )

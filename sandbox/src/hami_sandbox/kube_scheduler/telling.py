@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from hami.kube import errors, paths
 from hami.kube.client import Client, PatchKind
 from hami.kube.events import EventRecorder
-from hami.kube.rate import TokenBucket
+from hami.kube.transport import TokenBucket
 from hami.serving.logs import Seldom
 from hami.wire import codec
 from hami_sandbox import times

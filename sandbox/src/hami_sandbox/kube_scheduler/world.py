@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Hashable
 
-from hami.kube.cache import Cache
+from hami.kube.store import Cache
 from hami_sandbox.kube_scheduler import checks
 from hami_sandbox.kube_scheduler.nodes import Node, Row
 from hami_sandbox.kube_scheduler.pod_affinity import Neighbours

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hami.kube import errors, paths
-from hami.kube.backoff import Backoff
 from hami.kube.client import Client, PatchKind
+from hami.kube.transport import Backoff
 from hami.wire import codec
 from hami_sandbox.kubelet import node_document
 from hami_sandbox.kubelet.devices.manager import DeviceManager

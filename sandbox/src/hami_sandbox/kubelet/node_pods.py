@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.kube.reflector import Reflector
+from hami.kube.informer import Reflector
 from hami.wire.errors import WireError
 from hami_sandbox.kubelet import admission, starting
 from hami_sandbox.kubelet import pod as pods

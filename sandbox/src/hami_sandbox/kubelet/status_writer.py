@@ -12,8 +12,8 @@ import logging
 import msgspec
 
 from hami.kube import errors, paths
-from hami.kube.backoff import Backoff
 from hami.kube.client import Client, PatchKind
+from hami.kube.transport import Backoff
 from hami.wire import codec
 from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet.pod import Object

@@ -10,9 +10,8 @@ import importlib.metadata
 from pathlib import Path
 from typing import Any
 
-from hami.agent.kubelet import calls
-from hami.agent.kubelet.calls import Call
-from hami.agent.kubelet.messages import Message, many, one, shapes, texts
+from hami.agent.kubelet import grpc
+from hami.agent.kubelet.grpc import Call, Message, many, one, shapes, texts
 from hami.wire import codec
 from hami_sandbox.runtime.runtime import Runtime
 
@@ -48,8 +47,8 @@ async def serve_cri(socket: Path, runtime: Runtime) -> Any:
     """Serve on the socket; return the server, which ends with `await server.stop(None)`."""
     _make_room(socket)
     answers = _Answers(runtime)
-    handler = calls.handler({_VERSION: answers.version, _STATUS: answers.status})
-    server = calls.server(socket, handler)
+    handler = grpc.handler({_VERSION: answers.version, _STATUS: answers.status})
+    server = grpc.server(socket, handler)
     await server.start()
     return server
 

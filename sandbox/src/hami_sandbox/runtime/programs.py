@@ -10,7 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from hami.native import libraries
+from hami.agent.containers import library
 from hami.node import files
 from hami_sandbox.runtime import gpu_work
 
@@ -26,7 +26,7 @@ def install(folder: Path) -> Path:
     files.write_atomic(folder / GPU_WORK, script.encode(), mode=0o755)
     probe = folder / PROBE
     if not probe.exists():
-        files.write_atomic(probe, libraries.library("probe").read_bytes(), mode=0o755)
+        files.write_atomic(probe, library.find_built("probe").read_bytes(), mode=0o755)
     return folder
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hami.agent.containers.state_files import StateFiles
-from hami.monitor.proc import Processes
+from hami.monitor.processes import Processes
 from hami.node import layout
 from hami.wire import region
 from hami_sandbox.runtime.errors import UnresolvableError

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.agent import capability
-from hami.agent.kubelet import runtime_status
+from hami.agent import binding_mode
+from hami.agent.kubelet import runtime
 from hami_sandbox.runtime import gpu_work, images, isolation, log_lines, programs, records
 from hami_sandbox.runtime.cri import serve_cri
 from hami_sandbox.runtime.runtime import Runtime
@@ -104,14 +104,14 @@ async def test_the_agent_reads_from_the_socket_that_it_can_bind_late(place: Path
     for _ in range(2):  # a socket that was left behind is no obstacle
         server = await serve_cri(socket, Runtime(place / "rt", cdi_dirs=cdi))
         try:
-            status = await runtime_status.status(f"unix://{socket}")
+            status = await runtime.runtime_status(f"unix://{socket}")
         finally:
             await server.stop(None)
     assert status.name == "hami-sandbox"
     assert status.cdi_dirs == tuple(map(str, cdi))
     assert status.cdi_disabled is False
-    mode = capability.decide(
-        capability.AUTO, kubelet_version="v1.36.3", runtime=status, cdi_dir=str(cdi[1])
+    mode = binding_mode.decide(
+        binding_mode.AUTO, kubelet_version="v1.36.3", runtime=status, cdi_dir=str(cdi[1])
     )
     assert mode.late, mode.reason
 

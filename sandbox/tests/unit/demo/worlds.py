@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hami.wire import codec, late_binding, node_register, objects, pod_devices
+from hami.wire import codec, node_marks, node_register, objects, shares
 from hami_sandbox.demo import meters
 from hami_sandbox.demo.pods import SeenPod
 
 MIB = 1 << 20
 
 
-def grant(card: str, memory: int = 1000, cores: int = 0) -> pod_devices.Grant:
-    return pod_devices.Grant(uuid=card, type="NVIDIA", memory=memory, cores=cores)
+def grant(card: str, memory: int = 1000, cores: int = 0) -> shares.Share:
+    return shares.Share(card=card, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def pod(
     name: str,
-    *grants: pod_devices.Grant,
+    *grants: shares.Share,
     phase: str = "Running",
     node: str = "gpu-a",
     namespace: str = "default",
@@ -31,7 +31,7 @@ def pod(
 ) -> SeenPod:
     noted = dict(annotations or {})
     if grants:
-        noted["hami.io/vgpu-devices-allocated"] = pod_devices.encode([grants])
+        noted["hami.io/vgpu-devices-allocated"] = shares.encode([grants])
     variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
     body = {
         "metadata": {
@@ -52,7 +52,7 @@ def pod(
 def node(name: str, *memory: int, late: bool = True, reason: str = "") -> objects.Node:
     """Return a node with a card for each amount of memory, named <node>-<index>."""
     devices = [
-        node_register.Device(
+        node_register.RegisteredCard(
             id=f"{name}-{index}",
             index=index,
             count=10,
@@ -66,7 +66,7 @@ def node(name: str, *memory: int, late: bool = True, reason: str = "") -> object
     register = node_register.encode_json(devices)
     notes = {"hami.io/node-nvidia-register": register}
     if late:
-        notes["hami.io/node-nvidia-binding"] = late_binding.mark(register)
+        notes["hami.io/node-nvidia-binding"] = node_marks.late_binding_mark(register)
     if reason:
         notes["hami.io/node-nvidia-lock-reason"] = reason
     body = {"metadata": {"name": name, "uid": name, "annotations": notes}}

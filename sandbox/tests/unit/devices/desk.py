@@ -11,7 +11,7 @@ from typing import Any
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import Entry
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.kubelet.kubelet_link import KubeletLink
+from hami.agent.kubelet.registration import Registration
 from hami.node.layout import NodeLayout
 from hami_sandbox.kubelet.devices.manager import DeviceManager
 from tests.unit.agent.kubelet_rig import RESOURCE, Plugin
@@ -91,9 +91,9 @@ class Desk:
     @contextlib.asynccontextmanager
     async def plugin(
         self, plugin: Plugin, manager: DeviceManager | None = None, *, name: str = "fake"
-    ) -> AsyncIterator[KubeletLink]:
+    ) -> AsyncIterator[Registration]:
         """Serve a plugin by the agent's own link; with a manager, wait until it is listed."""
-        link = KubeletLink(self.layout, plugin, name, look_every=0.01)
+        link = Registration(self.layout, plugin, name, look_every=0.01)
         running = asyncio.create_task(link.run())
         try:
             if manager is not None:

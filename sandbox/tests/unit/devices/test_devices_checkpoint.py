@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami.agent.kubelet import checkpoint
-from hami.agent.kubelet.checkpoint_sum import Data, File, PodEntry
+from hami.agent.kubelet.checkpoint import Data, File, PodEntry
 from hami.wire import codec
 from hami_sandbox.kubelet.devices import checkpoint_file
 from hami_sandbox.kubelet.devices.errors import AdmissionError

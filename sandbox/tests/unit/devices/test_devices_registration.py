@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 
@@ -17,6 +16,7 @@ from hami_sandbox.kubelet.devices.registration import is_extended
 from sandbox.tests.unit.devices.desk import Desk, FakePlugin, pod
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Registration
+from tests.loop_time import LoopTime
 from tests.unit.agent.kubelet_rig import RESOURCE, Listed
 from tests.unit.kube.following import until
 
@@ -121,12 +121,13 @@ async def test_after_its_grace_a_plugin_that_stays_away_is_forgotten(desk: Desk)
 async def test_the_grace_ends_when_a_plugin_is_back(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with desk.manager(stop_grace=0.1) as manager:
+    time = LoopTime()
+    async with desk.manager(stop_grace=300) as manager:
         async with desk.plugin(FakePlugin("a"), manager):
             pass
         await until(lambda: manager.allocatable() == {RESOURCE: 0})
         async with desk.plugin(FakePlugin("a", "b"), manager):
-            await asyncio.sleep(0.2)  # the grace would have ended by now
+            await time.forward(301)  # the grace would have ended by now
             assert manager.capacity() == {RESOURCE: 2}
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 

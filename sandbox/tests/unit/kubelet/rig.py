@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from hami.agent.kubelet.kubelet_link import KubeletLink
+from hami.agent.kubelet.registration import Registration
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
 from hami_sandbox.kubelet.crash_backoff import Waits
@@ -66,9 +66,9 @@ class Node:
                 await task
 
     @contextlib.asynccontextmanager
-    async def plugin(self, kubelet: Kubelet, plugin: FakePlugin) -> AsyncIterator[KubeletLink]:
+    async def plugin(self, kubelet: Kubelet, plugin: FakePlugin) -> AsyncIterator[Registration]:
         layout = NodeLayout(kubelet_dir=self.folder / "k")
-        link = KubeletLink(layout, plugin, "fake", look_every=0.01)
+        link = Registration(layout, plugin, "fake", look_every=0.01)
         task = asyncio.create_task(link.run())
         try:
             await until(lambda: kubelet.devices.allocatable().get(plugin.resource))

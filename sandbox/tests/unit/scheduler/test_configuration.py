@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.scheduler import kube_scheduler_config
+from hami.scheduler import kube_scheduler
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.kube_scheduler import configuration
 from tests.builders import VENDORS
@@ -15,9 +15,9 @@ VERSIONS = ("1.19", "1.22", "1.24", "1.30", "1.36")
 
 
 def written(version: str, **options: object) -> str:
-    resources = kube_scheduler_config.managed_resources(VENDORS)
-    made = kube_scheduler_config.Options(managed_resources=resources, **options)  # type: ignore[arg-type] # any of its fields
-    return kube_scheduler_config.render(version, made)
+    resources = kube_scheduler.managed_resources(VENDORS)
+    made = kube_scheduler.Options(managed_resources=resources, **options)  # type: ignore[arg-type] # any of its fields
+    return kube_scheduler.render(version, made)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from hami.scheduler import kube_scheduler_config
+from hami.scheduler import kube_scheduler
 from hami_sandbox.kube_scheduler import configuration
 from hami_sandbox.kube_scheduler.assembly import Scheduler
 from sandbox.tests.unit.scheduler import rig
@@ -39,10 +39,10 @@ async def both(api: ScriptedApi) -> AsyncIterator[tuple[Scheduler, hami.Replica]
         ) as replica,
         servers.serving(*replica.scheduler.routes()) as server,
     ):
-        text = kube_scheduler_config.render(
+        text = kube_scheduler.render(
             "1.36",
-            kube_scheduler_config.Options(
-                managed_resources=kube_scheduler_config.managed_resources(VENDORS),
+            kube_scheduler.Options(
+                managed_resources=kube_scheduler.managed_resources(VENDORS),
                 url=f"http://{servers.LOCAL}:{server.port}",
             ),
         )

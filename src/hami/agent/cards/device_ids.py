@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from hami.wire.node_register import Device
+from hami.wire.node_register import RegisteredCard
 
 _DASHES = 6
 _REPLICA = "::"
@@ -27,14 +27,14 @@ class ListedDevice:
     numa: int | None = None
 
 
-def ids_of(device: Device) -> Iterator[str]:
+def ids_of(device: RegisteredCard) -> Iterator[str]:
     """Yield the ids that are named after a card."""
     for number in range(device.count):
         yield f"{device.id}-{number}"
 
 
 def listed(
-    devices: Iterable[Device],
+    devices: Iterable[RegisteredCard],
     held: Mapping[str, frozenset[str]],
     used_slots: Mapping[str, int],
     *,
@@ -65,8 +65,8 @@ def listed(
 
 
 def _healthy_free(
-    cards: Mapping[str, Device],
-    named: Mapping[str, Device],
+    cards: Mapping[str, RegisteredCard],
+    named: Mapping[str, RegisteredCard],
     held: Mapping[str, frozenset[str]],
     used_slots: Mapping[str, int],
 ) -> set[str]:

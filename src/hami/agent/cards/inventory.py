@@ -1,5 +1,6 @@
-"""Which cards a node offers: what the driver lists, seen through the node's configuration.
+"""The cards that a node offers, and the link score of each pair.
 
+Which cards a node offers: what the driver lists, seen through the node's configuration.
 Pure: cards in, register entries out, in the order of their index, so that the same cards always
 make the same bytes. Whatever is left out is left out with a note that says why and what to do; a
 card that cannot be registered never takes the others with it. The numbers are HAMi's (E.4).
@@ -7,18 +8,24 @@ card that cannot be registered never takes the others with it. The numbers are H
 Static MIG has three ways. `none`: a card that is cut by MIG is not offered. `single`: each of its
 MIG devices is a card of its own. `mixed`: MIG devices are resources by their profile, which
 kubelet hands out without us. Cards without MIG are cards in all three.
+
+How well two cards of a node are joined, as one number per pair (hami-protocol A.6).
+A pair's score is the sum over its links: what of PCIe they share, and the NVLinks between them.
+Two cards that tell different things about each other are given the lesser, and nothing where one
+of them does not see a link at all.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hami.agent.cards.node_config import NodeConfig
-from hami.node.cards import Card, MigDevice, Problem
-from hami.vendors.row import Vendor
-from hami.wire import errors, mig_profile, node_register
-from hami.wire.node_register import Device
+from hami.node.nvml_cards import NVSWITCH, Card, CardLinks, MigDevice, Problem
+from hami.vendors.table import Vendor
+from hami.wire import errors, mig, node_register
+from hami.wire.node_register import PairScores, RegisteredCard
 
 _MIB = 1024 * 1024
 _PREFIX = "NVIDIA"
@@ -26,11 +33,11 @@ _WHOLE = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class CardInventory:
     """What a node offers."""
 
     #: What is registered, by index.
-    devices: tuple[Device, ...] = ()
+    devices: tuple[RegisteredCard, ...] = ()
     #: MIG devices by the resource that offers them (`mixed`).
     static_mig: Mapping[str, tuple[MigDevice, ...]] = dataclasses.field(default_factory=dict)
     #: What is left out or odd, and what to do about it.
@@ -55,7 +62,7 @@ def build(
     problems: Iterable[Problem],
     config: NodeConfig,
     healthy: Callable[[str], bool],
-) -> Inventory:
+) -> CardInventory:
     """Decide what to offer; `healthy` is asked by a card's UUID."""
     work = _Building(config, healthy)
     work.notes.extend(str(problem) for problem in problems)
@@ -70,7 +77,7 @@ def build(
         else:
             work.whole_card(card)
     work.judge_single()
-    return Inventory(
+    return CardInventory(
         devices=tuple(sorted(work.devices.values(), key=lambda device: (device.index, device.id))),
         static_mig={name: tuple(work.static_mig[name]) for name in sorted(work.static_mig)},
         notes=tuple(work.notes),
@@ -88,7 +95,7 @@ def index_of(card: Card, part: MigDevice) -> int:
 
 class _Building:
     def __init__(self, config: NodeConfig, healthy: Callable[[str], bool]) -> None:
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, RegisteredCard] = {}
         self.static_mig: dict[str, list[MigDevice]] = {}
         self.notes: list[str] = []
         self._config = config
@@ -106,7 +113,7 @@ class _Building:
             )
             return
         offered = self._offer(
-            Device(
+            RegisteredCard(
                 id=card.uuid,
                 index=card.index,
                 count=settings.device_split_count,
@@ -176,7 +183,7 @@ class _Building:
             return
         # Neither memory nor compute is scaled: the hardware keeps MIG devices apart.
         offered = self._offer(
-            Device(
+            RegisteredCard(
                 id=part.uuid,
                 index=index_of(card, part),
                 count=self._config.nvidia.device_split_count,
@@ -194,7 +201,7 @@ class _Building:
 
     def _part_as_resource(self, card: Card, part: MigDevice) -> None:
         try:
-            resource = mig_profile.parse(part.profile).resource
+            resource = mig.parse_profile(part.profile).resource
         except errors.WireError as error:
             self.notes.append(
                 f"MIG device {part.uuid} of {_called(card)}: no resource can be named after its "
@@ -203,7 +210,7 @@ class _Building:
             return
         self.static_mig.setdefault(resource, []).append(part)
 
-    def _offer(self, device: Device) -> bool:
+    def _offer(self, device: RegisteredCard) -> bool:
         """Take a device if the register annotation can carry it."""
         if device.count == 0:
             return False
@@ -233,3 +240,62 @@ def _type(card: Card) -> str:
 def _scaled(amount: int, factor: float) -> int:
     """Cut off, never round: HAMi's agent writes the same number."""
     return int(amount * factor)
+
+
+#: By NVML's level of the nearest thing that two cards share on PCIe.
+_ANCESTORS = {
+    0: 60,  # the board
+    10: 50,  # one switch
+    20: 40,  # several switches
+    30: 30,  # the host bridge
+    40: 20,  # the CPU, or NUMA node
+    50: 10,  # the machine
+}
+_NVLINK = 100
+_MOST_NVLINKS = 18
+
+
+def pair_scores(cards: Sequence[CardLinks]) -> tuple[tuple[PairScores, ...], tuple[str, ...]]:
+    """Score every pair; the notes name pairs that do not agree, for the administrator."""
+    scores: dict[str, dict[str, int]] = {card.uuid: {} for card in cards}
+    notes: list[str] = []
+    for one, other in itertools.combinations(cards, 2):
+        score, note = _pair(one, other)
+        scores[one.uuid][other.uuid] = scores[other.uuid][one.uuid] = score
+        if note:
+            notes.append(note)
+    order = [card.uuid for card in cards]
+    return tuple(
+        PairScores(
+            uuid=uuid,
+            score={other: scores[uuid][other] for other in order if other != uuid},
+        )
+        for uuid in order
+    ), tuple(notes)
+
+
+def _pair(one: CardLinks, other: CardLinks) -> tuple[int, str]:
+    there, back = _links(one, other), _links(other, one)
+    if there == back:
+        return sum(there), ""
+    pair = f"GPU {one.uuid} and GPU {other.uuid}"
+    if len(there) != len(back):
+        return 0, (
+            f"{pair} see {len(there)} and {len(back)} kinds of links to each other, so their link "
+            "does not count; check `nvidia-smi topo -m` and the NVLinks, then restart the agent"
+        )
+    score = min(sum(there), sum(back))
+    return score, (
+        f"{pair} score their links {sum(there)} and {sum(back)}, so {score} counts; some NVLink "
+        "may be down at one end only: check `nvidia-smi nvlink --status`"
+    )
+
+
+def _links(one: CardLinks, other: CardLinks) -> list[int]:
+    found = [_ANCESTORS.get(one.ancestors.get(other.uuid, -1), 0)]
+    count = one.nvlinks.count(other.bus_id)
+    if not count:
+        count = min(one.nvlinks.count(NVSWITCH), other.nvlinks.count(NVSWITCH))
+    if count <= _MOST_NVLINKS:
+        found.append(_NVLINK * count)
+    return [score for score in found if score]

@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from hami.agent.cards import health_watch, inventory, scores, xids
+from hami.agent.cards import health, inventory, xids
 from hami.agent.cards.health import Health
-from hami.agent.cards.inventory import Inventory
+from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfig
 from hami.agent.settings import Settings
-from hami.node.cards import Card, Problem
 from hami.node.nvml import Nvml, NvmlError
-from hami.wire import pair_scores
-from hami.wire.node_register import Device
+from hami.node.nvml_cards import Card, Problem
+from hami.wire import node_register
+from hami.wire.node_register import RegisteredCard
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class NodeCards:
         self.asked = False
         #: Why nothing is offered; empty: see the inventory.
         self.missing = "the driver has not been asked yet"
-        self._inventory: Inventory | None = None
+        self._inventory: CardInventory | None = None
         self._scores = ""
         #: By UUID, every card that was seen since the start.
         self._known: dict[str, Card] = {}
@@ -64,21 +64,21 @@ class NodeCards:
         self._said: set[str] = set()
 
     @property
-    def inventory(self) -> Inventory:
-        return self._inventory or Inventory()
+    def inventory(self) -> CardInventory:
+        return self._inventory or CardInventory()
 
     @property
     def scores(self) -> str:
         """How the cards are linked, as the node's annotation; empty: there are not two."""
         return self._scores
 
-    def devices(self) -> dict[str, Device] | None:
+    def devices(self) -> dict[str, RegisteredCard] | None:
         """Return the offered cards by id; None as long as the driver has not told."""
         if self._inventory is None:
             return None
         return {device.id: device for device in self._inventory.devices}
 
-    def device(self, uuid: str) -> Device | None:
+    def device(self, uuid: str) -> RegisteredCard | None:
         return (self.devices() or {}).get(uuid)
 
     def why_unhealthy(self, uuid: str) -> str:
@@ -108,7 +108,7 @@ class NodeCards:
     async def _follow(self, nvml: Nvml) -> None:
         await self._list(nvml)
         async with asyncio.TaskGroup() as group:
-            group.create_task(health_watch.watch(self.health, nvml, lambda: list(self._known)))
+            group.create_task(health.watch(self.health, nvml, lambda: list(self._known)))
             group.create_task(self._keep_listing(nvml))
 
     async def _keep_listing(self, nvml: Nvml) -> None:
@@ -125,8 +125,8 @@ class NodeCards:
         links, of_links = await asyncio.to_thread(nvml.links, cards)
         self._known.update((card.uuid, card) for card in cards)
         self._problems = (*problems, *of_links)
-        pairs, notes = scores.pair_scores(links)
-        self._scores = pair_scores.encode(pairs) if len(pairs) > 1 else ""
+        pairs, notes = inventory.pair_scores(links)
+        self._scores = node_register.encode_scores(pairs) if len(pairs) > 1 else ""
         for note in notes:
             self._say("AsymmetricGPUP2PLink", note)
         returned = bool(self.missing)

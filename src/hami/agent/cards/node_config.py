@@ -1,23 +1,34 @@
-"""What differs from node to node: HAMi's config.json, laid over the settings of all nodes.
+"""HAMi's config.json of one node: read, applied, watched.
 
+What differs from node to node: HAMi's config.json, laid over the settings of all nodes.
 The file has one entry per node, found by the node's name; keys count without regard to case, as in
 HAMi. Unlike there, a value that is written counts whatever it is: false, zero and empty too. Only
 an absent key or null leaves what all nodes have. An error in our own entry is a `ConfigError`,
 because a node that silently runs with other limits than were written hands out the wrong memory;
 an error in another node's entry is that node's alone.
+
+The node's configuration file while we run: what it said at the start, and whether it changed.
+Nothing of it is taken over halfway: when it says something else of our node, the process ends in
+order and kubelet starts it anew; what is written for other nodes ends nobody here. While it holds a
+mistake, no card is offered: a filter that is misspelt would give out cards that were not to be
+given out. Containers that were prepared before start nevertheless.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from typing import Literal, cast, get_args
+from pathlib import Path
+from typing import Literal, NoReturn, cast, get_args
 
 import msgspec
 
 from hami.agent.cards import node_config_file
-from hami.vendors import section, text_file
+from hami.agent.settings import Settings
+from hami.vendors import config_file
+from hami.vendors.config_file import ConfigError
 from hami.vendors.device_config import NvidiaSettings
-from hami.vendors.errors import ConfigError
 
 MigStrategy = Literal["none", "single", "mixed"]
 OperatingMode = Literal["hami-core", "mps"]
@@ -72,7 +83,7 @@ def load(
     source = os.fspath(path)
     if not source or not os.path.lexists(source):
         return base
-    text = text_file.read(
+    text = config_file.read(
         path,
         remedy="check the mount of the ConfigMap and the file's permissions",
         longest=node_config_file.LONGEST,
@@ -91,7 +102,7 @@ def parse(text: str, *, source: str, node: str, base: NodeConfig) -> NodeConfig:
 
 
 def _laid_over(base: NodeConfig, data: dict[str, object], *, source: str, path: str) -> NodeConfig:
-    entry = section.Section(data, source=source, path=path)
+    entry = config_file.Section(data, source=source, path=path)
     nvidia = base.nvidia
     uuids, indexes = _filter(base, data.get("filterdevices"), source=source, path=path)
     return NodeConfig(
@@ -121,7 +132,7 @@ def _laid_over(base: NodeConfig, data: dict[str, object], *, source: str, path: 
     )
 
 
-def _operating_mode(entry: section.Section, base: NodeConfig) -> OperatingMode:
+def _operating_mode(entry: config_file.Section, base: NodeConfig) -> OperatingMode:
     if entry.text("operatingmode", "") == "mig":
         raise entry.error(
             "operatingmode",
@@ -140,7 +151,7 @@ def _filter(
         return base.filter_uuids, base.filter_indexes
     path = f"{path}.filterdevices"
     data = node_config_file.keys(value, source=source, path=path, known=_FILTER_KEYS)
-    entry = section.Section(data, source=source, path=path)
+    entry = config_file.Section(data, source=source, path=path)
     uuids = _items(data, "uuid", entry)
     if not all(isinstance(item, str) and item.strip() for item in uuids):
         raise entry.error("uuid", "must be a list of texts", 'write ["GPU-…"], as nvidia-smi -L')
@@ -153,10 +164,65 @@ def _filter(
     )
 
 
-def _items(data: dict[str, object], key: str, entry: section.Section) -> list[object]:
+def _items(data: dict[str, object], key: str, entry: config_file.Section) -> list[object]:
     value = data.get(key)
     if value is None:
         return []
     if not isinstance(value, list):
         raise entry.error(key, "must be a list", "write it in square brackets")
     return value
+
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks; kubelet needs a minute to bring a changed ConfigMap.
+_LOOK_EVERY = 5.0
+
+
+class NodeConfigFile:
+    def __init__(self, settings: Settings, defaults: NvidiaSettings) -> None:
+        self._settings = settings
+        self._defaults = defaults
+        self._path = Path(settings.node_config_file)
+        self._content = self._read()
+        #: What holds here, and why it cannot be followed; empty: it can.
+        self.config, self.mistake = self._load()
+        for warning in self.config.warnings:
+            _log.warning("node configuration", extra={"warning": warning})
+
+    async def watch(self, stop: asyncio.Event) -> NoReturn:
+        """End the process when the file says something else of this node."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            if (content := self._read()) == self._content:
+                continue
+            self._content = content
+            if self._is_another():
+                _log.info("the node configuration changed, starting anew")
+                stop.set()
+                await asyncio.Event().wait()
+            _log.info("the node configuration changed, but not for this node")
+
+    def _is_another(self) -> bool:
+        config, mistake = self._load()
+        # Warnings are about other nodes' entries.
+        config = msgspec.structs.replace(config, warnings=self.config.warnings)
+        return (config, mistake) != (self.config, self.mistake)
+
+    def _load(self) -> tuple[NodeConfig, str]:
+        try:
+            config = load(
+                self._settings.node_config_file,
+                node=self._settings.node_name,
+                defaults=self._defaults,
+                mig_strategy=self._settings.mig_strategy,
+            )
+        except ConfigError as error:
+            return NodeConfig(nvidia=self._defaults), str(error)
+        return config, ""
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._path.read_bytes() if self._settings.node_config_file else None
+        except OSError:
+            return None

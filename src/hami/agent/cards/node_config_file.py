@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from hami.vendors import section
-from hami.vendors.errors import ConfigError
+from hami.vendors import config_file
+from hami.vendors.config_file import ConfigError
 from hami.wire import errors as wire_errors
 
 #: Many times what the largest cluster writes, and still read within a second.
@@ -83,7 +83,7 @@ def _entries(text: str, source: str) -> tuple[list[object], list[str]]:
         raise ConfigError(
             source=source,
             place=others[0],
-            rule=f"no such key, and no {_LIST} beside it{section.nearest(others[0], [_LIST])}",
+            rule=f"no such key, and no {_LIST} beside it{config_file.nearest(others[0], [_LIST])}",
             remedy=_START,
         )
     entries = lists[0] if lists and lists[0] is not None else []
@@ -96,7 +96,8 @@ def _entries(text: str, source: str) -> tuple[list[object], list[str]]:
             remedy=_START,
         )
     warnings = [
-        f"{source}: {key}: no such key, ignored{section.nearest(key, [_LIST])}" for key in others
+        f"{source}: {key}: no such key, ignored{config_file.nearest(key, [_LIST])}"
+        for key in others
     ]
     return entries, warnings
 
@@ -169,7 +170,7 @@ def keys(item: object, *, source: str, path: str, known: tuple[str, ...]) -> dic
                 source=source,
                 place=f"{path}.{wire_errors.shorten(written)[1:-1]}",
                 value=value,
-                rule=f"stands at a key that nobody knows{section.nearest(written, known)}",
+                rule=f"stands at a key that nobody knows{config_file.nearest(written, known)}",
                 remedy=f"remove it, or write one of {', '.join(known)}",
             )
         if key in data:

@@ -1,8 +1,13 @@
-"""libvgpu on the node, under the name of its content.
+"""libvgpu: find the compiled file, install it on the node by digest.
 
+libvgpu on the node, under the name of its content.
 Containers run for weeks with the library that they were started with, so a new one gets a place of
 its own and never takes that of another. Which older ones may go only their users can tell: `prune`
 is told what is still mounted, and leaves that.
+
+Find compiled files: libvgpu and the probe here, the stand-in driver in hami_sandbox.
+A wheel has those of its architecture in `<package>/lib`; in a checkout `make native` writes them to
+`native/lib`. They are data here: nothing in this package loads them into its own process.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import platform
 import re
 import shutil
 from collections.abc import Collection
@@ -130,3 +136,43 @@ def _set_aside(folder: Path) -> None:
             folder.rename(aside)
             _log.warning("a damaged library was set aside", extra={"folder": str(aside)})
             return
+
+
+_PACKAGE = Path(__file__).parents[1]
+#: What Python or Kubernetes calls an architecture, to its folder.
+_ARCHITECTURES = {
+    "x86_64": "x86_64",
+    "amd64": "x86_64",
+    "aarch64": "aarch64",
+    "arm64": "aarch64",
+}
+
+
+class LibraryError(Exception):
+    """A compiled library is not there; the message says what to do."""
+
+
+def find_built(name: str, machine: str | None = None, *, package: Path = _PACKAGE) -> Path:
+    """Return the path of `name` (libvgpu.so, fakegpu/libcuda.so.1) in a package, for `machine`.
+
+    Without `machine` it is the one that this process runs on.
+    """
+    machine = platform.machine() if machine is None else machine
+    if (arch := _ARCHITECTURES.get(machine)) is None:
+        known = ", ".join(sorted(_ARCHITECTURES))
+        raise LibraryError(f"machine {machine!r} is none of {known}: there is no {name} for it")
+    folders = [package / "lib"]
+    folders += [up / "native/lib" for up in package.parents if (up / "native/build.py").is_file()]
+    for folder in folders:
+        if (path := folder / arch / name).is_file():
+            return path
+    raise LibraryError(
+        f"{folders[-1] / arch / name} is missing; in a checkout run make native, "
+        f"else install the wheel of {package.name} for {arch}"
+    )
+
+
+def digest(path: Path) -> str:
+    """Give the SHA-256 of a file in hex: tells whether a node has this very library."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

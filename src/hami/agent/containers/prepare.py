@@ -20,18 +20,18 @@ from typing import Literal
 
 import msgspec
 
-from hami.agent.containers import cdi_spec, library, policy
+from hami.agent.containers import cdi_spec, library, limits
 from hami.agent.containers.cdi_spec import EditMount, Edits
 from hami.agent.containers.library import Library
+from hami.agent.containers.limits import LimitSettings
 from hami.agent.containers.nvidia_cdi import DriverEdits, NvidiaCdiError, NvidiaSpecs
-from hami.agent.containers.policy import LimitSettings
 from hami.agent.containers.state_files import StateFiles
 from hami.agent.errors import AgentError
 from hami.node import files, layout
 from hami.node.layout import NodeLayout
 from hami.wire import errors
-from hami.wire.node_register import Device
-from hami.wire.pod_devices import Grant
+from hami.wire.node_register import RegisteredCard
+from hami.wire.shares import Share
 
 __all__ = [
     "ContainerShare",
@@ -75,7 +75,7 @@ class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     container: str
     token: str
-    grants: tuple[Grant, ...]
+    grants: tuple[Share, ...]
     #: 0 is high, 1 is low.
     priority: int = 1
     #: Rises with every change of the grants.
@@ -92,7 +92,7 @@ class Preparer:
         library: Library | Path,
         states: StateFiles,
         nvidia: NvidiaSpecs,
-        devices: Callable[[str], Device | None],
+        devices: Callable[[str], RegisteredCard | None],
         config: PrepareConfig,
     ) -> None:
         self._layout = layout
@@ -115,7 +115,7 @@ class Preparer:
             )
         if not share.grants:
             raise PrepareError(what, "was granted no card", "delete the pod to have it placed anew")
-        cards = policy.by_card(share.grants)
+        cards = limits.by_card(share.grants)
         try:
             limited = self._is_limited(share, cards)
             edits = self._edits(share.token, cards, limited=limited, cdi=cdi)
@@ -174,33 +174,33 @@ class Preparer:
             if not self._layout.token_folder(token).is_dir():
                 return False
             if (told := _read(self._layout.policy(token))) is not None:
-                if not policy.is_valid(told):
+                if not limits.is_valid(told):
                     return False
                 self._states.ensure(token)
             return not cdi or self._layout.spec(token).exists()
         except OSError:
             return False  # preparing it will tell why
 
-    def is_limited(self, grants: Sequence[Grant]) -> bool:
+    def is_limited(self, grants: Sequence[Share]) -> bool:
         """Tell whether a container with these grants runs under the limiter."""
         try:
-            return not self._are_whole(policy.by_card(grants))
+            return not self._are_whole(limits.by_card(grants))
         except PrepareError:
             return True  # nobody knows how large the card is
 
-    def _is_limited(self, share: ContainerShare, cards: Sequence[Grant]) -> bool:
+    def _is_limited(self, share: ContainerShare, cards: Sequence[Share]) -> bool:
         if self._layout.policy(share.token).exists():
             return True
         return not share.exempt and not self._are_whole(cards)
 
-    def _are_whole(self, cards: Sequence[Grant]) -> bool:
-        sizes = [self._device(card.uuid).devmem for card in cards]
+    def _are_whole(self, cards: Sequence[Share]) -> bool:
+        sizes = [self._device(card.card).devmem for card in cards]
         return self._config.unscaled and all(
-            card.memory >= size and card.cores in _NO_CORE_LIMIT
+            card.memory_mib >= size and card.cores in _NO_CORE_LIMIT
             for card, size in zip(cards, sizes, strict=True)
         )
 
-    def _device(self, uuid: str) -> Device:
+    def _device(self, uuid: str) -> RegisteredCard:
         device = self._devices(uuid)
         if device is None:
             raise PrepareError(
@@ -210,7 +210,7 @@ class Preparer:
             )
         return device
 
-    def _edits(self, token: str, cards: Sequence[Grant], *, limited: bool, cdi: bool) -> Edits:
+    def _edits(self, token: str, cards: Sequence[Share], *, limited: bool, cdi: bool) -> Edits:
         if not cdi and self._config.injection == "cdi":
             raise PrepareError(
                 "--driver-injection=cdi",
@@ -219,13 +219,13 @@ class Preparer:
                 "runtime so that it binds late",
             )
         driver = self._driver(cards) if cdi else None
-        uuids = ",".join(card.uuid for card in cards)
+        uuids = ",".join(card.card for card in cards)
         env = dict(driver.env) if driver else {}
         # Merged, NVIDIA's runtime must add nothing, whatever the image says. Only where the cards'
         # own edits name them, all of them have to be named.
         env[_VISIBLE] = uuids if driver is None or _VISIBLE in driver.card_env else _VOID
         if limited:
-            env |= policy.env(cards, self._config)
+            env |= limits.env(cards, self._config)
         return Edits(
             env=env,
             mounts=self._mounts(token) if limited else (),
@@ -236,11 +236,11 @@ class Preparer:
             cdi_version=cdi_spec.version(driver.cdi_version if driver else ""),
         )
 
-    def _driver(self, cards: Sequence[Grant]) -> DriverEdits | None:
+    def _driver(self, cards: Sequence[Share]) -> DriverEdits | None:
         """Return NVIDIA's edits for the cards, or None where its runtime is to bring them."""
         if self._config.injection == "runtime":
             return None
-        found = [(card.uuid, self._devices(card.uuid)) for card in cards]
+        found = [(card.card, self._devices(card.card)) for card in cards]
         try:
             return self._nvidia.merged(
                 [(uuid, device.index if device else None) for uuid, device in found]
@@ -266,9 +266,9 @@ class Preparer:
         state = EditMount(str(self._layout.state(token)), str(inside / "state"), read_only=False)
         return (*read_only, state)
 
-    def _write_policy(self, share: ContainerShare, cards: Sequence[Grant]) -> None:
+    def _write_policy(self, share: ContainerShare, cards: Sequence[Share]) -> None:
         path = self._layout.policy(share.token)
-        wanted = policy.policy(
+        wanted = limits.policy(
             cards,
             self._config,
             generation=share.generation,
@@ -280,10 +280,10 @@ class Preparer:
         )
         old = _read(path)
         try:
-            if (content := policy.renewed(old, wanted)) is not None:
+            if (content := limits.renewed(old, wanted)) is not None:
                 files.write_atomic(path, content)
         except (OSError, errors.WireError):
-            if not policy.is_valid(old):  # no spec without its policy
+            if not limits.is_valid(old):  # no spec without its policy
                 self._layout.spec(share.token).unlink(missing_ok=True)
             raise
 

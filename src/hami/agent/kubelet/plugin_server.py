@@ -1,9 +1,14 @@
-"""kubelet's calls to a device plugin, answered by a `Plugin`.
+"""Serve kubelet's device-plugin calls; the device list it watches.
 
+kubelet's calls to a device plugin, answered by a `Plugin`.
 Allocate is answered in the loop's own thread: kubelet admits one pod after the other and waits for
 it. What a plugin refuses (an AgentError), kubelet shows in an event of the pod; what it did not
 mean to raise fails that one call, with a line in our log. A preference is never worth a failure:
 kubelet would not admit the pod, so then there is none.
+
+The list of devices that kubelet is told: every listener gets the newest, and no more than that.
+Each list that kubelet is sent makes it write its checkpoint and the node's status. So what changes
+within a moment goes out as one list, and a change that was taken back before that not at all.
 """
 
 from __future__ import annotations
@@ -11,13 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from hami.agent.errors import AgentError
-from hami.agent.kubelet import calls, kubelet_api
-from hami.agent.kubelet.calls import StatusCode
+from hami.agent.kubelet import grpc, kubelet_api
+from hami.agent.kubelet.grpc import Message, StatusCode
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.kubelet.messages import Message
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +81,7 @@ def plugin_handler(
 ) -> Any:
     """Return what a grpc.aio server adds to answer for this plugin."""
     answers = _Answers(plugin, streams or Streams(), pre_start_limit)
-    return calls.handler(
+    return grpc.handler(
         {
             kubelet_api.OPTIONS: answers.options,
             kubelet_api.LIST_AND_WATCH: answers.list_and_watch,
@@ -183,3 +187,41 @@ class _Answers:
 async def _abort(context: Any, code: StatusCode, text: str) -> NoReturn:
     await context.abort(code, text)
     raise AssertionError("unreachable: abort raises")
+
+
+D = TypeVar("D")
+
+#: Seconds between two lists to one listener.
+PAUSE = 0.2
+
+
+class DeviceList(Generic[D]):
+    """Before the first `set` listeners wait: no list is other than an empty one."""
+
+    def __init__(self, *, pause: float = PAUSE) -> None:
+        self._pause = pause
+        self._devices: tuple[D, ...] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def devices(self) -> tuple[D, ...]:
+        return self._devices or ()
+
+    def set(self, devices: Sequence[D]) -> None:
+        """Take another list, of devices that can be compared."""
+        if self._devices is not None and tuple(devices) == self._devices:
+            return
+        self._devices = tuple(devices)
+        # Whoever waits is woken once; whoever comes later waits for the next change.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def watch(self) -> AsyncIterator[tuple[D, ...]]:
+        """Give the list, and again when it is another; never ends by itself."""
+        told: tuple[D, ...] | None = None
+        while True:
+            while self._devices is None or self._devices == told:
+                await self._changed.wait()
+            told = self._devices
+            yield told
+            await asyncio.sleep(self._pause)

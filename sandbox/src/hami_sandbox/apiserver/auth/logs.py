@@ -10,7 +10,7 @@ import aiohttp
 import yarl
 from aiohttp import web
 
-from hami.kube import connections
+from hami.kube import transport
 from hami_sandbox.apiserver.auth.view import View
 from hami_sandbox.apiserver.refusals import (
     Object,
@@ -72,7 +72,7 @@ class Logs:
 
     def _open(self, url: str) -> aiohttp.client._RequestContextManager:
         if self._session is None or self._session.closed:
-            self._session = connections.session(_USER_AGENT)
+            self._session = transport.session(_USER_AGENT)
         return self._session.get(
             yarl.URL(url, encoded=True),
             headers={"Authorization": f"Bearer {self._kubelet_token}"},

@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 import yarl
 
-from hami.kube import connections
+from hami.kube import transport
 from hami_sandbox.apiserver.auth.view import View
 from hami_sandbox.apiserver.auth.webhook_matching import Webhook
 from hami_sandbox.apiserver.refusals import Object
@@ -101,7 +101,7 @@ class Calls:
 
     async def _post_once(self, webhook: Webhook, where: _Where, body: bytes) -> bytes:
         if self._session is None or self._session.closed:
-            self._session = connections.session(_USER_AGENT)
+            self._session = transport.session(_USER_AGENT)
         headers = {"Content-Type": "application/json"}
         if where.server_name:
             headers["Host"] = where.server_name

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hami.vendors import yaml_text
-from hami.vendors.errors import ConfigError
+from hami.vendors import config_file
+from hami.vendors.config_file import ConfigError
 from hami_sandbox import times
 from hami_sandbox.apiserver import refusals
 from hami_sandbox.apiserver.kind import Kind
@@ -102,7 +102,7 @@ def _read(body: bytes) -> Any:
     except ValueError:
         pass
     try:
-        return yaml_text.load(body.decode(), source="the body")
+        return config_file.load(body.decode(), source="the body")
     except (ConfigError, UnicodeDecodeError) as error:
         raise refusals.bad_request(f"error decoding YAML: {error}") from None
 

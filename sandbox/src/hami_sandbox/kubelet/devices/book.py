@@ -10,9 +10,9 @@ import dataclasses
 import logging
 from collections.abc import Container, Iterator, Mapping
 
-from hami.agent.kubelet.checkpoint_sum import PodEntry
+from hami.agent.kubelet.checkpoint import PodEntry
+from hami.agent.kubelet.grpc import MessageError
 from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
-from hami.agent.kubelet.messages import MessageError
 
 _log = logging.getLogger(__name__)
 

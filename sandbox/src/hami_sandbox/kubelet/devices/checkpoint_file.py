@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from hami.agent.kubelet import checkpoint_sum
-from hami.agent.kubelet.checkpoint_sum import Data, File, PodEntry
+from hami.agent.kubelet import checkpoint
+from hami.agent.kubelet.checkpoint import Data, File, PodEntry
 from hami.node import files
 from hami.wire import codec, errors
 from hami_sandbox.errors import SandboxError
@@ -35,7 +35,7 @@ def write(
 
 
 def encode(data: Data) -> bytes:
-    content = msgspec.json.encode(File(data=data, checksum=checkpoint_sum.of(data)))
+    content = msgspec.json.encode(File(data=data, checksum=checkpoint.of(data)))
     for plain, escaped in _ESCAPED.items():
         content = content.replace(plain, escaped)
     return content
@@ -50,7 +50,7 @@ def read(path: Path) -> Data | None:
         return None
     except (OSError, errors.WireError) as error:
         raise SandboxError(what, str(error), _REMEDY) from error
-    expected = checkpoint_sum.of(file.data)
+    expected = checkpoint.of(file.data)
     if file.checksum != expected:
         raise SandboxError(what, f"has checksum {file.checksum}, not {expected}", _REMEDY)
     return file.data

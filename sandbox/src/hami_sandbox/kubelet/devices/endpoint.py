@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Self
 
-from hami.agent.kubelet import calls, kubelet_api
-from hami.agent.kubelet.calls import Call
+from hami.agent.kubelet import grpc, kubelet_api
+from hami.agent.kubelet.grpc import Call, Message
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.kubelet.messages import Message
 from hami_sandbox.kubelet.devices.errors import DevicesError
 from hami_sandbox.kubelet.devices.inventory import Device
 
@@ -38,7 +37,7 @@ class Endpoint:
         self.pre_start_required = False
         self.preferred_allocation = False
         self.stopped = True
-        self._channel: Any = None if socket is None else calls.channel(socket)
+        self._channel: Any = None if socket is None else grpc.channel(socket)
         self._listening: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
@@ -69,7 +68,7 @@ class Endpoint:
         try:
             async for message in kubelet_api.LIST_AND_WATCH.on(self._channel)({}):
                 listed(self, [Device.of(device) for device in message["devices"]])
-        except calls.RpcError as error:
+        except grpc.RpcError as error:
             why = in_go(error)
         self.stopped = True
         _log.warning(
@@ -135,7 +134,7 @@ class Endpoint:
     async def _call(self, call: Call, request: Message, **options: Any) -> Message:
         try:
             answer: Message = await call.on(self._channel)(request, **options)
-        except calls.RpcError as error:
+        except grpc.RpcError as error:
             raise DevicesError(in_go(error)) from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Self
 
 from hami.agent.kubelet import kubelet_api
-from hami.agent.kubelet.messages import Message
+from hami.agent.kubelet.grpc import Message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hami.agent.kubelet import calls
+from hami.agent.kubelet import grpc
 from hami.agent.kubelet.kubelet_api import Allocation
 from hami.node.layout import NodeLayout
 from hami.wire.objects import ContainerKind
@@ -261,7 +261,7 @@ class DeviceManager:
                 f"its path has more than {_LONGEST} bytes",
                 "put the sandbox into a folder with a shorter path",
             )
-        server = calls.server(socket, handler)
+        server = grpc.server(socket, handler)
         await server.start()
         self._servers.append(server)
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hami.agent.kubelet import calls
-from hami.agent.kubelet.calls import Call
-from hami.agent.kubelet.messages import Message, many, one, shapes
+from hami.agent.kubelet import grpc
+from hami.agent.kubelet.grpc import Call, Message, many, one, shapes
 from hami.wire.objects import ContainerKind
 from hami_sandbox.kubelet.devices.book import Holding
 from hami_sandbox.kubelet.devices.inventory import Device
@@ -78,7 +77,7 @@ def handler(
             if (pod.name, pod.namespace) == (name, namespace):
                 return {"pod_resources": of_pod(pod)}
         text = f"pod {name} in namespace {namespace} not found"
-        await context.abort(calls.StatusCode.UNKNOWN, text)
+        await context.abort(grpc.StatusCode.UNKNOWN, text)
         raise AssertionError("unreachable: abort raises")
 
     async def all_devices(_request: Message, _context: Any) -> Message:
@@ -90,7 +89,7 @@ def handler(
         ]
         return {"devices": pieces}
 
-    return calls.handler({LIST: list_pods, GET: get, ALLOCATABLE: all_devices})
+    return grpc.handler({LIST: list_pods, GET: get, ALLOCATABLE: all_devices})
 
 
 def _pieces(held: Mapping[str, Holding]) -> list[Message]:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from hami.agent.kubelet import calls, kubelet_api
-from hami.agent.kubelet.messages import Message
+from hami.agent.kubelet import grpc, kubelet_api
+from hami.agent.kubelet.grpc import Message
 from hami_sandbox.kubelet.devices.endpoint import Endpoint
 from hami_sandbox.kubelet.devices.errors import DevicesError
 
@@ -48,10 +48,10 @@ def handler(folder: Path, connected: Callable[[Endpoint], Awaitable[None]]) -> A
         try:
             await connected(await _endpoint(folder, request))
         except DevicesError as error:
-            await context.abort(calls.StatusCode.UNKNOWN, str(error))
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
         return {}
 
-    return calls.handler({kubelet_api.REGISTER: register})
+    return grpc.handler({kubelet_api.REGISTER: register})
 
 
 async def _endpoint(folder: Path, request: Message) -> Endpoint:

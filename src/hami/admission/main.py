@@ -1,0 +1,151 @@
+"""`hami webhook`, from start to end: MIG fallback for clusters that have no need of our scheduler.
+
+It watches nodes (and in `available` mode pods), keeps no state of its own, and any number of
+replicas answer. No table of cards is kept, so numpy is never loaded. It is meant to be small:
+what the lists of nodes took is given back once they are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, NoReturn
+
+from hami.admission import settings as admission_settings
+from hami.admission.mig_offer import MigOffer
+from hami.admission.rules import Facts, Rules, unlimited
+from hami.admission.serve import Metrics, Reviewer
+from hami.admission.settings import Settings
+from hami.kube import access, paths, store
+from hami.kube.client import Client
+from hami.kube.informer import Reflector
+from hami.serving import addresses, endpoints, lifetime, metrics, tracing
+from hami.serving.certificates import LiveCertificate
+from hami.serving.http_server import Server
+from hami.vendors import device_config
+from hami.wire import objects
+
+_log = logging.getLogger(__name__)
+
+USER_AGENT = "hami-webhook"
+#: A node is some 30 kB long; 500 of them at once, as of pods, would take twice our own memory.
+_NODES_AT_ONCE = 50
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT."""
+    stop = lifetime.stop_asked()
+    lifetime.bound()
+    config = device_config.load_or_built_in(settings.device_config_file)
+    for warning in config.warnings:
+        _log.warning("device configuration", extra={"warning": warning})
+    plan = admission_settings.plan(
+        config.vendors, mode=settings.mig_fallback, end="whole", file=settings.mig_fallback_file
+    )
+    tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
+    async with access.client(settings, user_agent=USER_AGENT) as client:
+        webhook = Webhook(
+            settings,
+            client,
+            rules=Rules(vendors=config.vendors, scheduler_name="", fallback=plan),
+            tracer=tracer,
+        )
+        try:
+            await _serve(webhook, stop)
+        finally:
+            await tracer.close()
+    _log.info("stopped")
+
+
+class Webhook:
+    """All parts of one replica."""
+
+    def __init__(
+        self, settings: Settings, client: Client, *, rules: Rules, tracer: tracing.Tracer
+    ) -> None:
+        self.settings = settings
+        self.registry = metrics.Registry()
+        self.registry.build_info(version=importlib.metadata.version("hami"))
+        self.certificate_days = self.registry.gauge(
+            "hami_webhook_certificate_days", "Days until the serving certificate expires."
+        )
+        self.stopping = lifetime.Stopping(settings.shutdown_delay)
+        assert rules.fallback is not None
+        self.inventory = MigOffer(rules.fallback.vendor.resources.count)
+        self.caches = self._caches(client, admission_settings.looked_for(rules.fallback))
+        self._reviewer = Reviewer(
+            Facts(rules=rules, inventory=self.inventory, headroom=unlimited),
+            instruments=Metrics(self.registry),
+            tracer=tracer,
+            why_not_ready=self._caches_missing,
+        )
+        checks = endpoints.Health(
+            {"caches": self._caches_missing, "running": self.stopping.why_not_ready},
+            # As of the scheduler, so that one probe fits both.
+            subsets={"webhook": ("caches", "running")},
+        )
+        self.routes = (self._reviewer.route(), *endpoints.health_routes(checks.ready))
+
+    def _caches(self, client: Client, looked_for: tuple[str, ...]) -> dict[str, Reflector[Any]]:
+        interval = self.settings.resync_interval
+        caches: dict[str, Reflector[Any]] = {
+            "nodes": Reflector(
+                client,
+                paths.nodes(),
+                decode=store.all_of(objects.Node, "node"),
+                sink=self.inventory.nodes,
+                kind="nodes",
+                resync_interval=interval,
+                page_size=_NODES_AT_ONCE,
+            )
+        }
+        if looked_for:
+            caches["pods"] = Reflector(
+                client,
+                paths.pods(),
+                decode=store.pods_with(looked_for),
+                sink=self.inventory.pods,
+                kind="pods",
+                resync_interval=interval,
+            )
+        return caches
+
+    def _caches_missing(self) -> str:
+        missing = [kind for kind, cache in self.caches.items() if not cache.synced]
+        return f"{' and '.join(missing)} not read yet" if missing else ""
+
+
+async def _serve(webhook: Webhook, stop: asyncio.Event) -> None:
+    settings = webhook.settings
+    certificate = None
+    if settings.cert_file:
+        certificate = LiveCertificate(settings.cert_file, settings.key_file)
+        webhook.certificate_days.set_function(lambda: certificate.days)
+    main = Server(webhook.routes, tls=certificate, drain_timeout=settings.drain_timeout)
+    told = Server([metrics.route(webhook.registry)], drain_timeout=1)
+    async with asyncio.TaskGroup() as group:
+        await main.start(*addresses.parse(settings.http_bind))
+        _log.info("serving", extra={"address": settings.http_bind, "tls": certificate is not None})
+        if settings.metrics_bind_address:
+            await told.start(*addresses.parse(settings.metrics_bind_address))
+        works: dict[str, Coroutine[Any, Any, None]] = {
+            f"cache of {kind}": cache.run() for kind, cache in webhook.caches.items()
+        }
+        works["memory"] = _keep_small(webhook.caches.values())
+        if certificate is not None:
+            works["certificate"] = certificate.watch()
+        tasks = lifetime.start(group, works)
+        await stop.wait()
+        main.let_go()
+        await webhook.stopping.announce()
+        await main.stop()
+        await told.stop()
+        for task in tasks:
+            task.cancel()
+
+
+async def _keep_small(caches: Iterable[lifetime.Synced]) -> NoReturn:
+    await lifetime.freeze_when_synced(caches)
+    await lifetime.keep_giving_back()

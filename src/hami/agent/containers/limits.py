@@ -1,0 +1,145 @@
+"""What a container may have of its cards, as libvgpu reads it and as HAMi's names say it.
+
+Several grants on one card are one limit: the container sees the card once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from hami.wire import errors, region
+from hami.wire.shares import Share
+
+CorePolicy = Literal["default", "force", "disable"]
+
+_MIB = 20
+_ALL_CORES = 100
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the node's limits are meant; the same for all its containers."""
+
+    #: What the limiter in the container tells: 0 errors only, up to 4 everything.
+    log_level: int = 1
+    #: Whether compute limits hold always, never, or (default) only while the card is shared.
+    core_policy: CorePolicy = "default"
+    #: Hand out compute shares without enforcing them.
+    disable_core_limit: bool = False
+    #: Whether cards are registered with more memory than they have.
+    oversubscribe: bool = False
+
+    @property
+    def ignores_cores(self) -> bool:
+        return self.disable_core_limit or self.core_policy == "disable"
+
+    @property
+    def forces_cores(self) -> bool:
+        return self.core_policy == "force" and not self.ignores_cores
+
+
+def by_card(grants: Iterable[Share]) -> tuple[Share, ...]:
+    """Add up what a container has of each card; the order is that of the grants."""
+    cards: dict[str, Share] = {}
+    for grant in grants:
+        known = cards.get(grant.card)
+        cards[grant.card] = grant if known is None else _sum(known, grant)
+    return tuple(cards.values())
+
+
+def _sum(one: Share, other: Share) -> Share:
+    # No limit and some limit are no limit, and nobody has more than all of a card's time.
+    cores = min(one.cores + other.cores, _ALL_CORES) if one.cores and other.cores else 0
+    return msgspec.structs.replace(one, memory=one.memory_mib + other.memory_mib, cores=cores)
+
+
+def policy(
+    cards: Sequence[Share],
+    settings: LimitSettings,
+    *,
+    generation: int,
+    priority: int,
+    uid: str,
+    namespace: str,
+    name: str,
+    container: str,
+) -> region.Policy:
+    """Build the policy of a container; WireError if no policy can say it."""
+    for card in cards:
+        if not card.memory_mib:
+            # In a policy 0 is no limit at all.
+            raise errors.WireError(
+                f"grant of card {card.card}",
+                card.memory_mib,
+                "MiB of memory: a share needs some",
+                "delete the pod to have it placed anew",
+            )
+    flags = region.Flag(0)
+    if settings.oversubscribe:
+        flags |= region.Flag.OVERSUBSCRIBE
+    if settings.forces_cores:
+        flags |= region.Flag.FORCE_CORES
+    if settings.ignores_cores:
+        flags |= region.Flag.IGNORE_CORES
+    return region.Policy(
+        generation=generation,
+        devices=tuple(
+            region.PolicyDevice(
+                uuid=card.card,
+                memory_limit=card.memory_mib << _MIB,
+                core_limit=min(card.cores, _ALL_CORES),
+            )
+            for card in cards
+        ),
+        flags=flags,
+        priority=priority,
+        pod_uid=uid,
+        pod_namespace=namespace,
+        pod_name=name,
+        container=container,
+    )
+
+
+def env(cards: Sequence[Share], settings: LimitSettings) -> dict[str, str]:
+    """Say the same in HAMi's names: programs and dashboards look there."""
+    said = {
+        f"CUDA_DEVICE_MEMORY_LIMIT_{index}": f"{card.memory_mib}m"
+        for index, card in enumerate(cards)
+    }
+    said["CUDA_DEVICE_SM_LIMIT"] = str(cards[0].cores)
+    said["LIBCUDA_LOG_LEVEL"] = str(settings.log_level)
+    if settings.oversubscribe:
+        said["CUDA_OVERSUBSCRIBE"] = "true"
+    if settings.ignores_cores:
+        said["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+    elif settings.forces_cores:
+        said["GPU_CORE_UTILIZATION_POLICY"] = "force"
+    return said
+
+
+def renewed(old: bytes | None, wanted: region.Policy) -> bytes | None:
+    """Return the file to write in place of the old one; None if that says the same.
+
+    Running processes take over only a higher generation. So a change always has one, also where
+    the ledger's count was lost, or where it is the node's settings that changed.
+    """
+    known = _decoded(old)
+    if known is not None and known.generation >= wanted.generation:
+        if msgspec.structs.replace(known, generation=wanted.generation) == wanted:
+            return None
+        wanted = msgspec.structs.replace(wanted, generation=known.generation + 1)
+    return region.encode_policy(wanted)
+
+
+def is_valid(data: bytes | None) -> bool:
+    """Tell whether the library would obey this file."""
+    return _decoded(data) is not None
+
+
+def _decoded(data: bytes | None) -> region.Policy | None:
+    try:
+        return None if data is None else region.decode_policy(data)
+    except errors.WireError:
+        return None

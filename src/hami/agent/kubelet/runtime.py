@@ -1,0 +1,156 @@
+"""What the container runtime says of itself: who it is, and where it looks for CDI specs.
+
+Only the verbose status has that, as a copy of the runtime's configuration. containerd tells (1.7:
+at the top of it; the place is not promised, so the names are looked for at any depth). CRI-O tells
+nothing about CDI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hami.agent.errors import AgentError
+from hami.agent.kubelet import grpc, kubelet_api
+from hami.agent.kubelet.grpc import Message
+from hami.wire import codec, errors
+
+#: Where runtimes have their sockets: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s.
+CANDIDATES = (
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+)
+#: Seconds for each of the two calls.
+TIMEOUT = 5.0
+
+_FLAG = "--runtime-endpoint"
+_REMEDY = f"name kubelet's CRI socket with {_FLAG}, and mount it into the agent"
+_SCHEME = "unix://"
+_CONFIG = "config"
+_DIRS, _ENABLED = "cdiSpecDirs", "enableCDI"
+
+
+class RuntimeStatusError(AgentError):
+    """The runtime does not tell."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStatus:
+    name: str
+    version: str
+    #: Where it looks for CDI specs; empty: it does not say.
+    cdi_dirs: tuple[str, ...] = ()
+    #: None: it does not say.
+    cdi_disabled: bool | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+async def runtime_status(endpoint: str) -> RuntimeStatus:
+    """Ask a runtime at a path or unix:// address."""
+    path = _path(endpoint)
+    if not path.exists():
+        raise RuntimeStatusError(
+            f"the container runtime's socket {path}", "does not exist", _REMEDY
+        )
+    try:
+        async with grpc.channel(path) as channel:
+            version = await _ask(channel, kubelet_api.RUNTIME_VERSION)
+            told = await _ask(channel, kubelet_api.RUNTIME_STATUS, verbose=True)
+    except grpc.RpcError as error:
+        raise RuntimeStatusError(
+            f"the container runtime at {path}",
+            f"does not tell its status: {grpc.why(error)}",
+            _REMEDY,
+        ) from error
+    return _read(version["runtime_name"], version["runtime_version"], told["info"])
+
+
+async def detect(
+    endpoint: str = "", candidates: Sequence[str | os.PathLike[str]] = CANDIDATES
+) -> RuntimeStatus:
+    """Ask the runtime that is named, else the only one that answers where runtimes usually are."""
+    if endpoint:
+        return await runtime_status(endpoint)
+    answers: dict[str, RuntimeStatus] = {}
+    failures: list[RuntimeStatusError] = []
+    for socket in _sockets(candidates):
+        try:
+            answers[socket] = await runtime_status(socket)
+        except RuntimeStatusError as error:
+            failures.append(error)
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    if answers:
+        raise RuntimeStatusError(
+            f"container runtimes at {' and '.join(answers)}",
+            "answer, and nothing says which of them is kubelet's",
+            _REMEDY,
+        )
+    if failures:
+        raise failures[0]
+    looked = ", ".join(os.fspath(candidate) for candidate in candidates)
+    raise RuntimeStatusError(f"container runtime at {looked}", "there is no such socket", _REMEDY)
+
+
+def _sockets(candidates: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """Give those that exist, each once: /var/run is /run."""
+    seen = set()
+    for candidate in candidates:
+        try:
+            found = Path(candidate).stat()
+        except OSError:
+            continue
+        if (key := (found.st_dev, found.st_ino)) not in seen:
+            seen.add(key)
+            yield os.fspath(candidate)
+
+
+def _path(endpoint: str) -> Path:
+    path = Path(endpoint.removeprefix(_SCHEME))
+    if not path.is_absolute():
+        raise RuntimeStatusError(
+            f"{_FLAG} {endpoint!r}",
+            f"is neither an absolute path nor {_SCHEME} before one",
+            f"write {_SCHEME}{CANDIDATES[0]}, for example",
+        )
+    return path
+
+
+async def _ask(channel: Any, call: grpc.Call, **fields: Any) -> Message:
+    answer: Message = await call.on(channel)(fields, timeout=TIMEOUT)
+    return answer
+
+
+def _read(name: str, version: str, info: Mapping[str, str]) -> RuntimeStatus:
+    told: Any = None
+    with contextlib.suppress(errors.WireError):  # a runtime with other words says nothing to us
+        told = codec.decode(info.get(_CONFIG, "null"), Any, what="the runtime's configuration")
+    folders: dict[str, None] = {}  # in their order, each once
+    disabled: bool | None = None
+    for key, value in _members(told):
+        if key == _DIRS and isinstance(value, list):
+            folders.update(dict.fromkeys(one for one in value if isinstance(one, str)))
+        elif key == _ENABLED and isinstance(value, bool):
+            disabled = disabled or not value  # one `false` is enough to doubt it
+    return RuntimeStatus(name=name, version=version, cdi_dirs=tuple(folders), cdi_disabled=disabled)
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """Give every named value at any depth."""
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+            rest.extend(value.values())
+        elif isinstance(value, list):
+            rest.extend(value)

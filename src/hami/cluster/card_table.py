@@ -1,0 +1,383 @@
+"""The card table: every card of many nodes as numpy columns.
+
+The device tables: every card of many nodes as numpy columns.
+A shelf holds nodes of similar width (number of cards of one vendor), so that one node with 56 MIG
+cards does not make every eight-card node seven times as wide. Arrays have shape (card, node): a
+node is a column of numbers, and one operation over an array judges the same card position of all
+nodes at once. `hami.placement.fit` reads the arrays; only `hami.cluster.state` changes them.
+
+Every node owns a row number within its shelf, the same for all vendors. Freed numbers are used
+again, the last freed first, so that undoing changes in reverse order restores the tables bit by
+bit.
+
+Large temporary arrays without page faults.
+A decision on thousands of nodes makes some dozen arrays of a few hundred KiB and drops them again.
+By default glibc gives such memory back to the kernel each time, and touching it anew costs more
+than the arithmetic. Its threshold follows the largest block that was ever freed, up to 32 MiB, so
+freeing one that was never touched is all it takes; nothing is used up by it. Other C libraries are
+not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hami.cluster.node_info import NodeInfo
+from hami.wire.node_register import RegisteredCard
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.uint8]
+
+# Standing refusals of a card, in the order in which they are reported. placement adds its own bits.
+ABSENT = 1
+NOT_HEALTHY = 2
+CORDONED = 4
+
+_NARROWEST = 8
+_FIRST_CAPACITY = 16
+
+
+def width_for(cards: int) -> int:
+    """Return the width of the shelf for a node with this many cards: 8, 16, 32, ..."""
+    width = _NARROWEST
+    while width < cards:
+        width *= 2
+    return width
+
+
+class _Words:
+    """Numbers for the few distinct texts of a column; 0, where there is no card, is empty.
+
+    Texts that no card has any more are forgotten, because every decision looks at all of them.
+    """
+
+    def __init__(self) -> None:
+        #: By number; "" where a number is free.
+        self.texts: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+        self._cards: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def number(self, text: str) -> int:
+        """Return the number of a text that one more card has."""
+        self._cards[text] = self._cards.get(text, 0) + 1
+        if text not in self._numbers:
+            if self._free:
+                self._numbers[text] = self._free.pop()
+                self.texts[self._numbers[text]] = text
+            else:
+                self._numbers[text] = len(self.texts)
+                self.texts.append(text)
+        return self._numbers[text]
+
+    def drop(self, text: str) -> None:
+        """Count one card less with this text."""
+        self._cards[text] -= 1
+        if not self._cards[text]:
+            del self._cards[text]
+            if text:
+                number = self._numbers.pop(text)
+                self.texts[number] = ""
+                self._free.append(number)
+
+
+class _Arrays:
+    """Arrays whose last axis is the node; they grow together."""
+
+    names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        for name in self.names:
+            setattr(self, name, self._blank(name, shape))
+
+    def grow(self, capacity: int) -> None:
+        for name in self.names:
+            old = getattr(self, name)
+            new = self._blank(name, (*old.shape[:-1], capacity))
+            new[..., : old.shape[-1]] = old
+            setattr(self, name, new)
+
+    def clear(self, row: int) -> None:
+        for name in self.names:
+            getattr(self, name)[..., row] = self._blank(name, ())
+
+    def snapshot(self, rows: int) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        for name in self.names:
+            yield name, getattr(self, name)[..., :rows].copy()
+
+    def _blank(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+        """Return an array without any node."""
+        if name == "refused":
+            return np.full(shape, ABSENT, dtype=np.uint8)
+        if name.endswith("_divisor"):
+            return np.ones(shape, dtype=np.float64)
+        return np.zeros(shape, dtype=np.int64)
+
+
+class Cards(_Arrays):
+    """One vendor's cards on the nodes of a shelf."""
+
+    names = (
+        *("refused", "count", "used", "memory", "memory_left", "cores", "cores_left"),
+        *("count_divisor", "memory_divisor", "cores_divisor"),
+        *("numa_rank", "type_number", "mode_number"),
+    )
+    #: (card, node): standing refusals as bits; ABSENT where there is no card.
+    refused: Flags
+    #: (card, node): slots in total and used; MiB and percent in total and left, overbooked below 0.
+    count: Ints
+    used: Ints
+    memory: Ints
+    memory_left: Ints
+    cores: Ints
+    cores_left: Ints
+    #: (card, node): the totals to divide by in scores: 1 in place of 0.
+    count_divisor: Floats
+    memory_divisor: Floats
+    cores_divisor: Floats
+    #: (card, node): place of the card's NUMA node among those of its machine, ascending from 0.
+    numa_rank: Ints
+    #: (card, node): numbers into `types` and `modes`.
+    type_number: Ints
+    mode_number: Ints
+
+    def __init__(self, width: int, capacity: int) -> None:
+        super().__init__((width, capacity))
+        self.types = _Words()
+        self.modes = _Words()
+        #: Card id -> its (row, card position); more than one only if two nodes claim the same card.
+        self.cells: dict[str, tuple[tuple[int, int], ...]] = {}
+        #: (card position, row) -> how many pods hold the card with an amount that cannot be read.
+        self.closed: dict[tuple[int, int], int] = {}
+        #: Rows of nodes whose cards have different memory.
+        self.mixed: set[int] = set()
+        #: Rows of nodes with a card without slots, memory or cores, which has no score.
+        self.unscored: set[int] = set()
+
+    def put(self, row: int, devices: Sequence[RegisteredCard], cordoned: frozenset[str]) -> None:
+        if len({device.devmem for device in devices}) > 1:
+            self.mixed.add(row)
+        ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in devices}))}
+        for column, device in enumerate(devices):
+            cell = column, row
+            self.refused[cell] = (0 if device.health else NOT_HEALTHY) | (
+                CORDONED if device.id in cordoned else 0
+            )
+            self.count[cell] = device.count
+            self.memory[cell] = self.memory_left[cell] = device.devmem
+            self.cores[cell] = self.cores_left[cell] = device.devcore
+            self.count_divisor[cell] = device.count or 1
+            self.memory_divisor[cell] = device.devmem or 1
+            self.cores_divisor[cell] = device.devcore or 1
+            if not (device.count and device.devmem and device.devcore):
+                self.unscored.add(row)
+            self.numa_rank[cell] = ranks[device.numa]
+            self.type_number[cell] = self.types.number(device.type)
+            self.mode_number[cell] = self.modes.number(device.mode)
+            self.cells[device.id] = (*self.cells.get(device.id, ()), (row, column))
+
+    def remove(self, row: int, devices: Sequence[RegisteredCard]) -> None:
+        self.closed = {cell: pods for cell, pods in self.closed.items() if cell[1] != row}
+        for device in reversed(devices):  # so that putting them back finds the same numbers
+            self.types.drop(device.type)
+            self.modes.drop(device.mode)
+            left = tuple(cell for cell in self.cells[device.id] if cell[0] != row)
+            if left:
+                self.cells[device.id] = left
+            else:
+                del self.cells[device.id]
+        self.mixed.discard(row)
+        self.unscored.discard(row)
+        self.clear(row)
+
+    def column(self, row: int, card: str) -> int | None:
+        """Return the position of a card on the node of `row`."""
+        return next((column for at, column in self.cells.get(card, ()) if at == row), None)
+
+
+class Ids(_Arrays):
+    """Device ids of one vendor that kubelet offers on each node, and that pods hold."""
+
+    names = ("cards", "offered", "held")
+    #: (node): cards of the vendor.
+    cards: Ints
+    offered: Ints
+    held: Ints
+
+
+class Totals(_Arrays):
+    """Sums over all cards of all vendors of each node, for the node score."""
+
+    names = ("occupied", "count", "used", "memory", "memory_used", "cores", "cores_used")
+    #: (node): 1 where the row holds a node.
+    occupied: Ints
+    count: Ints
+    used: Ints
+    memory: Ints
+    memory_used: Ints
+    cores: Ints
+    cores_used: Ints
+
+
+class CardTable:
+    """The tables of all nodes of one width."""
+
+    def __init__(self, width: int, words: Sequence[str]) -> None:
+        self.width = width
+        self.capacity = _FIRST_CAPACITY
+        #: By vendor word; only of vendors that have a card here.
+        self.cards: dict[str, Cards] = {}
+        self.ids = {word: Ids((self.capacity,)) for word in words}
+        self.totals = Totals((self.capacity,))
+        #: Names by row; "" is a free row. Replaced, never changed: explanations keep the old list.
+        self.names: list[str] = []
+        self._free: list[int] = []
+        self._name_ranks: Ints | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in use or free for use again; the rest of the arrays is reserve."""
+        return len(self.names)
+
+    @property
+    def name_ranks(self) -> Ints:
+        """Place of each row's name in alphabetical order, which settles ties between nodes."""
+        if self._name_ranks is None:
+            self._name_ranks = np.empty(self.rows, dtype=np.int64)
+            order = sorted(range(self.rows), key=self.names.__getitem__)
+            self._name_ranks[order] = np.arange(self.rows)
+        return self._name_ranks
+
+    def add(self, facts: NodeInfo) -> int:
+        """Put a node on the shelf, nothing used, and return its row."""
+        if self._free:
+            row = self._free.pop()
+            self.names = [*self.names[:row], facts.name, *self.names[row + 1 :]]
+        else:
+            row = len(self.names)
+            if row == self.capacity:
+                self._grow()
+            self.names = [*self.names, facts.name]
+        self._name_ranks = None
+        self._fill(row, facts)
+        return row
+
+    def remove(self, row: int, facts: NodeInfo) -> None:
+        """Take a node off the shelf, with all that is used on it."""
+        self._empty(row, facts)
+        self.names = [*self.names[:row], "", *self.names[row + 1 :]]
+        self._name_ranks = None
+        self._free.append(row)
+
+    def replace(self, row: int, before: NodeInfo, facts: NodeInfo) -> None:
+        """Change a node where it stands, with nothing used on it."""
+        self._empty(row, before)
+        self._fill(row, facts)
+
+    def _fill(self, row: int, facts: NodeInfo) -> None:
+        self.totals.occupied[row] = 1
+        for word, devices in facts.cards.items():
+            if word not in self.cards:
+                self.cards[word] = Cards(self.width, self.capacity)
+            self.cards[word].put(row, devices, facts.cordoned.get(word, frozenset()))
+            self.ids[word].cards[row] = len(devices)
+            self.totals.count[row] += sum(device.count for device in devices)
+            self.totals.memory[row] += sum(device.devmem for device in devices)
+            self.totals.cores[row] += sum(device.devcore for device in devices)
+        for word, offered in facts.allocatable.items():
+            self.ids[word].offered[row] = offered
+
+    def _empty(self, row: int, facts: NodeInfo) -> None:
+        for word, devices in facts.cards.items():
+            self.cards[word].remove(row, devices)
+        for arrays in (self.totals, *self.ids.values()):
+            arrays.clear(row)
+
+    def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> None:
+        """Add (or with negative numbers return) use of a card, if the node has it."""
+        found = self._find(row, word, card)
+        if found is None:
+            return
+        cards, cell = found
+        cards.used[cell] += slots
+        cards.memory_left[cell] -= memory
+        cards.cores_left[cell] -= cores
+        self.totals.used[row] += slots
+        self.totals.memory_used[row] += memory
+        self.totals.cores_used[row] += cores
+
+    def close(self, row: int, word: str, card: str, pods: int) -> None:
+        """Count one pod more (or with a negative number less) that closes a card of the node."""
+        found = self._find(row, word, card)
+        if found is None:
+            return
+        cards, cell = found
+        cards.closed[cell] = cards.closed.get(cell, 0) + pods
+        if not cards.closed[cell]:
+            del cards.closed[cell]
+
+    def _find(self, row: int, word: str, card: str) -> tuple[Cards, tuple[int, int]] | None:
+        cards = self.cards.get(word)
+        column = cards.column(row, card) if cards is not None else None
+        return None if cards is None or column is None else (cards, (column, row))
+
+    def hold_ids(self, row: int, word: str, ids: int) -> None:
+        """Add (or with a negative number return) device ids."""
+        self.ids[word].held[row] += ids
+
+    def numbers(self, row: int, facts: NodeInfo) -> Iterator[tuple[str, object]]:
+        """Yield all that the tables hold of one node, by name, for comparison with other tables."""
+        texts = (
+            "type_number",
+            "mode_number",
+        )  # each table's own numbers; below what they stand for
+        for group, arrays in self._groups(facts.cards):
+            for name in arrays.names:
+                if name not in texts:
+                    yield f"{group} {name}", getattr(arrays, name)[..., row].tolist()
+        for word, devices in facts.cards.items():
+            cards = self.cards[word]
+            for name, words in zip(texts, (cards.types, cards.modes), strict=True):
+                numbers = getattr(cards, name)[:, row].tolist()
+                yield f"cards {word} {name}", [words.texts[number] for number in numbers]
+            yield f"cards {word} cells", [cards.column(row, device.id) for device in devices]
+            closed = {cell[0]: pods for cell, pods in cards.closed.items() if cell[1] == row}
+            yield f"cards {word} other", (closed, row in cards.mixed, row in cards.unscored)
+
+    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Copy every array up to the last node, for comparison."""
+        rows = max((row + 1 for row, name in enumerate(self.names) if name), default=0)
+        with_cards = [word for word, cards in self.cards.items() if cards.cells]
+        return {
+            f"{group} {name}": array
+            for group, arrays in self._groups(with_cards)
+            for name, array in arrays.snapshot(rows)
+        }
+
+    def _groups(self, words: Iterable[str]) -> Iterator[tuple[str, _Arrays]]:
+        """Yield all arrays by name, of cards those of the named vendors."""
+        yield "totals", self.totals
+        for word, ids in self.ids.items():
+            yield f"ids {word}", ids
+        for word in words:
+            yield f"cards {word}", self.cards[word]
+
+    def _grow(self) -> None:
+        self.capacity *= 2
+        for arrays in (self.totals, *self.ids.values(), *self.cards.values()):
+            arrays.grow(self.capacity)
+
+
+#: Just below what glibc takes as the highest threshold.
+_BLOCK_BYTES = 31 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """Let the process reuse freed memory up to some tens of MiB instead of returning it."""
+    block = np.empty(_BLOCK_BYTES, dtype=np.uint8)
+    del block

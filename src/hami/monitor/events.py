@@ -1,0 +1,110 @@
+"""Events about processes that have more than they should: on their pod, else on the node.
+
+Each process is named once for each card, for as long as it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hami.kube.events import EventRecorder
+from hami.monitor.findings import Findings, OnCard, Over
+from hami.monitor.processes import Owner
+
+OVER_LIMIT = "VGPUOverLimit"
+UNMANAGED = "UnmanagedGPUProcess"
+_MIB = 2**20
+#: Processes in one message.
+_NAMED = 5
+
+#: Reason, pid, start, card.
+_Said = tuple[str, int, int, str]
+
+
+class AuditEvents:
+    def __init__(self, recorder: EventRecorder, node: str) -> None:
+        self._recorder = recorder
+        self._node = node
+        self._said: set[_Said] = set()
+
+    def tell(self, verdict: Findings) -> None:
+        """Tell what is new; forget processes that are no longer at fault or no longer there."""
+        before, self._said = self._said, set()
+        for over in verdict.over:
+            said = {_said(OVER_LIMIT, process) for process in over.processes}
+            if not said <= before:
+                self._record(over.processes[0].owner, OVER_LIMIT, _over_text(over))
+            self._said |= said
+        for process in verdict.unmanaged:
+            one = _said(UNMANAGED, process)
+            if one not in before:
+                self._record(process.owner, UNMANAGED, _unmanaged_text(process))
+            self._said.add(one)
+
+    def _record(self, owner: Owner, reason: str, message: str) -> None:
+        if owner.pod:
+            self._recorder.record(
+                namespace=owner.namespace,
+                name=owner.pod,
+                uid=owner.key.uid,
+                type="Warning",
+                reason=reason,
+                message=message,
+            )
+        else:
+            self._recorder.record(
+                namespace="",
+                name=self._node,
+                uid=self._node,  # as kubelet does
+                kind="Node",
+                type="Warning",
+                reason=reason,
+                message=message,
+            )
+
+
+def _said(reason: str, process: OnCard) -> _Said:
+    return (reason, process.pid, process.start, process.uuid)
+
+
+def _over_text(over: Over) -> str:
+    return (
+        f"container {over.container.key.container} has {_mib(over.used)} of card "
+        f"{over.share.uuid} by the driver's account, {_mib(over.bytes)} above its limit of "
+        f"{_mib(over.share.memory_limit)} (processes of the node: {_list(over.processes)}); "
+        "restart the container, and look for what goes around libvgpu in it"
+    )
+
+
+def _unmanaged_text(process: OnCard) -> str:
+    memory = "memory" if process.memory is None else _mib(process.memory)
+    what = f"process {process.pid} of the node has {memory} of card {process.uuid}"
+    container = process.owner.container
+    if container is None and not process.owner.pod:
+        return (
+            f"{what} and belongs to no pod; end it, or keep this card from pods "
+            "(filterDevices in the node configuration)"
+        )
+    if container is None:
+        return (
+            f"{what}, which its pod was not given; let the pod ask for a card, "
+            "or keep this one from pods (filterDevices in the node configuration)"
+        )
+    name = container.key.container
+    if container.share(process.uuid) is None:
+        return f"{what}, which container {name} was not given; restart it, and look at its devices"
+    return (
+        f"{what} without libvgpu, so the limits of container {name} do not hold for it; it is "
+        "a static program, or left the container's mounts, or cleared /etc/ld.so.preload: start it "
+        "so that the preload reaches it"
+    )
+
+
+def _list(processes: Iterable[OnCard]) -> str:
+    ordered = sorted(processes, key=lambda process: -(process.memory or 0))
+    told = [f"{process.pid} with {_mib(process.memory or 0)}" for process in ordered[:_NAMED]]
+    return ", ".join(told) + (", …" if len(ordered) > _NAMED else "")
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:.0f} MiB"

@@ -1,1 +1,0 @@
-"""The compiled libraries of this package and where they lie."""

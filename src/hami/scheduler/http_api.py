@@ -1,0 +1,175 @@
+"""The scheduling verbs over HTTP: bytes in, bytes out, and everybody told.
+
+Decisions are made elsewhere; here they become answers in kube-scheduler's JSON, events on pods,
+log lines, spans and histograms. A request that cannot be granted is answered with status 200 and
+the error in the result, as the extender protocol wants it; only what is no request at all gets
+another status.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from hami.scheduler import events
+from hami.scheduler import explain as scheduler_explain
+from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
+from hami.scheduler.bind import Binder
+from hami.scheduler.errors import BindRefusedError, RefusedError
+from hami.scheduler.filter import Filter, Outcome
+from hami.scheduler.metrics import Metrics
+from hami.scheduler.readiness import NotReadyError, Readiness
+from hami.serving import tracing
+from hami.serving.http_server import Request, Response, Route
+from hami.wire import annotation_keys, errors, explanation_note, extender_api, objects
+
+_log = logging.getLogger(__name__)
+
+
+class HttpApi:
+    def __init__(
+        self,
+        *,
+        filter_: Filter,
+        binder: Binder,
+        bookings: AssumedPods,
+        readiness: Readiness,
+        explainer: scheduler_explain.Explainer,
+        teller: events.PodEvents,
+        instruments: Metrics,
+        tracer: tracing.Tracer,
+        budget: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._filter = filter_
+        self._binder = binder
+        self._bookings = bookings
+        self._readiness = readiness
+        self._explainer = explainer
+        self._teller = teller
+        self._instruments = instruments
+        self._tracer = tracer
+        self._budget = budget
+        self._clock = clock
+        binder.waited = instruments.queue_seconds.observe
+        binder.further = _further
+
+    def routes(self) -> tuple[Route, ...]:
+        return (
+            Route("POST", "/filter", self.filter, trusted=True),
+            Route("POST", "/bind", self.bind, trusted=True),
+            Route("GET", "/explain", self.explain, trusted=True),
+        )
+
+    # /filter
+
+    async def filter(self, request: Request) -> Response:
+        if not request.body:
+            return _empty("/filter", "ExtenderArgs")
+        begin = self._clock()
+        result = "error"
+        extra: dict[str, object] = {}
+        try:
+            args = extender_api.decode_args(request.body)
+            extra = _extra(args.pod)
+            parent = args.pod.annotation(tracing.ANNOTATION) if args.pod is not None else ""
+            with self._tracer.span("filter", parent=parent) as span:
+                outcome = await self._filter.filter(args)
+                result = self._told(outcome, span)
+        except (errors.WireError, RefusedError, NotReadyError) as error:
+            _log.warning("filter refused", extra=extra | {"error": str(error)})
+            if isinstance(error, RefusedError) and error.pod is not None:
+                self._teller.filtering_failed(error.pod, str(error))
+            return Response(body=extender_api.encode_filter_result(error=str(error)))
+        finally:
+            took = self._clock() - begin
+            self._instruments.filter_seconds.labels(result).observe(took)
+        return Response(body=outcome.answer)
+
+    def _told(self, outcome: Outcome, span: tracing.Span) -> str:
+        """Tell of a decision; returns the word for it."""
+        pod, explanation = outcome.pod, outcome.explanation
+        if pod is None or explanation is None:
+            return "passed"
+        self._instruments.filter_nodes.observe(outcome.asked_nodes)
+        extra = _extra(pod) | {"nodes": outcome.asked_nodes}
+        span.set("pod", f"{pod.namespace}/{pod.name}")
+        span.set("nodes", outcome.asked_nodes)
+        if outcome.booking is None:
+            summary = explanation.summary(outcome.counts)
+            span.fail(summary)
+            _log.info("no node fits", extra=extra | {"why": summary})
+            self._teller.filtering_failed(pod, events.no_node(outcome))
+            return "refused"
+        outcome.booking.trace = span.carrier
+        span.set("node", outcome.booking.node)
+        _log.info("placed", extra=extra | {"node": outcome.booking.node})
+        self._teller.filtering_succeeded(pod, explanation)
+        return "placed"
+
+    # /bind
+
+    async def bind(self, request: Request) -> Response:
+        if not request.body:
+            return _empty("/bind", "ExtenderBindingArgs")
+        begin = self._clock()
+        result = "error"
+        try:
+            args = extender_api.decode_binding_args(request.body)
+            extra = {
+                "pod": f"{args.pod_namespace}/{args.pod_name}",
+                "uid": args.pod_uid,
+                "node": args.node,
+            }
+            booking = self._bookings.get(args.pod_uid)
+            parent = booking.trace if booking is not None else ""
+            with self._tracer.span("bind", parent=parent, attributes=extra) as span:
+                await self._bind(args, trace=span.carrier)
+            result = "bound"
+            _log.info("bound", extra=extra)
+            self._teller.binding_succeeded(args)
+            return Response(body=extender_api.encode_binding_result())
+        except errors.WireError as error:
+            _log.warning("bind not understood", extra={"error": str(error)})
+            return Response(body=extender_api.encode_binding_result(str(error)))
+        except (BindRefusedError, NotReadyError) as error:
+            _log.warning("bind refused", extra=extra | {"error": str(error)})
+            self._teller.binding_failed(args, str(error))
+            return Response(body=extender_api.encode_binding_result(str(error)))
+        finally:
+            took = self._clock() - begin
+            self._instruments.bind_seconds.labels(result).observe(took)
+
+    async def _bind(self, args: extender_api.BindingArgs, *, trace: str) -> None:
+        await self._readiness.require(self._budget)
+        await self._binder.bind(args, trace=trace)
+
+    # /explain
+
+    async def explain(self, request: Request) -> Response:
+        try:
+            await self._readiness.require(self._budget, leading=False)
+        except NotReadyError as error:
+            return Response.error(503, str(error))
+        return await self._explainer.answer(request)
+
+
+def _extra(pod: objects.Pod | None) -> dict[str, object]:
+    return {} if pod is None else {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid}
+
+
+def _empty(path: str, wanted: str) -> Response:
+    _log.warning("empty body", extra={"path": path})
+    return Response.text(400, f"{path}: the body is empty; send {wanted} as JSON")
+
+
+def _further(booking: AssumedPod) -> dict[str, str]:
+    """Return what a Binding carries beside the decision: the trace, and an end to the waiting."""
+    further = {}
+    if booking.trace:
+        further[tracing.ANNOTATION] = booking.trace
+    if booking.explained:
+        note = explanation_note.Note(summary=f"placed on {booking.node}", fitting=1)
+        further[annotation_keys.EXPLANATION] = explanation_note.encode(note)
+    return further

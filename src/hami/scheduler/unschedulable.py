@@ -1,0 +1,269 @@
+"""Pods that no node could take, and the explanation kept on each.
+
+Pods that no node could take: why, and what happens when there is room.
+Each keeps what it asked for and a short note of why it was refused. The note is written onto the
+pod, so that it outlives us. When cells become free, those who might fit
+there are tried, and if one does the node is touched (`hami.scheduler.requeue`).
+
+The last explanation of a waiting pod, written onto the pod.
+Events age out and name only the first reason; the annotation stays until the pod is placed,
+survives us, and everybody who may read the pod can read it. A note is written when what it says
+has changed, at most once a minute per pod, and not at all for a pod that is refused only for a
+moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import heapq
+import logging
+from collections.abc import Callable, Hashable, Iterator
+
+import msgspec
+
+from hami.kube import errors, paths
+from hami.kube.client import Client
+from hami.placement.explanation import Explanation
+from hami.placement.request import PodRequest
+from hami.scheduler.informers import World
+from hami.scheduler.leadership import Leadership
+from hami.wire import annotation_keys, codec, explanation_note, objects
+from hami.wire import errors as wire_errors
+
+#: Seconds after a refusal until a pod is looked at though nobody told of room.
+AGAIN_S = 5.0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class UnschedulablePod:
+    wanted: PodRequest
+    note: explanation_note.Note
+    #: Monotonic: when it was first refused, and last.
+    since: float
+    refused_at: float
+    refusals: int = 1
+    #: Monotonic: when its note may be written next.
+    write_from: float = 0.0
+    #: What the pod carries of notes, as far as we know; None: nothing.
+    written: explanation_note.Note | None = None
+    #: How often it was looked at or woken since it was last refused, and when that is due again.
+    looks: int = 0
+    look_from: float = 0.0
+    #: What decides where it fits: pods of one shape fit or do not fit together.
+    shape: Hashable = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.wanted.namespace}/{self.wanted.name}"
+
+
+class UnschedulablePods:
+    def __init__(
+        self, world: World, *, clock: Callable[[], float], first_note_after: float
+    ) -> None:
+        self._clock = clock
+        self._first_note_after = first_note_after
+        self._pods: dict[str, UnschedulablePod] = {}
+        #: Shape -> UIDs: a thousand pods of one job are looked at once.
+        self._shapes: dict[Hashable, dict[str, None]] = {}
+        world.pod_seen.listen(self._on_pod)
+        world.pod_gone.listen(self._on_gone)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[UnschedulablePod]:
+        return iter(tuple(self._pods.values()))
+
+    def get(self, uid: str) -> UnschedulablePod | None:
+        return self._pods.get(uid)
+
+    def shapes(self, namespace: str = "") -> list[Hashable]:
+        """Return what is waited for, the longest ago refused first; "" is any namespace."""
+        if not namespace:
+            return list(self._shapes)
+        return [
+            shape for shape in self._shapes if self._one_of(shape).wanted.namespace == namespace
+        ]
+
+    def one_of(self, shape: Hashable) -> UnschedulablePod | None:
+        """Return somebody who waits for this."""
+        return self._one_of(shape) if shape in self._shapes else None
+
+    def all_of(self, shape: Hashable) -> list[UnschedulablePod]:
+        """Return everybody who waits for this, the longest ago refused first."""
+        return [self._pods[uid] for uid in self._shapes.get(shape, ())]
+
+    def _one_of(self, shape: Hashable) -> UnschedulablePod:
+        return self._pods[next(iter(self._shapes[shape]))]
+
+    def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
+        """Keep why a pod was refused just now."""
+        now = self._clock()
+        known = self.forget(pod.uid)
+        if known is None:
+            known = UnschedulablePod(
+                wanted=wanted,
+                note=note,
+                since=now,
+                refused_at=now,
+                refusals=0,
+                write_from=now + self._first_note_after,
+                written=carried(pod),
+            )
+        known.wanted, known.note, known.refused_at = wanted, note, now
+        known.refusals += 1
+        known.looks, known.look_from = 0, now + AGAIN_S
+        known.shape = _shape(wanted)
+        self._pods[pod.uid] = known
+        self._shapes.setdefault(known.shape, {})[pod.uid] = None
+
+    def forget(self, uid: str) -> UnschedulablePod | None:
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            alike = self._shapes[pod.shape]
+            del alike[uid]
+            if not alike:
+                del self._shapes[pod.shape]
+        return pod
+
+    def _on_gone(self, uid: str) -> None:
+        self.forget(uid)
+
+    def _on_pod(self, pod: objects.Pod) -> None:
+        if pod.node_name or pod.finished:
+            self.forget(pod.uid)
+            return
+        known = self._pods.get(pod.uid)
+        if known is not None:
+            # Another leader, or anybody, may have written since we did.
+            known.written = carried(pod)
+
+
+def _shape(pod: PodRequest) -> Hashable:
+    wishes = tuple(sorted(pod.wishes.items()))
+    return (
+        pod.namespace,
+        pod.containers,
+        pod.node_policy,
+        pod.gpu_policy,
+        pod.weights,
+        wishes,
+    )
+
+
+def carried(pod: objects.Pod) -> explanation_note.Note | None:
+    """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
+    text = pod.annotation(annotation_keys.EXPLANATION)
+    if not text:
+        return None
+    if len(text) > explanation_note.LIMIT:
+        return explanation_note.Note()
+    try:
+        return explanation_note.decode(text)
+    except wire_errors.WireError:
+        return explanation_note.Note()
+
+
+def note_of(
+    explanation: Explanation, counts: dict[str, tuple[int, int]], *, at: str
+) -> explanation_note.Note:
+    """Make the short note of a refusal."""
+    return explanation_note.Note(
+        at=at,
+        summary=explanation.summary(counts),
+        fitting=explanation.fitting,
+        reasons={
+            reason: explanation_note.ReasonCount(nodes=nodes, cards=cards)
+            for reason, (nodes, cards) in counts.items()
+        },
+        near=tuple(
+            explanation_note.Near(
+                node=miss.node,
+                container=miss.container,
+                memory_short=miss.memory_short,
+                cores_short=miss.cores_short,
+                cards_missing=miss.cards_missing,
+            )
+            for miss in explanation.near_misses
+        ),
+    )
+
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a pod has to be refused before a note is worth a write.
+FIRST_AFTER_S = 2.0
+INTERVAL_S = 60.0
+#: Notes per round, so that a thousand waiting pods do not crowd out Bindings.
+BATCH = 10
+ROUND_S = 0.5
+_SOME_TIME = "2000-01-01T00:00:00Z"
+
+
+class ExplanationNotes:
+    def __init__(
+        self,
+        client: Client,
+        waiting: UnschedulablePods,
+        leadership: Leadership,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._waiting = waiting
+        self._leadership = leadership
+        self._clock = clock
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_S)
+            await self.write_due()
+
+    async def write_due(self) -> None:
+        """Write the notes that are due, at most a batch of them."""
+        if not self._leadership.leading:
+            return
+        now = self._clock()
+        due = [pod for pod in self._waiting if pod.write_from <= now and _says_more(pod)]
+        # Whoever waits longest for a write comes first, so that all have their turn.
+        for pod in heapq.nsmallest(BATCH, due, key=lambda pod: pod.write_from):
+            await self._write(pod)
+
+    async def _write(self, pod: UnschedulablePod) -> None:
+        note = pod.note
+        patch = {
+            "metadata": {
+                "uid": pod.wanted.uid,  # a namesake is another pod
+                "annotations": {annotation_keys.EXPLANATION: explanation_note.encode(note)},
+            }
+        }
+        pod.write_from = self._clock() + INTERVAL_S
+        try:
+            path = paths.pods(pod.wanted.namespace, pod.wanted.name)
+            await self._client.patch(path, codec.encode(patch))
+        except (errors.NotFound, errors.Conflict):
+            # It is gone, and we have not seen it go (or never come).
+            self._waiting.forget(pod.wanted.uid)
+        except errors.KubeError as error:
+            _log.info("note not written", extra={"pod": pod.key, "error": str(error)})
+        else:
+            pod.written = note
+
+
+def _says_more(pod: UnschedulablePod) -> bool:
+    if pod.written is None:
+        return True
+    if pod.written is pod.note:
+        return False
+    # What was written may have been cut; only what would be written can be compared with it.
+    if _without_time(pod.written) != _without_time(pod.note):
+        return True
+    pod.written = pod.note  # quicker the next time
+    return False
+
+
+def _without_time(note: explanation_note.Note) -> str:
+    # Not shorter than a time: what is cut off depends on the length.
+    return explanation_note.encode(msgspec.structs.replace(note, at=_SOME_TIME))

@@ -1,0 +1,174 @@
+"""Marks on a node: HAMi's lock, late binding, the old handshake.
+
+HAMi's node lock: which pod is between bind and Allocate on a node.
+The value is `<RFC3339 time>,<namespace>,<pod>`; plugins find the pod by it. An older form is
+the bare time, which nobody owns. Taking, ageing and releasing the lock is the extender's and the
+agent's work; here is only the text. Times are written as Go writes them, in whole seconds.
+
+The mark by which a node's agent says: no lock needed, I bind pods to cards late.
+The agent writes it together with the register annotation and takes it away when it stops. The
+mark names the very register value it was written with, by a hash. So if another agent, HAMi's for
+example, has registered the node since, the marks do not fit and the scheduler takes the lock.
+
+The old liveness conversation between scheduler and device plugins, in one node annotation.
+The scheduler writes `Requesting_<time>`; a living plugin overwrites it with anything else. Only
+the word decides, no plugin's answer is parsed. The time is local without a zone, because HAMi
+writes it so; both sides are expected to share the zone. There is no clock here: the caller
+brings the time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+
+from hami.wire import codec, errors
+
+_WHAT = "node lock"
+_PARTS = 3
+_REMEDY = "remove the node's annotation hami.io/mutex.lock if no pod is starting there"
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?"
+    r"(?:Z|([+-])([0-9]{2}):([0-5][0-9]))",
+    re.ASCII,
+)
+
+
+class Lock(codec.Object, frozen=True):
+    """A lock; without namespace and name it has the older form."""
+
+    #: Always with a zone.
+    time: dt.datetime
+    namespace: str = ""
+    name: str = ""
+
+    def held_by(self, namespace: str, name: str) -> bool:
+        """Return whether that pod owns it. Nobody owns one of the older form."""
+        return bool(self.name) and (self.namespace, self.name) == (namespace, name)
+
+
+def decode_lock(value: str) -> Lock:
+    """Read a lock of either form."""
+    parts = value.split(",")
+    if len(parts) == 1:
+        return Lock(_parse_time(value))
+    if len(parts) != _PARTS:
+        raise errors.WireError(
+            _WHAT, value, "is neither a time nor <time>,<namespace>,<pod>", _REMEDY
+        )
+    time, namespace, name = parts
+    if not (namespace and name):
+        raise errors.WireError(_WHAT, value, "names no pod after its time", _REMEDY)
+    return Lock(_parse_time(time), namespace, name)
+
+
+def encode_lock(lock: Lock) -> str:
+    """Write a lock as Go would."""
+    offset = lock.time.utcoffset()
+    if offset is None:
+        raise errors.WireError(_WHAT, lock.time, "has no time zone")
+    text = lock.time.replace(microsecond=0, tzinfo=None).isoformat()
+    text += _zone(offset)
+    owner = (lock.namespace, lock.name)
+    if not any(owner):
+        return text
+    if not all(owner) or any("," in part for part in owner):
+        raise errors.WireError(_WHAT, ",".join(owner), "is not a namespace and a pod name")
+    return f"{text},{lock.namespace},{lock.name}"
+
+
+def _zone(offset: dt.timedelta) -> str:
+    minutes = abs(offset) // dt.timedelta(minutes=1)
+    if not minutes:
+        return "Z"
+    return f"{'-' if offset < dt.timedelta() else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _parse_time(text: str) -> dt.datetime:
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise errors.WireError(_WHAT, text, "is not an RFC 3339 time", _REMEDY)
+    *numbers, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second = map(int, numbers)
+    offset = dt.timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+    try:
+        return dt.datetime(
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+            int((fraction or "")[:6].ljust(6, "0")),
+            tzinfo=dt.timezone(-offset if sign == "-" else offset),
+        )
+    except ValueError as error:
+        raise errors.WireError(_WHAT, text, f"is not a real time: {error}", _REMEDY) from error
+
+
+_WORD = "late"
+_DIGITS = 16
+
+
+def late_binding_mark(register_value: str) -> str:
+    """Return the mark that goes with a register annotation: a hash over its exact bytes."""
+    try:
+        data = register_value.encode()
+    except UnicodeEncodeError as error:
+        raise errors.WireError(
+            "node register annotation", register_value, f"is not valid text: {error.reason}"
+        ) from error
+    return f"{_WORD},{hashlib.sha256(data).hexdigest()[:_DIGITS]}"
+
+
+def is_late(mark_value: str | None, register_value: str | None) -> bool:
+    """Return whether the mark was written with this register annotation."""
+    if mark_value is None or register_value is None:
+        return False
+    try:
+        return mark_value == late_binding_mark(register_value)
+    except errors.WireError:
+        return False
+
+
+ANSWER_WITHIN = dt.timedelta(seconds=60)
+
+_HANDSHAKE_WORD = "Requesting"
+# Go accepts a fraction after the seconds though its layout names none.
+_TIME = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,][0-9]+)?", re.ASCII
+)
+
+
+class PluginHealth(codec.Object, frozen=True):
+    #: Whether the plugin counts as alive.
+    healthy: bool
+    #: Whether the plugin has spoken since: read its cards anew and write a new request.
+    refresh: bool
+
+
+def handshake_request(now: dt.datetime) -> str:
+    """Write a request with the local time `now`."""
+    return f"{_HANDSHAKE_WORD}_{now.replace(tzinfo=None).isoformat(sep=' ', timespec='seconds')}"
+
+
+def evaluate_handshake(value: str | None, *, now: dt.datetime, allocatable: int) -> PluginHealth:
+    """Judge a plugin by the annotation, and by what kubelet still counts if it is late."""
+    if value is None or _HANDSHAKE_WORD not in value:
+        return PluginHealth(healthy=True, refresh=True)
+    asked = _time_of(value)
+    late = asked is not None and now - asked >= ANSWER_WITHIN
+    return PluginHealth(healthy=not late or allocatable > 0, refresh=False)
+
+
+def _time_of(value: str) -> dt.datetime | None:
+    _, _, rest = value.partition("_")
+    found = _TIME.fullmatch(rest.partition("_")[0])
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.groups())
+    try:
+        return dt.datetime(year, month, day, hour, minute, second)  # noqa: DTZ001  local
+    except ValueError:
+        return None
