@@ -25,8 +25,13 @@ class Suite:
 
 SUITES = {
     "conformance": Suite(
-        ("tests/conformance", "sandbox/tests/cluster/conformance.py", "sandbox/tests/cluster/compact.py")
+        (
+            "tests/conformance",
+            "sandbox/tests/cluster/conformance.py",
+            "sandbox/tests/cluster/compact.py",
+        )
     ),
+    "sanitizers": Suite(("tests/native/test_sanitizers.py",), ("native", "tests/native")),
     "sandbox": Suite(("sandbox/tests",), ("sandbox", "native", "examples", "charts")),
 }
 

@@ -65,7 +65,18 @@ def steps(*, short: bool) -> list[Step]:
             ("tests/unit/kube/test_storm.py", "tests/unit/agent/test_core_storm.py"),
             {"HAMI_STORMS": str(storms)},
         ),
-        Step("oracle", "8,000 clusters against the slow reference", ("tests/oracle",)),
+        Step(
+            "oracle",
+            "8,000 clusters against the slow reference",
+            ("tests/oracle",),
+            {"HAMI_ORACLE_CASES": "8000"},
+        ),
+        Step(
+            "histories",
+            "200 random histories of a cluster keep every promise",
+            ("tests/unit/cluster/test_operations.py",),
+            {"HAMI_HISTORIES": "200"},
+        ),
         Step(
             "sanitizers",
             "libvgpu's tests under address, undefined-behaviour and thread sanitizers",

@@ -50,7 +50,7 @@ def test_each_of_its_test_files_makes_a_suite_run(name: str) -> None:
     [
         ("src/hami/kube/client.py", {"conformance", "sandbox"}),
         ("src/hami/placement/decide.py", {"sandbox"}),
-        ("native/libvgpu/abi.h", {"sandbox"}),
+        ("native/libvgpu/abi.h", {"sandbox", "sanitizers"}),
         ("charts/hami/values.yaml", {"sandbox"}),
         ("src/hami/vendors/table.toml", {"conformance", "sandbox"}),
         ("tests/e2e/test_fleet.py", set()),
