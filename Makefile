@@ -89,13 +89,13 @@ root:
 
 e2e: root parts ## the product on real Kubernetes, and `make demo` on a clean machine (needs root)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target conformance clean-room
-	$(PY) -m pytest --timeout=600 tests/e2e
+	$(PYTEST) $(SPREAD) --timeout=600 tests/e2e
 
 conformance: root parts
 	$(PY) -m tests.e2e.cluster run --nodes 1 --name conformance \
 	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG \
 	    HAMI_CONFORMANCE_COMPACT="$(PY) -m tests.e2e.cluster.compact {revision}" \
-	    exec $(PY) -m pytest tests/conformance'
+	    exec $(PYTEST) tests/conformance'
 
 clean-room: root parts
 	$(PY) -m pytest --timeout=600 -s tests/clean_room

@@ -39,6 +39,7 @@ for package in (hami, hami_sandbox):
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # a folder's own order counts more
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the longest files come first: at the end of a run one worker would wait for the other.
 
