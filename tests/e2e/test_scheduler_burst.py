@@ -1,4 +1,4 @@
-"""Five hundred pods onto a thousand nodes: one write of ours a pod, none of them in vain."""
+"""Hundreds of pods onto hundreds of nodes: one write of ours a pod, none of them in vain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import pods
+from tests.e2e import pods, sizes
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install import audit, installing, nodes, placing
 from tests.e2e.install.fixtures import _audited  # noqa: F401 (our grants are signed)
@@ -18,8 +18,8 @@ from tests.kubeapi.client import Client, wait_for
 from tests.kubeapi.paths import core
 from tests.kubeapi.paths import pods as pods_path
 
-NODES = 1000
-PODS = 500
+NODES = sizes.FLEET
+PODS = sizes.PODS_ON_A_FLEET
 BOUND_S = 240
 SEEN_S = 240
 WRITTEN_S = 60
