@@ -14,7 +14,7 @@ import pytest
 from hami.agent.containers.state_files import StateFiles
 from hami.monitor.processes import Processes
 from hami.node import layout
-from hami.wire import region
+from hami.wire import state_file
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import Isolation, Phase
 from hami_sandbox.runtime.states import UnresolvableError
@@ -37,8 +37,8 @@ class Node(CardNode):
             bench.folder / "rt", cdi_dirs=[self.layout.cdi_dir], lifeline=bench.reading_end
         )
 
-    def state(self) -> region.State:
-        return region.decode_state(self.layout.state(TOKEN).read_bytes())
+    def state(self) -> state_file.State:
+        return state_file.decode(self.layout.state(TOKEN).read_bytes())
 
     def peaks(self) -> list[dict[str, Any]]:
         text = (self.desk.root / "gpus/peaks.jsonl").read_text()
@@ -69,13 +69,13 @@ async def test_a_share_is_seen_and_held(bench: Bench, node: Node) -> None:
         f"cuMemAlloc {GIB}: CUDA_SUCCESS",
         f"cuMemAlloc {4 * GIB}: CUDA_ERROR_OUT_OF_MEMORY",
     ]
-    [device] = node.state().devices
+    [device] = node.state().cards
     assert device.uuid == node.cards[1].uuid
     assert device.limit == 2 * GIB
     assert GIB < device.used < 2 * GIB
     assert device.refused >= 1
     running = bench.runtime.state(container)
-    assert [slot.pid for slot in node.state().slots] == [running.pid]
+    assert [entry.pid for entry in node.state().processes] == [running.pid]
     assert node.states.busy(TOKEN)
     if bench.runtime.isolation is Isolation.NAMESPACES:  # by which the monitor knows its own
         trace = Processes(Path("/proc")).trace(running.pid)
