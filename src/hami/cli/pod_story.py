@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from hami.placement import request
+from hami.vendors.family import WHOLE_CARD, CardRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, explanation_note, objects, shares
 from hami.wire import errors as wire_errors
@@ -61,7 +62,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: RFC 3339: since when it waits.
     since: str = ""
     #: By container; those that ask for no card are left out.
-    asks: Mapping[str, tuple[request.CardRequest, ...]] = {}
+    asks: Mapping[str, tuple[CardRequest, ...]] = {}
     granted: tuple[Granted, ...] = ()
     bind_phase: str = ""
     explanation: explanation_note.Note | None = None
@@ -150,7 +151,7 @@ def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -
             for grant in slot:
                 yield Granted(
                     container=container.name or "",
-                    vendor=vendor.word,
+                    vendor=vendor.name,
                     uuid=grant.card,
                     memory=grant.memory_mib,
                     cores=grant.cores,
@@ -236,16 +237,16 @@ def _asks(story: Story) -> Iterator[str]:
             yield f"  {container}: {_request(asked)}"
 
 
-def _request(asked: request.CardRequest) -> str:
+def _request(asked: CardRequest) -> str:
     cards = "1 card" if asked.count == 1 else f"{asked.count} cards"
     if asked.memory:
         memory = f"{asked.memory} MiB"
-    elif asked.percentage == request.WHOLE_CARD:
+    elif asked.percentage == WHOLE_CARD:
         memory = "all its memory"
     else:
         memory = f"{asked.percentage} % of its memory"
     each = "" if asked.count == 1 else "each "
-    return f"{cards} of {asked.word}, {each}with {memory} and {_compute(asked.cores)}"
+    return f"{cards} of {asked.vendor}, {each}with {memory} and {_compute(asked.cores)}"
 
 
 def _compute(percent: int) -> str:
