@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from hami.admission.rules import Rules
+from hami.admission.settings import Rules
 from hami.kube.client import Client
 from hami.scheduler import main
 from hami.scheduler.main import Scheduler

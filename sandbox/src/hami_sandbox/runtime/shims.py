@@ -1,4 +1,9 @@
-"""Shims as their kubelet sees them: started, and followed until they end."""
+"""Shims as their kubelet sees them: bundles, start, end.
+
+Shims as their kubelet sees them: started, and followed until they end.
+
+What a shim is told: kubelet's order and what CDI adds, made into one list of things to do.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,17 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import posixpath
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from hami_sandbox.runtime import isolation, processes, records
-from hami_sandbox.runtime.errors import StartError
+from hami_sandbox.runtime import isolation, kernel, launch, programs, records, states
+from hami_sandbox.runtime.cdi import Edits
+from hami_sandbox.runtime.records import MARK, Bundle
+from hami_sandbox.runtime.root import Paths
+from hami_sandbox.runtime.spec import ContainerSpec
+from hami_sandbox.runtime.states import StartError
 
 
 def spawn(place: Path, lifeline: int | None) -> tuple[int, int]:
@@ -78,7 +88,7 @@ class Followed:
         """Follow a shim; one that has ended already is told of at once."""
         if container in self._handles:
             return
-        handle = processes.open_pidfd(shim)
+        handle = states.open_pidfd(shim)
         if handle is None:
             self._on_end()
             return
@@ -106,3 +116,54 @@ class Followed:
         asyncio.get_running_loop().remove_reader(handle)
         os.close(handle)
         return self._ends.pop(container)
+
+
+_PATH = "PATH"
+#: Under whose name the stand-in driver records what is allocated.
+_OWNER = "FAKEGPU_OWNER"
+
+
+def make(
+    spec: ContainerSpec, edits: Edits, *, namespaces: bool, root: str, bin_folder: Path
+) -> Bundle:
+    """Return the shim's orders; without namespaces the container's root is a folder of links."""
+    mounts = _mounts(spec, edits)
+    env = {
+        _PATH: launch.DEFAULT_PATH,
+        "HOSTNAME": spec.pod_name,
+        "HOME": "/root" if namespaces else root,
+        _OWNER: f"{spec.pod_uid}/{spec.name}",
+        **spec.env,
+        **edits.env,
+        MARK: spec.id,
+    }
+    argv, working_dir = list(spec.argv), spec.working_dir
+    if not namespaces:
+        paths = Paths(root, mounts)
+        env, argv = paths.env(env), paths.argv(argv)
+        env[_PATH] = f"{bin_folder}:{env[_PATH]}"
+        working_dir = paths.folder(working_dir)
+    return Bundle(
+        namespaces=namespaces,
+        argv=argv,
+        env=env,
+        mounts=mounts,
+        working_dir=working_dir,
+        log=spec.log,
+        hostname=spec.pod_name,
+        needed=programs.needed(),
+        programs=str(bin_folder),
+    )
+
+
+def _mounts(spec: ContainerSpec, edits: Edits) -> list[tuple[str, str, int]]:
+    """Return the mounts in the order in which they are made: those below others after them."""
+    asked = [
+        (mount.host, mount.container, kernel.READ_ONLY if mount.read_only else 0)
+        for mount in spec.mounts
+    ]
+    by_place = {
+        posixpath.normpath(place): (host, posixpath.normpath(place), attributes)
+        for host, place, attributes in (*asked, *edits.mounts)
+    }
+    return sorted(by_place.values(), key=lambda mount: mount[1].count("/"))
