@@ -1,7 +1,7 @@
 """What a pod asks for: section 1 of docs/placement.md, for the reference.
 
-`read_wish` reads the whole pod, strictly: a broken rule is a `WireError`. What follows from the
-wish is judged in tests/oracle/reference_checks.py and the modules after it.
+`read_request` reads the whole pod, strictly: a broken rule is a `WireError`. What follows from the
+wanted is judged in tests/oracle/reference_checks.py and the modules after it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Weights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class Request:
     """The whole request of a pod, read once."""
 
     pod: objects.Pod
@@ -52,12 +52,12 @@ class Wish:
     weights: Weights
 
     def wants(self, vendor: RefVendor) -> bool:
-        return any(vendor.word in asks for asks in self.asks)
+        return any(vendor.name in asks for asks in self.asks)
 
 
-def read_wish(
+def read_request(
     pod: objects.Pod, vendors: Sequence[RefVendor], node_policy: str, gpu_policy: str
-) -> Wish | None:
+) -> Request | None:
     """Read the request; None when no container asks for a card."""
     kinds: list[Kind] = []
     asks: list[dict[str, Ask]] = []
@@ -66,7 +66,7 @@ def read_wish(
         for vendor in vendors:
             ask = read_ask(container, vendor)
             if ask is not None:
-                by_word[vendor.word] = ask
+                by_word[vendor.name] = ask
         kinds.append(kind)
         asks.append(by_word)
     if not any(asks):
@@ -74,9 +74,9 @@ def read_wish(
     if sum(1 for by_word in asks if by_word) > 100:
         raise errors.WireError("pod", pod.name, "has more than 100 containers with cards")
     for vendor in vendors:
-        if any(vendor.word in by_word for by_word in asks):
+        if any(vendor.name in by_word for by_word in asks):
             check_wanted_cards(pod, vendor)
-    return Wish(
+    return Request(
         pod=pod,
         kinds=kinds,
         asks=asks,

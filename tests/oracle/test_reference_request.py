@@ -10,7 +10,7 @@ import pytest
 from hami.wire import objects
 from tests.oracle import reference
 from tests.oracle.hand_made_cases import TWO_NODES, ask, card, gpu, node, pod
-from tests.oracle.reference_wish import (
+from tests.oracle.reference_request import (
     Ask,
     Weights,
     read_ask,
@@ -108,8 +108,8 @@ def test_gpu_policies_without_a_word_are_the_default(value: str, want: list[str]
 
 
 def test_weights_in_any_order() -> None:
-    wish = read_weights(pod(weights=" memory=3, core = 2,slot=1"))
-    assert wish == Weights(1, 2, 3)
+    wanted = read_weights(pod(weights=" memory=3, core = 2,slot=1"))
+    assert wanted == Weights(1, 2, 3)
 
 
 @pytest.mark.parametrize("limits", [{}, {"cpu": "1"}, gpu(0), {NVIDIA.memory: "1000"}])
@@ -141,5 +141,5 @@ def test_types(annotations: dict[str, Any], model: str, want: bool) -> None:
 
 @pytest.mark.parametrize("key", ["use_type", "use_uuid"])
 def test_a_use_list_that_names_nothing_is_an_error(key: str) -> None:
-    wish: dict[str, Any] = {key: ","}
-    assert ask(pod(gpu(), **wish), node("n", card("a"))).error is not None
+    wanted: dict[str, Any] = {key: ","}
+    assert ask(pod(gpu(), **wanted), node("n", card("a"))).error is not None

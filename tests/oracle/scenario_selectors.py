@@ -13,7 +13,7 @@ _TYPE_LISTS = (
     "A100", "A10", "H20", "h200", "nvidia", "H20,A10", "A10G", "SXM4", "P4", "tesla p4, H100",
     "40GB", "0", "A1", " H200 ,", "RTX 3090", "NVIDIA",
 )  # fmt: skip
-_MODE_WISHES = ("mps", "hami-core", "mig", "mps", "hami-core,mps", "mig,hami-core", " ", "hami")
+_MODES = ("mps", "hami-core", "mig", "mps", "hami-core,mps", "mig,hami-core", " ", "hami")
 _TRUE_AND_NOT = ("true", "1", "True", "t", "TRUE", "false", "yes", " true", "0")
 _NODE_POLICIES = ("binpack", "spread", "spread", "", " binpack", "spread ", " \tspread ")
 _SINGLE_POLICIES = ("spread", "binpack", "mutex", "numa", "topology-aware")
@@ -41,22 +41,22 @@ _BAD_WEIGHTS = (
 def user_annotations(draft: Draft) -> dict[str, str | None]:
     """Return the annotations the pod's user wrote."""
     tape = draft.tape
-    wishes: dict[str, str | None] = {}
+    annotations: dict[str, str | None] = {}
     if tape.chance(50):
-        wishes[keys.NODE_POLICY] = tape.pick(_NODE_POLICIES)
+        annotations[keys.NODE_POLICY] = tape.pick(_NODE_POLICIES)
     how = tape.below(100)
     if how >= 75:
-        wishes[keys.GPU_POLICY] = tape.pick(_CHAINS)
+        annotations[keys.GPU_POLICY] = tape.pick(_CHAINS)
     elif how >= 35:
-        wishes[keys.GPU_POLICY] = tape.pick(_SINGLE_POLICIES)
+        annotations[keys.GPU_POLICY] = tape.pick(_SINGLE_POLICIES)
     elif how >= 32:
-        wishes[keys.GPU_POLICY] = tape.pick((",", " , ", " "))
+        annotations[keys.GPU_POLICY] = tape.pick((",", " , ", " "))
     if tape.chance(15):
-        wishes[keys.SCORING_WEIGHTS] = tape.pick(_WEIGHTS)
+        annotations[keys.SCORING_WEIGHTS] = tape.pick(_WEIGHTS)
     if tape.chance(draft.flavour.numa_bind):
-        wishes[NVIDIA.numa_bind] = tape.pick(_TRUE_AND_NOT[: 1 + tape.below(9)])
+        annotations[NVIDIA.numa_bind] = tape.pick(_TRUE_AND_NOT[: 1 + tape.below(9)])
     if tape.chance(draft.flavour.picky):
-        _be_picky(draft, wishes)
+        _be_picky(draft, annotations)
     if tape.chance(2):
         key, values = tape.pick(
             (
@@ -65,22 +65,22 @@ def user_annotations(draft: Draft) -> dict[str, str | None]:
                 (keys.SCORING_WEIGHTS, _BAD_WEIGHTS),
             )
         )
-        wishes[key] = tape.pick(values)
-    return wishes
+        annotations[key] = tape.pick(values)
+    return annotations
 
 
-def _be_picky(draft: Draft, wishes: dict[str, str | None]) -> None:
+def _be_picky(draft: Draft, annotations: dict[str, str | None]) -> None:
     tape = draft.tape
     ids = [card.device.id for cards in draft.cards.values() for card in cards["NVIDIA"]]
     what = tape.pick(("type", "no type", "mode", "ids", "no ids", "mode", "mode", "all"))
     if what in ("type", "all"):
-        wishes[NVIDIA.use_type] = tape.pick((*_TYPE_LISTS, " , "))
+        annotations[NVIDIA.use_type] = tape.pick((*_TYPE_LISTS, " , "))
     if what in ("no type", "all"):
-        wishes[NVIDIA.nouse_type] = tape.pick((*_TYPE_LISTS, " , "))
+        annotations[NVIDIA.nouse_type] = tape.pick((*_TYPE_LISTS, " , "))
     if what in ("mode", "all"):
-        wishes[NVIDIA.mode] = tape.pick(_MODE_WISHES)
+        annotations[NVIDIA.mode] = tape.pick(_MODES)
     if what in ("ids", "all"):
         wanted = tape.subset(ids, 1 + tape.below(6))
-        wishes[NVIDIA.use_uuid] = ", ".join([*wanted, "GPU-unknown"])
+        annotations[NVIDIA.use_uuid] = ", ".join([*wanted, "GPU-unknown"])
     if what in ("no ids", "all"):
-        wishes[NVIDIA.nouse_uuid] = ",".join(tape.subset(ids, 1 + tape.below(3)))
+        annotations[NVIDIA.nouse_uuid] = ",".join(tape.subset(ids, 1 + tape.below(3)))
