@@ -90,7 +90,7 @@ async def test_tricks_of_tenants_cost_themselves_only(tmp_path: Path) -> None:
             for name in tricks:
                 api.put(nodes.pod(name, node=NODE))
             api.put(nodes.pod("good", node=NODE))
-            good = nodes.state([CARD], nodes.slot(1))
+            good = nodes.state([CARD], nodes.entry(1))
             states = {name: nodes.prepare(machine.layout, name, {CARD: GIB}) for name in tricks}
             states["cut"].write_bytes(good[:4096])
             states["grown"].write_bytes(good)
@@ -127,7 +127,7 @@ async def test_without_api_server_and_driver_it_goes_on(tmp_path: Path) -> None:
         api.fault(path="/pods", status=500, times=None)
         machine = Machine(tmp_path / "m", tmp_path / "no-cards")
         path = nodes.prepare(machine.layout, "a", {CARD: GIB})
-        path.write_bytes(nodes.state([CARD], nodes.slot(1, nodes.usage(linear=7))))
+        path.write_bytes(nodes.state([CARD], nodes.entry(1, nodes.usage(linear=7))))
         with nodes.held(path, 0):
             async with machine.monitored(api):
                 await machine.eventually("hami_vgpu_memory_used_bytes", [7], pod="a")
