@@ -80,7 +80,7 @@ async def test_a_share_is_seen_and_held(bench: Bench, node: Node) -> None:
     if bench.runtime.isolation is Isolation.NAMESPACES:  # by which the monitor knows its own
         trace = Processes(Path("/proc")).trace(running.pid)
         assert trace is not None
-        assert trace.tokens == (TOKEN,)
+        assert trace.allocation_ids == (TOKEN,)
     await bench.runtime.stop(container, 10)
     assert bench.runtime.state(container).exit_code == 0
     assert not node.states.busy(TOKEN)
