@@ -1,7 +1,7 @@
 """Short ways to build a cluster by hand and to ask the reference about it.
 
-For the tests named test_reference*.py. Cards are healthy, 8000 MiB, in ten slots, unless told
-otherwise.
+For the tests named test_reference*.py. Cards are healthy, 8000 MiB, for ten shares, unless a
+test asks for others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def pod(
     init_exit_code: int | None = None,
     **annotations: str,
 ) -> objects.Pod:
-    """Build a pod; containers are apps unless a kind is given; `_` in a key stands for `-`."""
+    """Build a pod; containers are apps unless a kind is given; `_` in a key means `-`."""
     inits: list[objects.Container | None] = []
     apps: list[objects.Container | None] = []
     for number, asked in enumerate(containers):

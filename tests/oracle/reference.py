@@ -1,12 +1,12 @@
-"""The whole filter of docs/placement.md, slow and obvious: the oracle of the vector code.
+"""The whole filter of docs/placement.md, slow and obvious: the oracle.
 
 One function (or a few) per section of that page, with its words; plain loops over plain numbers,
 everything recomputed from the API objects for every pod. It imports only `hami.wire`, so that an
-error of the device tables, the ledger or the placement cannot repeat here. This module fits whole
-pods and chooses the node (sections 8 and 9); what it builds on stands beside it:
+error of the card table, the cluster's state or the placement cannot repeat here. This module fits
+whole pods and chooses the node (sections 8 and 9); it builds on:
 
     reference_vendor    what is known of a vendor
-    reference_request      section 1, what a pod asks for
+    reference_request   section 1, what a pod asks for
     reference_holdings  sections 2 and 7, what a node has and a pod holds
     reference_quota     section 6
     reference_checks    sections 3 and 4, node and card checks
@@ -42,7 +42,7 @@ class Answer:
     passed_through: bool = False
     winner: str | None = None
     score: float | None = None
-    #: By vendor word, for the requested vendors: the winner's cards, one slot per container.
+    #: By vendor name, for the requested vendors: the winner's cards, one slot per container.
     slots: dict[str, shares.PodShares] = dataclasses.field(default_factory=dict)
     #: Every refused node among those asked about.
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -53,31 +53,31 @@ class Answer:
 # Section 4, its frame: the containers one after the other, on a copy of what the node is.
 
 Slot = dict[str, tuple[shares.Share, ...]]
-"""What one container is given, by vendor word."""
+"""What one container is given, by vendor name."""
 
 
 def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Slot] | None, str]:
     """Fit the containers in `order`; return the slots in container order, or the node's text."""
     wanted = case.wanted
-    state = {word: [dataclasses.replace(card) for card in cards] for word, cards in node.items()}
+    state = {name: [dataclasses.replace(card) for card in cards] for name, cards in node.items()}
     slots: list[Slot] = [{} for _ in wanted.asks]
     running = {vendor.name: Running() for vendor in case.vendors}
     for index in order:
         for vendor in case.vendors:
-            word = vendor.name
-            ask = wanted.asks[index].get(word)
+            name = vendor.name
+            ask = wanted.asks[index].get(name)
             if ask is None:
                 continue
-            chosen, text = choose(case, vendor, state[word], ask, running[word])
+            chosen, text = choose(case, vendor, state[name], ask, running[name])
             if not chosen:
                 return None, text
-            slots[index][word] = tuple(
-                shares.Share(card.device.id, word, memory_on(card, ask), ask.cores)
+            slots[index][name] = tuple(
+                shares.Share(card.device.id, name, memory_on(card, ask), ask.cores)
                 for card in by_column(chosen)
             )
             if wanted.kinds[index] is not Kind.INIT:
                 for card in chosen:
-                    add_container(card, ask, running[word])
+                    add_container(card, ask, running[name])
     return slots, ""
 
 

@@ -1,4 +1,4 @@
-"""May this node, may this card: sections 3 and 4 of docs/placement.md, for the reference.
+"""Checks of nodes and cards: sections 3 and 4 of docs/placement.md.
 
 `check_node` refuses a node as a whole, `refuse_card` a card for one request. Which of the cards
 that are left are taken, tests/oracle/reference_order.py decides.
@@ -32,7 +32,7 @@ class Case:
     nodes: Mapping[str, objects.Node]
     #: By node name the pods that count: neither finished nor an earlier life of this one.
     pods_on: Mapping[str, list[objects.Pod]]
-    #: The quota of the pod's namespace by vendor word.
+    #: The quota of the pod's namespace by vendor name.
     quotas: Mapping[str, Quota]
     traits: set[str]
 

@@ -1,7 +1,7 @@
-"""What pods hold and nodes have: sections 7 and 2 of docs/placement.md, for the reference.
+"""The cards of nodes and what pods hold: sections 2 and 7 of docs/placement.md.
 
-Everything is added up from the annotations of pods and nodes at every question; there is no ledger
-that could be wrong. tests/oracle/reference_checks.py asks for the result.
+Everything is added up from the annotations of pods and nodes at every question; there is no kept
+state that could be wrong. tests/oracle/reference_checks.py asks for the result.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Card:
 
 
 State = Mapping[str, list[Card]]
-"""The cards of one node by vendor word."""
+"""The cards of one node by vendor name."""
 
 
 def by_node(pods: Iterable[objects.Pod]) -> dict[str, list[objects.Pod]]:
-    """Group pods by the node they are on, so that nobody searches all pods for every node."""
+    """Group pods by the node they are on, so that not all pods are searched for every node."""
     groups: dict[str, list[objects.Pod]] = {}
     for pod in pods:
         groups.setdefault(pod.node_name, []).append(pod)

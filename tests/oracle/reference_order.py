@@ -1,4 +1,4 @@
-"""Which cards: section 5 of docs/placement.md, for the reference.
+"""Order of cards: section 5 of docs/placement.md.
 
 `choose` takes the cards for one container and one vendor, or says why there are too few. It is
 called for one pair after the other by tests/oracle/reference.py.

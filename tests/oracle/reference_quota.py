@@ -1,4 +1,4 @@
-"""What a namespace may have and has: section 6 of docs/placement.md, for the reference.
+"""Quota of a namespace: section 6 of docs/placement.md.
 
 `over_quota` is row 8 of the card checks in tests/oracle/reference_checks.py.
 """

@@ -32,8 +32,8 @@ def add_node(draft: Draft, name: str) -> None:
         original = tape.pick(list(draft.nodes))
         draft.originals[name] = original
         draft.nodes[name] = {
-            word: [_changed(device, id=copied(device.id, letter)) for device in devices]
-            for word, devices in draft.nodes[original].items()
+            vendor: [_changed(device, id=copied(device.id, letter)) for device in devices]
+            for vendor, devices in draft.nodes[original].items()
         }
         return
     cards: dict[str, list[node_register.RegisteredCard]] = {}
@@ -145,8 +145,8 @@ def add_use(draft: Draft) -> None:
 def _registers(draft: Draft, name: str) -> dict[str, str | None]:
     registers = {vendor.name: vendor.register for vendor in draft.vendors}
     values: dict[str, str | None] = {
-        registers[word]: node_register.encode_json(devices)
-        for word, devices in draft.nodes[name].items()
+        registers[vendor]: node_register.encode_json(devices)
+        for vendor, devices in draft.nodes[name].items()
     }
     if name in draft.cordons:
         values[NVIDIA.cordon] = draft.cordons[name]

@@ -1,8 +1,8 @@
-"""The reference itself, on cases computed by hand, so that the oracle is not taken on faith.
+"""The reference itself on cases computed by hand: whole pods, whole nodes.
 
 Numbers come from the worked examples of docs/designs/006-hami-protocol.md, HAMi's tests, and
-docs/placement.md. Here are whole pods on whole nodes (its sections 8 and 9); the sections before
-are in test_reference_*.py.
+docs/placement.md (sections 8 and 9; the sections before are in test_reference_*.py), so that the
+oracle is not taken on faith.
 """
 
 from __future__ import annotations

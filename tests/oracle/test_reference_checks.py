@@ -1,4 +1,4 @@
-"""How the reference judges nodes, cards and quotas, on cases computed by hand.
+"""The reference's checks of nodes, cards and quotas, on cases computed by hand.
 
 Sections 3, 4 and 6 of docs/placement.md.
 """

@@ -1,4 +1,4 @@
-"""What pods hold and nodes have, on cases computed by hand: docs/placement.md, sections 2 and 7."""
+"""Holdings and cards in the reference: docs/placement.md, sections 2 and 7."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_cards_take_their_own_peaks_but_the_quota_takes_that_of_the_pod() -> Non
     assert (quota_use.memory_used, quota_use.cores_used) == (500, 20)
 
 
-def test_two_apps_and_a_sidecar_share_a_card_and_unknown_cards_are_nobodys() -> None:
+def test_two_apps_and_a_sidecar_share_a_card_and_unknown_cards_do_not_count() -> None:
     there = node("n", card("a"))
     slots = "a,NVIDIA,1,2:;;a,NVIDIA,3,4:x,NVIDIA,9,9:;a,NVIDIA,5,6:;"
     held = placed("p", "n", slots, SIDECAR, INIT, APP, APP)
@@ -88,8 +88,8 @@ def test_ids_are_held_by_foreign_pods_and_by_finished_init_containers() -> None:
     done = placed(
         "done", "n", "a,NVIDIA,1,0:b,NVIDIA,1,0:;a,NVIDIA,1,0:;", INIT, APP, init_exit_code=0
     )
-    gone = placed("gone", "n", "a,NVIDIA,1,0:;", phase="Failed")
-    pods = [foreign, done, gone]
+    failed = placed("failed", "n", "a,NVIDIA,1,0:;", phase="Failed")
+    pods = [foreign, done, failed]
     for ids, want in ((5, "n"), (4, None)):
         answer = ask(pod(gpu(2, 1)), node("n", *cards, ids={NVIDIA.count: ids}), pods=pods)
         assert answer.winner == want

@@ -1,4 +1,4 @@
-"""Which cards the reference takes, on cases computed by hand: section 5 of docs/placement.md."""
+"""The cards that the reference takes: docs/placement.md, section 5."""
 
 from __future__ import annotations
 

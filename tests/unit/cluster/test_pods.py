@@ -1,4 +1,4 @@
-"""The ledger follows pods as the API server shows them, by UID, and is hard to fool."""
+"""The state follows pods as the API server shows them, by UID."""
 
 from __future__ import annotations
 

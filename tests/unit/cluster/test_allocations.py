@@ -1,4 +1,4 @@
-"""What a pod holds: init containers by their peak, sidecars and app containers by their sum."""
+"""Allocations: init containers by their peak, sidecars and apps by their sum."""
 
 from __future__ import annotations
 
