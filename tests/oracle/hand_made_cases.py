@@ -114,12 +114,12 @@ def named(annotations: Mapping[str, str]) -> dict[str, str | None]:
     return {known.get(name) or getattr(NVIDIA, name): text for name, text in annotations.items()}
 
 
-def placed(uid: str, on: str, slots: str, *kinds: Kind, **options: Any) -> objects.Pod:
-    """Build a pod that holds `slots`, written as in its annotation."""
-    held = shares.decode(slots)
-    counts: list[Amounts] = [{NVIDIA.count: len(slot)} if slot else {} for slot in held]
+def placed(uid: str, on: str, devices: str, *kinds: Kind, **options: Any) -> objects.Pod:
+    """Build a pod that holds `devices`, written as in its annotation."""
+    held = shares.decode(devices)
+    counts: list[Amounts] = [{NVIDIA.count: len(each)} if each else {} for each in held]
     containers = zip(kinds or [APP] * len(held), counts, strict=True)
-    return pod(*containers, uid=uid, on=on, allocated=slots, **options)
+    return pod(*containers, uid=uid, on=on, allocated=devices, **options)
 
 
 def quota(**hard: objects.Amount) -> objects.ResourceQuota:
@@ -151,7 +151,7 @@ def ask(
 
 
 def uuids(answer: reference.Answer) -> list[list[str]]:
-    return [[grant.card for grant in slot] for slot in answer.slots["NVIDIA"]]
+    return [[grant.card for grant in each] for each in answer.shares["NVIDIA"]]
 
 
 # HAMi's own two-node example (Test_Filter), with real model names.

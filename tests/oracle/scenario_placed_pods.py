@@ -28,13 +28,13 @@ def add_pod(draft: Draft, node: str) -> None:
         devices = draft.nodes.get(node, _DELETED).get(vendor.name, [])
         if vendor is not draft.vendors[0] and not tape.chance(60):
             continue
-        slots = [_grants(draft, devices, vendor.name) for _ in kinds]
-        for container, slot in zip(containers, slots, strict=True):
-            if slot:
-                container[vendor.count] = str(len(slot))
-        given[vendor.allocated] = slots
+        listed = [_grants(draft, devices, vendor.name) for _ in kinds]
+        for container, each in zip(containers, listed, strict=True):
+            if each:
+                container[vendor.count] = str(len(each))
+        given[vendor.allocated] = listed
     values: dict[str, str | None] = (
-        {} if foreign else {key: shares.encode(slots) for key, slots in given.items()}
+        {} if foreign else {key: shares.encode(listed) for key, listed in given.items()}
     )
     if not foreign and tape.chance(70):
         values[keys.ASSIGNED_NODE] = node
@@ -68,14 +68,14 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
         if pod.annotation(keys.ASSIGNED_NODE):
             values[keys.ASSIGNED_NODE] = node
         for key in [vendor.allocated for vendor in draft.vendors]:
-            slots = shares.decode(pod.annotation(key))
-            if slots:
+            listed = shares.decode(pod.annotation(key))
+            if listed:
                 values[key] = shares.encode(
                     [
                         shares.Share(copied(g.card, node[-1]), g.vendor, g.memory_mib, g.cores)
-                        for g in slot
+                        for g in each
                     ]
-                    for slot in slots
+                    for each in listed
                 )
         number = len(draft.pods)
         draft.pods.append(

@@ -127,7 +127,7 @@ def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
     if decision.winner is not None:
         answer.winner = decision.winner.node
         answer.score = decision.winner.score
-        answer.slots = dict(decision.winner.shares)
+        answer.shares = dict(decision.winner.shares)
     return answer
 
 

@@ -41,15 +41,15 @@ def test_peaks(series: list[tuple[Kind, int]], want: int) -> None:
 
 def used(there: objects.Node, *pods: objects.Pod) -> list[tuple[int, int, int]]:
     cards = cards_of(there, NVIDIA, by_node(pods).get(there.name, []))
-    return [(c.slots, c.memory, c.cores) for c in cards]
+    return [(c.shares, c.memory, c.cores) for c in cards]
 
 
 def test_a_pod_shrinks_when_its_init_containers_are_done() -> None:
     there = node("n", card("a", devmem=40960))
-    slots = "a,NVIDIA,20000,10:;a,NVIDIA,10000,5:;"
-    before = placed("p", "n", slots, INIT, APP)
-    failed = placed("p", "n", slots, INIT, APP, init_exit_code=1)
-    after = placed("p", "n", slots, INIT, APP, init_exit_code=0)
+    devices = "a,NVIDIA,20000,10:;a,NVIDIA,10000,5:;"
+    before = placed("p", "n", devices, INIT, APP)
+    failed = placed("p", "n", devices, INIT, APP, init_exit_code=1)
+    after = placed("p", "n", devices, INIT, APP, init_exit_code=0)
     assert used(there, before) == used(there, failed) == [(1, 20000, 10)]
     assert used(there, after) == [(1, 10000, 5)]
     for held, want in ((before, (20000, 10)), (after, (10000, 5))):
@@ -67,10 +67,10 @@ def test_cards_take_their_own_peaks_but_the_quota_takes_that_of_the_pod() -> Non
 
 def test_two_apps_and_a_sidecar_share_a_card_and_unknown_cards_do_not_count() -> None:
     there = node("n", card("a"))
-    slots = "a,NVIDIA,1,2:;;a,NVIDIA,3,4:x,NVIDIA,9,9:;a,NVIDIA,5,6:;"
-    held = placed("p", "n", slots, SIDECAR, INIT, APP, APP)
+    devices = "a,NVIDIA,1,2:;;a,NVIDIA,3,4:x,NVIDIA,9,9:;a,NVIDIA,5,6:;"
+    held = placed("p", "n", devices, SIDECAR, INIT, APP, APP)
     assert used(there, held) == [(3, 9, 12)]
-    assert used(there, placed("p", "other", slots, SIDECAR, INIT, APP, APP)) == [(0, 0, 0)]
+    assert used(there, placed("p", "other", devices, SIDECAR, INIT, APP, APP)) == [(0, 0, 0)]
 
 
 def test_an_earlier_life_of_the_pod_and_finished_pods_do_not_count() -> None:

@@ -136,7 +136,7 @@ def test_one_vendors_cordon_does_not_close_the_cards_of_another() -> None:
     }
 
 
-def test_one_container_with_two_grants_on_a_card_holds_their_sum_and_one_slot() -> None:
+def test_one_container_with_two_grants_on_a_card_holds_their_sum_and_one_share() -> None:
     twice = granted(
         "p",
         "n",

@@ -50,7 +50,7 @@ def refusal(
             [("a", 1, 1)],
             {"memory": 1},
             "1/1 CardTimeSlicingExhausted",
-            id="no slot",
+            id="no share left",
         ),
         pytest.param(
             [card("a")],
@@ -231,7 +231,7 @@ class TestNumaBinding:
 
 
 class TestSeveralContainers:
-    def test_every_container_has_its_slot_and_those_without_a_card_an_empty_one(self) -> None:
+    def test_every_container_has_its_entry_and_those_without_a_card_an_empty_one(self) -> None:
         asking = pod(
             "p",
             container("web"),
