@@ -131,10 +131,10 @@ def _completed(pod: Pod, rules: Rules) -> tuple[Pod, PodRequest | None]:
 
 
 def _check_shares(pod: Pod, demand: PodRequest, rules: Rules) -> None:
-    priorities: Mapping[str, str] = {v.word: v.resources.priority for v in rules.vendors}
+    priorities: Mapping[str, str] = {v.name: v.resources.priority for v in rules.vendors}
     for (_, container), asked in zip(pod.containers(), demand.containers, strict=True):
         for each in asked.cards:
-            checks.priority_is_allowed(pod, container, priorities[each.word], rules)
+            checks.priority_is_allowed(pod, container, priorities[each.vendor], rules)
     if all(each.whole for _, each in demand.requests()):
         return
     with_cards = frozenset(asked.name for asked in demand.containers if asked.cards)
@@ -142,7 +142,7 @@ def _check_shares(pod: Pod, demand: PodRequest, rules: Rules) -> None:
 
 
 def _check_quota(demand: PodRequest, context: Context) -> None:
-    by_word: Mapping[str, Vendor] = {vendor.word: vendor for vendor in context.rules.vendors}
+    by_word: Mapping[str, Vendor] = {vendor.name: vendor for vendor in context.rules.vendors}
     for word, total in demand.totals().items():
         vendor = by_word[word]
         left = context.headroom(demand.namespace, vendor)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from hami.placement.request import WHOLE_CARD
 from hami.vendors.device_config import NvidiaSettings
+from hami.vendors.family import WHOLE_CARD
 from hami.vendors.table import Vendor
 from hami.wire import errors, objects, quantity
 from hami.wire.objects import Amount, Container, ContainerKind, Pod

@@ -23,9 +23,9 @@ import msgspec
 from hami.admission import edits
 from hami.admission.errors import Refusal, invalid
 from hami.admission.mig_offer import MigOffer
-from hami.placement.request import WHOLE_CARD
 from hami.vendors import config_file
 from hami.vendors.config_file import ConfigError
+from hami.vendors.family import WHOLE_CARD
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, mig, objects, quantity
 from hami.wire.mig import Profile

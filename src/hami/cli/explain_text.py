@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Iterator
 
 from hami.cli.pod_story import State, Story
-from hami.placement import request
+from hami.vendors.family import WHOLE_CARD, CardRequest
 from hami.wire.explanation_note import Near, Note
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -77,16 +77,16 @@ def _asks(story: Story) -> Iterator[str]:
             yield f"  {container}: {_request(asked)}"
 
 
-def _request(asked: request.CardRequest) -> str:
+def _request(asked: CardRequest) -> str:
     cards = "1 card" if asked.count == 1 else f"{asked.count} cards"
     if asked.memory:
         memory = f"{asked.memory} MiB"
-    elif asked.percentage == request.WHOLE_CARD:
+    elif asked.percentage == WHOLE_CARD:
         memory = "all its memory"
     else:
         memory = f"{asked.percentage} % of its memory"
     each = "" if asked.count == 1 else "each "
-    return f"{cards} of {asked.word}, {each}with {memory} and {_compute(asked.cores)}"
+    return f"{cards} of {asked.vendor}, {each}with {memory} and {_compute(asked.cores)}"
 
 
 def _compute(percent: int) -> str:

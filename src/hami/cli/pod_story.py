@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from hami.placement import request
+from hami.vendors.family import CardRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, explanation_note, objects, shares
 from hami.wire import errors as wire_errors
@@ -63,7 +64,7 @@ class Story(
     #: RFC 3339: since when it waits.
     since: str = ""
     #: By container; those that ask for no card are left out.
-    asks: Mapping[str, tuple[request.CardRequest, ...]] = {}
+    asks: Mapping[str, tuple[CardRequest, ...]] = {}
     granted: tuple[Granted, ...] = ()
     bind_phase: str = ""
     explanation: explanation_note.Note | None = None
@@ -155,7 +156,7 @@ def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -
             for grant in slot:
                 yield Granted(
                     container=container.name or "",
-                    vendor=vendor.word,
+                    vendor=vendor.name,
                     uuid=grant.card,
                     memory=grant.memory_mib,
                     cores=grant.cores,
