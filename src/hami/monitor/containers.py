@@ -28,7 +28,7 @@ import prometheus_client
 
 from hami.node import files
 from hami.node import ledger_record as records
-from hami.node.layout import NodeLayout, is_token, is_uid
+from hami.node.layout import NodeLayout, is_allocation_id, is_uid
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import errors as wire_errors
 from hami.wire import region
@@ -175,8 +175,8 @@ class Prepared:
             if policy is not None and (ledger is None or policy.pod_uid in ledger)
         ]
         for record in (ledger or {}).values():
-            for token in record.tokens if record is not None else ():
-                policy, since = policies.get(token.token, (None, None))
+            for token in record.allocations if record is not None else ():
+                policy, since = policies.get(token.allocation_id, (None, None))
                 if record is not None and policy is None:
                     found.append(_recorded(record, token, limited=since is not None, since=since))
         return Containers(found)
@@ -203,7 +203,7 @@ class Prepared:
     def _token_policies(self) -> dict[str, tuple[Policy | None, int | None]]:
         """Return each token's policy and its age; no policy but an age: it cannot be read."""
         found: dict[str, tuple[Policy | None, int | None]] = {}
-        for token in filter(is_token, _names(self._layout.tokens) or ()):
+        for token in filter(is_allocation_id, _names(self._layout.allocations) or ()):
             path = self._layout.policy(token)
             with self._unreadable.concerning(f"policy of token {token}"):
                 found[token] = (None, 0)
@@ -269,9 +269,9 @@ def _recorded(
         pod=record.name,
         shares=tuple(
             Share(grant.card, grant.memory_mib * _MIB, grant.cores or WHOLE)
-            for grant in record.grants_of(token.slot)
+            for grant in record.shares_of(token.container_index)
         ),
-        tokens=(token.token,),
+        tokens=(token.allocation_id,),
         limited=limited,
         since=since or int(record.created * 1e9),
     )

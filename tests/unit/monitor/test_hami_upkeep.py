@@ -86,7 +86,7 @@ async def test_folders_of_gone_pods_are_removed(tmp_path: Path) -> None:
     for folder in (there, gone, odd):
         aged(folder)
     nodes.prepare(node, "ours", {CARD: GIB})
-    aged(node.token_folder(nodes.token_of("ours")))
+    aged(node.allocation_folder(nodes.token_of("ours")))
     await upkeep(node, nodes.pods(nodes.pod("there"))).sweep()
     assert not gone.exists()
     assert there.exists()
