@@ -154,7 +154,7 @@ class Programs:
         logs.mkdir(parents=True, exist_ok=True)
         self._programs: dict[str, Program] = {}
         self._lifeline, self._our_end = os.pipe()
-        kernel.adopt_orphans()
+        kernel.become_subreaper()
 
     def __getitem__(self, name: str) -> Program:
         return self._programs[name]

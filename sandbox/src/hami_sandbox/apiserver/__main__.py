@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hami_sandbox.apiserver.process import main
+from hami_sandbox.apiserver.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,14 +8,12 @@ import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from hami_sandbox.apiserver import answers, bindings, deletion, documents, lists, updates, watches
-from hami_sandbox.apiserver import call as apiserver_call
 from hami_sandbox.apiserver.answers import Writer
-from hami_sandbox.apiserver.auth import impersonation
+from hami_sandbox.apiserver.auth import authorization
 from hami_sandbox.apiserver.auth.authorization import Attributes, Authorizer
 from hami_sandbox.apiserver.auth.reviews import Reviews
 from hami_sandbox.apiserver.auth.users import Authenticator
-from hami_sandbox.apiserver.bodies import plain
-from hami_sandbox.apiserver.call import Call, Target
+from hami_sandbox.apiserver.call import Call, Target, parse_target, plain_body, require_kind
 from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.refusals import Object, Refusal
 from hami_sandbox.apiserver.selectors import Selection
@@ -58,14 +56,14 @@ class Api:
     def target(self, method: str, path: str, query: Mapping[str, str]) -> Target:
         """Return what a request is about."""
         watch = lists.flag(query, "watch")
-        return apiserver_call.parse(method, path, watch=watch, find=self.catalogue.find)
+        return parse_target(method, path, watch=watch, find=self.catalogue.find)
 
     def admit(
         self, target: Target, query: Mapping[str, str], headers: Headers, body: bytes
     ) -> Call:
         """Return the request as one of a user who may make it."""
         user = self._authenticator.authenticate(headers.get("Authorization"))
-        user = impersonation.acting(headers, user, self._authorizer)
+        user = authorization.acting(headers, user, self._authorizer)
         if target.resource:
             wish = Attributes(
                 verb=target.verb,
@@ -86,7 +84,7 @@ class Api:
         target = call.target
         if not target.resource:
             return self._document(call)
-        kind = apiserver_call.require(target)
+        kind = require_kind(target)
         if kind.group in _REVIEWS:
             return self._review(call)
         if target.subresource and target.subresource not in {"status", "finalize"}:
@@ -151,14 +149,14 @@ class Api:
                 stored = await updates.answer(self._writes, call)
                 return Answer(body=stored.whole)
             case "token":
-                told = self._reviews.token(call.namespace, call.name, plain(call))
+                told = self._reviews.token(call.namespace, call.name, plain_body(call))
                 return Answer(body=msgspec.json.encode(told), status=_CREATED)
             case _:
                 raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
     def _review(self, call: Call) -> Answer:
         told = self._reviews.answer(
-            call.kind.resource, plain(call), user=call.user, namespace=call.namespace
+            call.kind.resource, plain_body(call), user=call.user, namespace=call.namespace
         )
         return Answer(body=msgspec.json.encode(told), status=_CREATED)
 

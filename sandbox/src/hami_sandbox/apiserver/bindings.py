@@ -11,8 +11,8 @@ import msgspec
 
 from hami_sandbox import api_objects
 from hami_sandbox.api_objects import ENDED, matches
-from hami_sandbox.apiserver import bodies, deletion, kinds
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver import deletion, kinds
+from hami_sandbox.apiserver.call import Call, body_of_kind, plain_body
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import (
     Object,
@@ -33,7 +33,7 @@ _REQUIRED = "FieldValueRequired"
 async def bind(writes: Writes, call: Call) -> None:
     """Do what a Binding in the body says; the path names its pod, or all of a namespace."""
     kind = _kind("Binding")
-    binding = bodies.of_kind(call, kind)
+    binding = body_of_kind(call, kind)
     metadata = binding["metadata"]
     pod = call.name or metadata.get("name") or ""
     if metadata.get("name") != pod:
@@ -138,7 +138,7 @@ _RETRY_AFTER = 10
 
 async def evict(writes: Writes, call: Call) -> None:
     """Delete the pod as the Eviction in the body wants it, if no budget is against it."""
-    eviction = bodies.plain(call)
+    eviction = plain_body(call)
     options = eviction.get("deleteOptions") or {}
     if eviction.get("dryRun"):
         options = {**options, "dryRun": eviction["dryRun"]}

@@ -1,14 +1,17 @@
-"""A request understood: path, method, kind, verb.
+"""Bodies of requests: bytes to an object of the kind that is expected, or a refusal.
 
+A request understood: path, method, kind, verb.
 Paths and methods: which kind, namespace, object and verb a request means.
 
 One request to the API, understood: who wants to do what with which objects.
+
+Bodies of requests: bytes to an object of the kind that is expected, or a refusal.
 """
 
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +19,8 @@ import msgspec
 from hami_sandbox.apiserver.auth.users import UserInfo
 from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
 from hami_sandbox.apiserver.kinds import Kind
-from hami_sandbox.apiserver.refusals import Object, Refusal, invalid
+from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, invalid
+from hami_sandbox.apiserver.schema import protobuf, schema
 
 Find = Callable[[str, str, str], Kind | None]
 
@@ -42,7 +46,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None = None
 
 
-def parse(method: str, path: str, *, watch: bool, find: Find) -> Target:
+def parse_target(method: str, path: str, *, watch: bool, find: Find) -> Target:
     """Return what is asked for; the kind is None where there is no such thing."""
     parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) > _CORE_PARTS:
@@ -73,7 +77,7 @@ def parse(method: str, path: str, *, watch: bool, find: Find) -> Target:
     )
 
 
-def require(target: Target) -> Kind:
+def require_kind(target: Target) -> Kind:
     """Return the kind, if its path takes the verb."""
     kind = target.kind
     if kind is None:
@@ -213,3 +217,71 @@ class Call(msgspec.Struct, kw_only=True):
     def _bad_option(field: str, reason: str, message: str) -> Refusal:
         causes = [{"field": field, "reason": reason, "message": message}]
         return invalid("Options", "", causes, "meta.k8s.io")
+
+
+_JSON = frozenset(["", "application/json", "text/json"])
+_decoder = msgspec.json.Decoder()
+
+
+def plain_body(call: Call) -> Object:
+    """Return the body as a JSON object; an empty one if there is none."""
+    if call.content_type == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.decode(call.body) if call.body else {}
+        except protobuf.ProtobufError as error:
+            raise bad_request(f"the body cannot be read: {error}") from None
+    if call.content_type not in _JSON:
+        message = (
+            f'the body of the request was in an unknown format ("{call.content_type}") - '
+            "accepted media types include: application/json, application/vnd.kubernetes.protobuf"
+        )
+        raise Refusal(415, "UnsupportedMediaType", message)
+    if not call.body.strip():
+        return {}
+    try:
+        found = _decoder.decode(call.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"couldn't get version/kind; json parse error: {error}"
+        raise bad_request(message) from None
+    if not isinstance(found, dict):
+        raise bad_request("couldn't get version/kind; json parse error: the body is no object")
+    return found
+
+
+def body_of_kind(call: Call, kind: Kind) -> Object:
+    """Return the body as an object of a kind, in the form in which it is kept."""
+    found = plain_body(call)
+    if not found:
+        raise bad_request(f"the body is empty: a {kind.kind} is expected")
+    for field, expected in (("apiVersion", kind.api_version), ("kind", kind.kind)):
+        told = found.get(field) or expected
+        if told != expected:
+            raise bad_request(
+                f"the {field} in the data ({told}) does not match the expected one ({expected})"
+            )
+        found[field] = expected
+    try:
+        unknown = schema.settle(kind, found)
+    except schema.ShapeError as error:
+        raise bad_request(f"{_unfit(kind)}: {error}") from None
+    metadata = found.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise bad_request(f"{_unfit(kind)}: metadata is no object")
+    report_unknown(call, unknown, lambda why: bad_request(f"{_unfit(kind)}: {why}"))
+    return found
+
+
+def report_unknown(call: Call, unknown: Sequence[str], refused: Callable[[str], Refusal]) -> None:
+    """Refuse unknown fields, or warn of them, as the client asked."""
+    mode = call.field_validation
+    told = [f'unknown field "{path}"' for path in unknown]
+    if not told or mode == "Ignore":
+        return
+    if mode == "Warn":
+        call.warnings += told
+        return
+    raise refused(f"strict decoding error: {', '.join(told)}")
+
+
+def _unfit(kind: Kind) -> str:
+    return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'

@@ -14,10 +14,10 @@ import msgspec
 
 from hami_sandbox import api_objects
 from hami_sandbox.api_objects import ENDED, read
-from hami_sandbox.apiserver import bodies, lists, preparation
+from hami_sandbox.apiserver import lists, preparation
 from hami_sandbox.apiserver.answers import as_shown
 from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, plain_body
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.lists import Listed
 from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, conflict, forbidden
@@ -85,7 +85,7 @@ async def delete_all(writes: Writes, call: Call) -> Listed:
 
 def options_of(call: Call) -> Object:
     """Return the DeleteOptions of the body and of the query; the body counts."""
-    options = bodies.plain(call)
+    options = plain_body(call)
     if options.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"the body is a {options['kind']}, expected: DeleteOptions")
     query = call.query

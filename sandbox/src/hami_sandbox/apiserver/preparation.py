@@ -68,7 +68,7 @@ def update(kind: Kind, new: Object, old: Object, subresource: str) -> None:
             _take(new, old, "status")
         if (kind.group, kind.resource) == ("", "services"):
             _keep_address(new, old)
-        if kind.generation and _wish(new) != _wish(old):
+        if kind.generation and _counted(new) != _counted(old):
             metadata["generation"] = before.get("generation", 0) + 1
 
 
@@ -107,7 +107,7 @@ def _take(new: Object, old: Object, field: str) -> None:
         new.pop(field, None)
 
 
-def _wish(content: Object) -> Object:
+def _counted(content: Object) -> Object:
     """Return what the generation counts the changes of."""
     return {key: value for key, value in content.items() if key not in {"metadata", "status"}}
 

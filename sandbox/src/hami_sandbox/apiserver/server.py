@@ -17,7 +17,7 @@ from aiohttp import web
 from hami.serving import addresses
 from hami_sandbox.apiserver.api import Answer, Api
 from hami_sandbox.apiserver.auth.logs import Logs
-from hami_sandbox.apiserver.call import Call, require
+from hami_sandbox.apiserver.call import Call, require_kind
 from hami_sandbox.apiserver.refusals import Refusal, bad_request
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Server:
             body = await _body(request)
             call = self._api.admit(target, request.query, request.headers, body)
             if target.subresource == "log":
-                require(target)
+                require_kind(target)
                 return await self._logs.answer(request, target.namespace, target.name)
             if target.path.startswith("/sandbox/"):
                 answer = self._sandbox(call)

@@ -11,8 +11,7 @@ import datetime as dt
 from collections.abc import Callable
 
 from hami_sandbox.api_objects import as_query
-from hami_sandbox.apiserver import bodies
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, body_of_kind, plain_body, report_unknown
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.lists import flag
 from hami_sandbox.apiserver.refusals import Object, Refusal, conflict, invalid
@@ -33,7 +32,7 @@ _INVALID = "FieldValueInvalid"
 
 async def replace(writes: Writes, call: Call) -> Stored:
     """Store the object in the body in place of the present one."""
-    body = bodies.of_kind(call, call.kind)
+    body = body_of_kind(call, call.kind)
     metadata = body["metadata"]
     same_name(call, metadata)
     place(call, metadata)
@@ -68,7 +67,7 @@ async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
         unknown: list[str] = []
         content = patches.patched(call.kind, present, content_type, call.body, unknown=unknown)
         if unknown != told:  # not again when it is tried again
-            bodies.tell_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
+            report_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
             told[:] = unknown
         _same_place(call, content)
         return content
@@ -162,7 +161,7 @@ async def answer(writes: Writes, call: Call) -> Stored:
 
 
 def _replacing(call: Call) -> Callable[[Object], Object]:
-    body = bodies.plain(call)
+    body = plain_body(call)
     metadata = body.setdefault("metadata", {})
     same_name(call, metadata)
     return lambda _: body

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from hami_sandbox.apiserver import bodies, preparation
+from hami_sandbox.apiserver import preparation
 from hami_sandbox.apiserver.answers import as_shown, as_stored
 from hami_sandbox.apiserver.auth.admission import Admission
 from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, body_of_kind
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import (
     Object,
@@ -37,7 +37,7 @@ MODIFIED = (
 )
 
 #: Makes the wished object out of the present one.
-Wish = Callable[[Object], Object]
+Edit = Callable[[Object], Object]
 
 
 class Writes:
@@ -47,7 +47,7 @@ class Writes:
 
     async def create(self, call: Call) -> Stored:
         """Store the object in the body under a new name."""
-        content = bodies.of_kind(call, call.kind)
+        content = body_of_kind(call, call.kind)
         return await self.add(call, content)
 
     async def add(self, call: Call, content: Object, *, tracked: bool = True) -> Stored:
@@ -89,7 +89,7 @@ class Writes:
         await self.admission.validate(request)
         return self._stored_new(kind, content, dry_run=dry_run)
 
-    async def change(self, call: Call, wish: Wish, *, options: str, tracked: bool = True) -> Stored:
+    async def change(self, call: Call, wish: Edit, *, options: str, tracked: bool = True) -> Stored:
         """Store what `wish` makes of the present object, again and again until nobody interferes.
 
         What it makes may name the version that it builds upon: another one is a conflict.

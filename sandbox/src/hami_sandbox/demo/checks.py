@@ -25,7 +25,7 @@ _MIB = 1 << 20
 _SHOWN = 400
 
 
-class World(Protocol):
+class View(Protocol):
     """What a check may look at."""
 
     @property
@@ -68,7 +68,7 @@ class Refused(_Check, frozen=True, kw_only=True, tag="refused"):
     def words(self) -> str:
         return f"{self.object} is refused: {' … '.join(self.says)}"
 
-    async def look(self, world: World) -> Finding:
+    async def look(self, world: View) -> Finding:
         message = world.refusals.get(self.object)
         if message is None:
             return Finding(met=False, seen=f"{self.object} was not refused")
@@ -119,7 +119,7 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
         yield from (f"{key}: {text}" for key, text in self.annotations.items())
         yield from (f"{name}={value}" for name, value in self.variables.items())
 
-    async def look(self, world: World) -> Finding:
+    async def look(self, world: View) -> Finding:
         found = world.find_pods(self.namespace, self.name, self.labels)
         wrong = [told for pod in found for told in self._wrong(pod)]
         there = sum(pod.phase == self.phase for pod in found)
@@ -162,7 +162,7 @@ class Log(_Check, frozen=True, kw_only=True, tag="log"):
     def words(self) -> str:
         return f"log of {self.pod}: {' … '.join(self.says)}"
 
-    async def look(self, world: World) -> Finding:
+    async def look(self, world: View) -> Finding:
         text = await world.log(self.namespace, self.pod, self.container)
         return _spoken(f"log of {self.pod}", text, self.says)
 
@@ -186,7 +186,7 @@ class Metric(_Check, frozen=True, kw_only=True, tag="metric"):
     def _unit(self) -> int:
         return _MIB if self.name.endswith("_bytes") else 1
 
-    async def look(self, world: World) -> Finding:
+    async def look(self, world: View) -> Finding:
         found = cluster_view.select(await world.samples(), self.name, self.labels)
         values = [sample.value / self._unit for sample in found]
         most = float("inf") if self.at_most is None else self.at_most
@@ -206,7 +206,7 @@ class Explained(_Check, frozen=True, kw_only=True, tag="explained"):
     def words(self) -> str:
         return f"hami explain {self.pod}: {' … '.join(self.says)}"
 
-    async def look(self, world: World) -> Finding:
+    async def look(self, world: View) -> Finding:
         text = await world.explanation(self.namespace, self.pod)
         return _spoken(f"hami explain {self.pod}", text, self.says)
 

@@ -85,7 +85,7 @@ class Cluster(Protocol):
     def isolation(self) -> str: ...
 
 
-class World:
+class ClusterView:
     """Use it as a context manager: it watches in between."""
 
     def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:

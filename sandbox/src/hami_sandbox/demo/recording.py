@@ -15,10 +15,10 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT  # there is no public name for the template
 from rich.console import Console
 
-from hami_sandbox.demo import example, flags, results, session, view
-from hami_sandbox.demo.picture import Picture
+from hami_sandbox.demo import example, main, results, session, view
 from hami_sandbox.demo.results import Outcome
 from hami_sandbox.demo.running import Progress
+from hami_sandbox.demo.snapshot import Snapshot
 
 _WIDTH = 118
 _PODS = 6
@@ -26,7 +26,7 @@ _NOTE = "<!-- Made by scripts/record-demo from a run of `hami demo`. Do not edit
 _FONT_FACE = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 
 
-def draw(picture: Picture, progress: Progress, outcome: Outcome) -> str:
+def draw(picture: Snapshot, progress: Progress, outcome: Outcome) -> str:
     """Return the SVG."""
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print("$ make demo", style="bold", highlight=False)
@@ -42,11 +42,11 @@ def record(path: Path) -> int:
     """Run the demo once and write its picture; return its exit code."""
     drawn: list[str] = []
 
-    def keep(picture: Picture, progress: Progress, outcome: Outcome) -> None:
+    def keep(picture: Snapshot, progress: Progress, outcome: Outcome) -> None:
         drawn.append(draw(picture, progress, outcome))
 
     settings = session.Settings(
-        plan=flags.plan([], 0),
+        plan=main.plan_fleet([], 0),
         examples=example.load(example.default_folder()),
         once=True,
         at_end=keep,

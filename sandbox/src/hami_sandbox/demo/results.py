@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 
-class Verdict(enum.Enum):
+class Status(enum.Enum):
     AS_SAID = "as said"
     OTHERWISE = "otherwise"
     SKIPPED = "skipped"
@@ -35,7 +35,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     promise: str
-    verdict: Verdict
+    verdict: Status
     seconds: float = 0.0
     checks: tuple[Met, ...] = ()
     #: What happened beside the checks: why it was skipped, what went wrong.
@@ -51,7 +51,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return f"{len(self.checks)} of {len(self.checks)} checks met"
 
 
-class NodeFact(msgspec.Struct, frozen=True):
+class NodeLine(msgspec.Struct, frozen=True):
     name: str
     cards: str
     #: late, or lock and why.
@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary tells."""
 
     results: tuple[Result, ...]
-    nodes: tuple[NodeFact, ...]
+    nodes: tuple[NodeLine, ...]
     simulated: int
     isolation: str
     #: Seconds after the start; None: no pod was placed.
@@ -73,10 +73,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def good(self) -> bool:
         """Whether every example that ran ended as its text says."""
-        return all(result.verdict is not Verdict.OTHERWISE for result in self.results)
+        return all(result.verdict is not Status.OTHERWISE for result in self.results)
 
 
-_STYLES = {Verdict.AS_SAID: "green", Verdict.OTHERWISE: "bold red", Verdict.SKIPPED: "yellow"}
+_STYLES = {Status.AS_SAID: "green", Status.OTHERWISE: "bold red", Status.SKIPPED: "yellow"}
 
 
 def render(outcome: Outcome) -> Group:
@@ -84,7 +84,7 @@ def render(outcome: Outcome) -> Group:
     if outcome.results:
         parts.append(_examples(outcome))
     parts += [Text(line) for line in facts(outcome)]
-    parts.append(_verdict(outcome))
+    parts.append(_conclusion(outcome))
     return Group(*parts)
 
 
@@ -117,16 +117,16 @@ def facts(outcome: Outcome) -> Iterator[str]:
     yield f"cluster ready after {outcome.ready_after:.1f} s, {first}"
 
 
-def _verdict(outcome: Outcome) -> Text:
+def _conclusion(outcome: Outcome) -> Text:
     numbers = {
-        verdict: sum(result.verdict is verdict for result in outcome.results) for verdict in Verdict
+        verdict: sum(result.verdict is verdict for result in outcome.results) for verdict in Status
     }
-    skipped = f", {numbers[Verdict.SKIPPED]} skipped" if numbers[Verdict.SKIPPED] else ""
-    ran = len(outcome.results) - numbers[Verdict.SKIPPED]
+    skipped = f", {numbers[Status.SKIPPED]} skipped" if numbers[Status.SKIPPED] else ""
+    ran = len(outcome.results) - numbers[Status.SKIPPED]
     if not outcome.results:
         return Text("no examples were run")
     if outcome.good:
         line = f"{ran} of {ran} examples ended as their texts say{skipped}"
         return Text(f"{line}, in {outcome.seconds:.0f} s", style="bold green")
-    wrong = numbers[Verdict.OTHERWISE]
+    wrong = numbers[Status.OTHERWISE]
     return Text(f"{wrong} of {ran} examples did not end as their texts say{skipped}", style="red")

@@ -13,10 +13,10 @@ import msgspec
 from hami.kube import errors
 from hami_sandbox.demo import cards, manifests
 from hami_sandbox.demo.checks import Check, Finding, Refused
-from hami_sandbox.demo.cluster_view import World
+from hami_sandbox.demo.cluster_view import ClusterView
 from hami_sandbox.demo.example import Example, Step
 from hami_sandbox.demo.manifests import Manifest
-from hami_sandbox.demo.results import Met, Result, Verdict
+from hami_sandbox.demo.results import Met, Result, Status
 from hami_sandbox.plan import Plan
 
 #: Seconds between two looks at what does not announce itself: logs, monitors, explanations.
@@ -45,7 +45,7 @@ class _Ended(Exception):  # noqa: N818 - not an error of ours: the example went 
 class Runner:
     def __init__(
         self,
-        world: World,
+        world: ClusterView,
         *,
         progress: Progress,
         say: Callable[[str], None],
@@ -76,7 +76,7 @@ class Runner:
             name=example.name,
             title=example.title,
             promise=example.promise,
-            verdict=Verdict.OTHERWISE if insist else Verdict.SKIPPED,
+            verdict=Status.OTHERWISE if insist else Status.SKIPPED,
             note=f"not run: {lacks}",
         )
 
@@ -113,7 +113,7 @@ class Runner:
             name=example.name,
             title=example.title,
             promise=example.promise,
-            verdict=Verdict.AS_SAID if good else Verdict.OTHERWISE,
+            verdict=Status.AS_SAID if good else Status.OTHERWISE,
             seconds=seconds,
             checks=met,
             note=note,
@@ -200,4 +200,4 @@ class Runner:
 
 
 def _mark(result: Result) -> str:
-    return {Verdict.AS_SAID: "✓", Verdict.OTHERWISE: "✗", Verdict.SKIPPED: "-"}[result.verdict]
+    return {Status.AS_SAID: "✓", Status.OTHERWISE: "✗", Status.SKIPPED: "-"}[result.verdict]

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.live import Live
 
 from hami_sandbox.cluster import Sandbox
-from hami_sandbox.demo import cards, example, picture, results, view
-from hami_sandbox.demo.cluster_view import World
+from hami_sandbox.demo import cards, example, results, snapshot, view
+from hami_sandbox.demo.cluster_view import ClusterView
 from hami_sandbox.demo.example import Example
-from hami_sandbox.demo.picture import Picture
-from hami_sandbox.demo.results import NodeFact, Outcome
+from hami_sandbox.demo.results import NodeLine, Outcome
 from hami_sandbox.demo.running import Progress, Runner
+from hami_sandbox.demo.snapshot import Snapshot
 from hami_sandbox.plan import Plan, cards_text
 
 INTERRUPTED = 130
@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: How this command is called, for the hints.
     command: str = "hami"
     #: Called with the last picture, where the examples were run: for a screenshot.
-    at_end: Callable[[Picture, Progress, Outcome], None] | None = None
+    at_end: Callable[[Snapshot, Progress, Outcome], None] | None = None
 
 
 class Demo:
@@ -102,12 +102,12 @@ class Demo:
         )
         async with sandbox:
             try:
-                async with World(sandbox, clock=self._clock) as world:
+                async with ClusterView(sandbox, clock=self._clock) as world:
                     await self._show(sandbox, world)
             finally:
                 self._ends = True
 
-    async def _show(self, sandbox: Sandbox, world: World) -> None:
+    async def _show(self, sandbox: Sandbox, world: ClusterView) -> None:
         ready = self._clock() - self._began
         self._say(f"the cluster is ready after {ready:.1f} s")
         async with self._viewed(world):
@@ -131,7 +131,7 @@ class Demo:
                 await asyncio.Event().wait()
 
     @contextlib.asynccontextmanager
-    async def _viewed(self, world: World) -> AsyncIterator[None]:
+    async def _viewed(self, world: ClusterView) -> AsyncIterator[None]:
         """Keep the view up to date on the side, where there is a terminal."""
         if not self._live:
             yield
@@ -144,7 +144,7 @@ class Demo:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _draw(self, live: Live, world: World) -> None:
+    async def _draw(self, live: Live, world: ClusterView) -> None:
         while True:
             taken = await self._picture(world)
             footer = f"kubeconfig {world.cluster.kubeconfig}   Ctrl-C ends it and leaves nothing"
@@ -152,19 +152,19 @@ class Demo:
             live.update(drawn, refresh=True)
             await asyncio.sleep(_REFRESH_S)
 
-    async def _picture(self, world: World) -> Picture:
+    async def _picture(self, world: ClusterView) -> Snapshot:
         samples = await world.samples()
         real = frozenset(world.cluster.nodes)
-        return picture.take(world.nodes, list(world.pods), samples, real=real)
+        return snapshot.take(world.nodes, list(world.pods), samples, real=real)
 
-    def _outcome(self, sandbox: Sandbox, world: World, ready: float) -> Outcome:
+    def _outcome(self, sandbox: Sandbox, world: ClusterView, ready: float) -> Outcome:
         plans = self._settings.plan.nodes
         known = {node.name: node for node in world.nodes}
         placed = world.first_placed
         return Outcome(
             results=tuple(self._progress.results),
             nodes=tuple(
-                NodeFact(plan.name, cards_text(plan.cards), cards.binding(known[plan.name]))
+                NodeLine(plan.name, cards_text(plan.cards), cards.binding(known[plan.name]))
                 for plan in plans
                 if plan.name in known
             ),
@@ -175,7 +175,7 @@ class Demo:
             seconds=self._clock() - self._began,
         )
 
-    def _hints(self, kubeconfig: Path, world: World) -> str:
+    def _hints(self, kubeconfig: Path, world: ClusterView) -> str:
         """Say what to try now, with a pod that is there; best one that waits."""
         pods = sorted(world.pods, key=lambda pod: (pod.phase != "Pending", pod.name))
         pod = next((pod.name for pod in pods if pod.namespace == "default"), "NAME")

@@ -17,9 +17,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from hami_sandbox.demo.picture import CardRow, NodeRow, Picture, PodRow
-from hami_sandbox.demo.results import Met, Verdict
+from hami_sandbox.demo.results import Met, Status
 from hami_sandbox.demo.running import Progress
+from hami_sandbox.demo.snapshot import CardRow, NodeRow, PodRow, Snapshot
 
 _USED, _GRANTED, _FREE = "█", "▓", "░"
 _STYLES = {_USED: Style(color="green"), _GRANTED: Style(color="cyan"), _FREE: Style(dim=True)}
@@ -36,9 +36,9 @@ _PHASES = {
     "Terminating": "dim",
 }
 _MARKS = {
-    Verdict.AS_SAID: Text("✓", style="green"),
-    Verdict.OTHERWISE: Text("✗", style="red"),
-    Verdict.SKIPPED: Text("-", style="dim"),
+    Status.AS_SAID: Text("✓", style="green"),
+    Status.OTHERWISE: Text("✗", style="red"),
+    Status.SKIPPED: Text("-", style="dim"),
 }
 
 
@@ -68,7 +68,7 @@ class Bar:
                 yield Segment(letter * number, style)
 
 
-def fitted(picture: Picture, progress: Progress, console: Console, *, footer: str) -> Group:
+def fitted(picture: Snapshot, progress: Progress, console: Console, *, footer: str) -> Group:
     """Draw everything with as many pods as the terminal has lines for."""
     without = render(picture, progress, most_pods=0, footer=footer)
     # The line with the number of further pods is there without them, and one more is the cursor's.
@@ -76,7 +76,7 @@ def fitted(picture: Picture, progress: Progress, console: Console, *, footer: st
     return render(picture, progress, most_pods=max(room, _FEWEST_PODS), footer=footer)
 
 
-def render(picture: Picture, progress: Progress, *, most_pods: int, footer: str = "") -> Group:
+def render(picture: Snapshot, progress: Progress, *, most_pods: int, footer: str = "") -> Group:
     """Draw everything, with at most so many pods."""
     parts: list[RenderableType] = [_nodes(picture)]
     if picture.simulated.nodes:
@@ -89,7 +89,7 @@ def render(picture: Picture, progress: Progress, *, most_pods: int, footer: str 
     return Group(*parts)
 
 
-def _nodes(picture: Picture) -> Table:
+def _nodes(picture: Snapshot) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, expand=True, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
     )
@@ -125,7 +125,7 @@ def _card(row: CardRow) -> Iterator[RenderableType]:
     yield f"{card.shares}/{card.slots}"
 
 
-def _simulated(picture: Picture) -> Text:
+def _simulated(picture: Snapshot) -> Text:
     rest = picture.simulated
     return Text(
         f"{rest.nodes} simulated nodes: {rest.cards} cards, {_gib(rest.granted_memory)} of "
@@ -156,7 +156,7 @@ def _met(met: Met) -> Text:
     return Text.assemble(("✗ ", "red"), met.words, (f": {met.seen}", "red"))
 
 
-def _pods(picture: Picture, most: int) -> Table:
+def _pods(picture: Snapshot, most: int) -> Table:
     told = ", ".join(f"{number} {phase}" for phase, number in picture.phases) or "none yet"
     table = Table(
         title=f"pods: {told}",

@@ -14,8 +14,8 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.wire import codec, objects
 from hami_sandbox.kube_scheduler import events, surveys
-from hami_sandbox.kube_scheduler.cluster_view import World
-from hami_sandbox.kube_scheduler.events import Teller
+from hami_sandbox.kube_scheduler.cluster_view import ClusterState
+from hami_sandbox.kube_scheduler.events import PodRecorder
 from hami_sandbox.kube_scheduler.extenders import ExtenderError, Extenders
 from hami_sandbox.kube_scheduler.nodes import Row
 from hami_sandbox.kube_scheduler.pods import Pod
@@ -30,7 +30,13 @@ class UnfitError(Exception):
 
 class Attempts:
     def __init__(
-        self, client: Client, *, world: World, queue: Queue, extenders: Extenders, teller: Teller
+        self,
+        client: Client,
+        *,
+        world: ClusterState,
+        queue: Queue,
+        extenders: Extenders,
+        teller: PodRecorder,
     ) -> None:
         self._client = client
         self._world = world

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Hashable
 
 from hami.kube.store import Cache
 from hami_sandbox.kube_scheduler import checks
+from hami_sandbox.kube_scheduler.checks import Neighbours
 from hami_sandbox.kube_scheduler.nodes import Node, Row
-from hami_sandbox.kube_scheduler.pod_affinity import Neighbours
 from hami_sandbox.kube_scheduler.pods import Pod
 from hami_sandbox.kube_scheduler.queue import Queue
 from hami_sandbox.kube_scheduler.surveys import Survey, Surveys
@@ -30,7 +30,7 @@ class _Assumed:
     expires: float = math.inf
 
 
-class World:
+class ClusterState:
     def __init__(
         self, queue: Queue, *, schedulers: Collection[str], clock: Callable[[], float]
     ) -> None:

@@ -65,7 +65,7 @@ class _EachPod(EventRecorder):
         self._bucket = TokenBucket(rate=_PODS, burst=_PODS)
 
 
-class Teller:
+class PodRecorder:
     def __init__(
         self,
         client: Client,

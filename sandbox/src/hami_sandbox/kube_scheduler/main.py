@@ -24,9 +24,9 @@ from hami.serving import lifetime
 from hami.wire import objects
 from hami_sandbox.kube_scheduler import nodes, pods
 from hami_sandbox.kube_scheduler.attempts import Attempts
-from hami_sandbox.kube_scheduler.cluster_view import World
+from hami_sandbox.kube_scheduler.cluster_view import ClusterState
 from hami_sandbox.kube_scheduler.configuration import Configuration
-from hami_sandbox.kube_scheduler.events import Teller
+from hami_sandbox.kube_scheduler.events import PodRecorder
 from hami_sandbox.kube_scheduler.extenders import Extenders
 from hami_sandbox.kube_scheduler.queue import Queue
 
@@ -64,8 +64,10 @@ class Scheduler:
             on_change=self._stirred.set,
         )
         schedulers = configuration.schedulers
-        self.world = World(self.queue, schedulers=schedulers, clock=clock)
-        self.teller = Teller(client, aside=aside, schedulers=schedulers, host=hostname, now=now)
+        self.world = ClusterState(self.queue, schedulers=schedulers, clock=clock)
+        self.teller = PodRecorder(
+            client, aside=aside, schedulers=schedulers, host=hostname, now=now
+        )
         self.attempts = Attempts(
             client,
             world=self.world,

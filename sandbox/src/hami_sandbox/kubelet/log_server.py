@@ -20,8 +20,7 @@ from aiohttp import web
 from hami.wire import codec
 from hami_sandbox import api_objects
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.attempts import NOTHING, Attempt
-from hami_sandbox.kubelet.containers_view import ContainersView
+from hami_sandbox.kubelet.attempts import NOTHING, Attempt, ContainersView
 from hami_sandbox.kubelet.node_pods import NodePods
 from hami_sandbox.kubelet.pod import Object
 

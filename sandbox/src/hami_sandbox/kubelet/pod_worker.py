@@ -17,13 +17,12 @@ from hami_sandbox import api_objects
 from hami_sandbox.api_objects import ENDED
 from hami_sandbox.kubelet import decisions, statuses
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.attempts import Attempt, CrashBackoff, Waits, latest
-from hami_sandbox.kubelet.containers_view import ContainersView
+from hami_sandbox.kubelet.attempts import Attempt, ContainersView, CrashBackoff, Waits, latest
 from hami_sandbox.kubelet.pod import Object
 from hami_sandbox.kubelet.starting import NO_IMAGE, NotStartedError, Order, Starter
 from hami_sandbox.kubelet.status_writer import StatusWriter
 from hami_sandbox.kubelet.statuses import End, Sight, Waiting
-from hami_sandbox.kubelet.stopping import Stopper, Teller
+from hami_sandbox.kubelet.stopping import PodRecorder, Stopper
 from hami_sandbox.kubelet.volumes import VolumeError, Volumes
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import Phase
@@ -42,7 +41,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     starter: Starter
     volumes: Volumes
     statuses: StatusWriter
-    teller: Teller
+    teller: PodRecorder
     waits: Waits
     now: Callable[[], float] = time.time
 

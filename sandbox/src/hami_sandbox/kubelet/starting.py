@@ -19,10 +19,9 @@ from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet import volumes as volume_plans
 from hami_sandbox.kubelet.devices.manager import DeviceManager
 from hami_sandbox.kubelet.devices.pods import DevicesError
-from hami_sandbox.kubelet.environment import NodeFacts, VariableError, expand
+from hami_sandbox.kubelet.environment import NodeFacts, References, VariableError, expand
 from hami_sandbox.kubelet.pod import Object
-from hami_sandbox.kubelet.references import References
-from hami_sandbox.kubelet.stopping import Teller
+from hami_sandbox.kubelet.stopping import PodRecorder
 from hami_sandbox.kubelet.volumes import VolumeError
 from hami_sandbox.runtime import spec
 from hami_sandbox.runtime.runtime import Runtime
@@ -65,7 +64,7 @@ class Starter:
         runtime: Runtime,
         devices: DeviceManager,
         references: References,
-        teller: Teller,
+        teller: PodRecorder,
         logs: Path,
         node: Callable[[], NodeFacts],
     ) -> None:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 5.0
 
 
-class _Wish(msgspec.Struct, frozen=True):
+class _Update(msgspec.Struct, frozen=True):
     pod: Object
     #: None: there is nothing to be written.
     status: Object | None
@@ -34,17 +34,17 @@ class _Wish(msgspec.Struct, frozen=True):
 class StatusWriter:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._wishes: dict[str, _Wish] = {}
+        self._wishes: dict[str, _Update] = {}
         self._written: dict[str, Object] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def put(self, pod: Object, status: Object) -> None:
         """Have a pod show this status."""
-        self._wish(_Wish(pod, status, delete=False))
+        self._wish(_Update(pod, status, delete=False))
 
     def finish(self, pod: Object, status: Object | None) -> None:
         """Have a pod show its last status, then have it removed."""
-        self._wish(_Wish(pod, status, delete=True))
+        self._wish(_Update(pod, status, delete=True))
 
     def forget(self, uid: str) -> None:
         """Stop writing: the pod is gone."""
@@ -60,7 +60,7 @@ class StatusWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _wish(self, wish: _Wish) -> None:
+    def _wish(self, wish: _Update) -> None:
         uid = pods.uid(wish.pod)
         if uid not in self._written and wish.status is not None and _shows(wish.pod, wish.status):
             self._written[uid] = wish.status  # from before a restart
@@ -89,7 +89,7 @@ class StatusWriter:
             if self._tasks.get(uid) is asyncio.current_task():
                 del self._tasks[uid]
 
-    async def _send(self, uid: str, wish: _Wish) -> None:
+    async def _send(self, uid: str, wish: _Update) -> None:
         path = paths.pods(pods.namespace(wish.pod), pods.name(wish.pod))
         if wish.status is not None and wish.status != self._written.get(uid):
             # With the UID: a pod made anew under this name is not this one.
@@ -110,7 +110,7 @@ class StatusWriter:
             await self._client.delete(path, codec.encode(options))
 
 
-def _about(wish: _Wish, error: errors.KubeError) -> dict[str, str]:
+def _about(wish: _Update, error: errors.KubeError) -> dict[str, str]:
     return {"pod": pods.full_name(wish.pod), "error": str(error)}
 
 

@@ -25,7 +25,7 @@ from hami_sandbox.runtime.states import ContainerError
 COMPONENT = "kubelet"
 
 
-class Teller:
+class PodRecorder:
     def __init__(self, events: EventRecorder) -> None:
         self._events = events
 
@@ -93,7 +93,7 @@ class Stopper:
     """Ends the containers of one pod."""
 
     def __init__(
-        self, runtime: Runtime, teller: Teller, *, clock: Callable[[], float] = time.monotonic
+        self, runtime: Runtime, teller: PodRecorder, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._runtime = runtime
         self._teller = teller

@@ -14,9 +14,8 @@ import msgspec
 
 from hami_sandbox.kubelet import environment
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.environment import NodeFacts, Reference
+from hami_sandbox.kubelet.environment import NodeFacts, Reference, References
 from hami_sandbox.kubelet.pod import Object
-from hami_sandbox.kubelet.references import References
 
 Files = Mapping[str, bytes]
 

@@ -134,7 +134,7 @@ def die_with(parent: int) -> None:
         os._exit(1)  # it ended before we asked to be told
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 

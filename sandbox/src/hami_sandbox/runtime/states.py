@@ -139,14 +139,14 @@ def _brought_up(place: Path, known: ContainerState) -> ContainerState:
         )
     exited = _read(place / records.EXITED, Exited)
     if exited is None and not alive and (place / records.SHIM_LOG).exists():
-        exited = _tell_for_the_dead(place)
+        exited = _record_dead_shim(place)
     if exited is None:
         return known
     told = msgspec.structs.asdict(exited)
     return msgspec.structs.replace(known, phase=Phase.EXITED, pid=0, **told)
 
 
-def _tell_for_the_dead(place: Path) -> Exited:
+def _record_dead_shim(place: Path) -> Exited:
     kill_marked(place.name)
     records.remove_aside(str(place))
     told = Exited(

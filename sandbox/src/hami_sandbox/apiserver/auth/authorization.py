@@ -1,26 +1,123 @@
-"""RBAC over the stored roles and bindings.
+"""Acting as somebody else, as `kubectl --as` asks for, where the user may.
 
+Roles that every cluster has: what all may ask, and the four that users bind to.
+
+RBAC over the stored roles and bindings.
 Rules of roles and webhooks: lists in which a star stands for everything.
 
 Who may do what: RBAC over the stored roles and bindings; system:masters may all.
+
+Acting as somebody else, as `kubectl --as` asks for, where the user may.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
+from multidict import CIMultiDict, CIMultiDictProxy
 
-from hami_sandbox.apiserver.auth import roles
-from hami_sandbox.apiserver.auth.users import UserInfo, View
-from hami_sandbox.apiserver.refusals import Object, Refusal, forbidden
+from hami_sandbox.apiserver.auth.users import UserInfo, View, service_account_groups
+from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, forbidden
+
+RBAC = "rbac.authorization.k8s.io"
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+
+_INFO_PATHS = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+_DISCOVERY_PATHS = ("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_INFO_PATHS)
+_SELF_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews")
+
+_READ = ("get", "list", "watch")
+_WRITE = ("create", "delete", "deletecollection", "patch", "update")
+_NAMED = (
+    ("", ("configmaps", "endpoints", "pods", "serviceaccounts", "services")),
+    (
+        "apps",
+        ("daemonsets", "deployments", "deployments/scale", "replicasets", "replicasets/scale"),
+    ),
+    ("batch", ("jobs",)),
+    ("policy", ("poddisruptionbudgets",)),
+)
+_SEEN = (
+    ("", ("bindings", "events", "namespaces", "pods/log", "pods/status", "resourcequotas")),
+    ("events.k8s.io", ("events",)),
+    ("apps", ("daemonsets/status", "deployments/status", "replicasets/status")),
+    ("batch", ("jobs/status",)),
+)
+_EDITED = (
+    ("", ("events", "pods/eviction", "secrets", "serviceaccounts/token")),
+    ("coordination.k8s.io", ("leases",)),
+)
+
+
+def _role_rules(parts: Any, verbs: tuple[str, ...]) -> list[Object]:
+    return [
+        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+        for group, resources in parts
+    ]
+
+
+_VIEW = [*_role_rules(_NAMED, _READ), *_role_rules(_SEEN, _READ)]
+_EDIT = [*_VIEW, *_role_rules(_EDITED, (*_READ, *_WRITE)), *_role_rules(_NAMED, _WRITE)]
+_ADMIN = [*_EDIT, *_role_rules(((RBAC, ("roles", "rolebindings")),), (*_READ, *_WRITE))]
+_ALL = [
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+    {"nonResourceURLs": ["*"], "verbs": ["*"]},
+]
+_DISCOVERY = [{"nonResourceURLs": list(_DISCOVERY_PATHS), "verbs": ["get"]}]
+_INFO = [{"nonResourceURLs": list(_INFO_PATHS), "verbs": ["get"]}]
+_BASIC = [
+    {
+        "apiGroups": ["authentication.k8s.io", "authorization.k8s.io"],
+        "resources": list(_SELF_REVIEWS),
+        "verbs": ["create"],
+    }
+]
+
+#: Rules that hold without being stored: role, groups, rules.
+UNSTORED_ROLES: tuple[tuple[str, tuple[str, ...], list[Object]], ...] = (
+    ("system:discovery", (AUTHENTICATED,), _DISCOVERY),
+    ("system:basic-user", (AUTHENTICATED,), _BASIC),
+    ("system:public-info-viewer", (AUTHENTICATED, UNAUTHENTICATED), _INFO),
+)
+
+
+def _cluster_role(name: str, rules: list[Object]) -> Object:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}},
+        "rules": rules,
+    }
+
+
+#: What a new cluster has stored, so that users' bindings find them.
+STORED_ROLES: tuple[Object, ...] = (
+    _cluster_role("cluster-admin", _ALL),
+    _cluster_role("admin", _ADMIN),
+    _cluster_role("edit", _EDIT),
+    _cluster_role("view", _VIEW),
+    {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {
+            "name": "cluster-admin",
+            "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
+        },
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": MASTERS}],
+    },
+)
 
 
 def has(listed: Sequence[str] | None, value: str) -> bool:
     return listed is not None and ("*" in listed or value in listed)
 
 
-_ACCOUNT = "system:serviceaccount"
+_ACCOUNT = "system:serviceaccount:"
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +144,7 @@ class Authorizer:
 
     def allows(self, user: UserInfo, wish: Attributes) -> str | None:
         """Return why it is allowed, in words; None if it is not."""
-        if roles.MASTERS in user.groups:
+        if MASTERS in user.groups:
             return ""
         for why, rule in self.rules(user, wish.namespace):
             if _covers(rule, wish):
@@ -61,13 +158,13 @@ class Authorizer:
 
     def rules(self, user: UserInfo, namespace: str) -> Iterator[tuple[str, Object]]:
         """Give every rule that counts for a user, in a namespace and in the whole cluster."""
-        for name, groups, rules in roles.ALWAYS:
+        for name, groups, rules in UNSTORED_ROLES:
             if set(groups) & set(user.groups):
                 yield from ((f'ClusterRole "{name}"', rule) for rule in rules)
-        for binding in self._view.all(roles.RBAC, "clusterrolebindings"):
+        for binding in self._view.all(RBAC, "clusterrolebindings"):
             yield from self._of_binding("ClusterRoleBinding", binding, user, "")
         if namespace:
-            for binding in self._view.all(roles.RBAC, "rolebindings", namespace):
+            for binding in self._view.all(RBAC, "rolebindings", namespace):
                 yield from self._of_binding("RoleBinding", binding, user, namespace)
 
     def _of_binding(
@@ -80,9 +177,9 @@ class Authorizer:
             return
         reference = binding["roleRef"]
         if reference["kind"] == "ClusterRole":
-            role = self._view.find(roles.RBAC, "clusterroles", "", reference["name"])
+            role = self._view.find(RBAC, "clusterroles", "", reference["name"])
         else:
-            role = self._view.find(roles.RBAC, "roles", namespace, reference["name"])
+            role = self._view.find(RBAC, "roles", namespace, reference["name"])
         if role is None:
             return
         metadata = binding["metadata"]
@@ -103,7 +200,7 @@ def _names(subject: Object, user: UserInfo, namespace: str) -> bool:
         case "Group":
             return name in user.groups
         case "ServiceAccount":
-            return user.username == f"{_ACCOUNT}:{subject.get('namespace') or namespace}:{name}"
+            return user.username == f"{_ACCOUNT}{subject.get('namespace') or namespace}:{name}"
     return False
 
 
@@ -147,3 +244,49 @@ def _refusal(user: UserInfo, wish: Attributes) -> Refusal:
     return forbidden(
         f"{named} is forbidden: {told}", {key: value for key, value in details.items() if value}
     )
+
+
+USER, GROUP, UID = "Impersonate-User", "Impersonate-Group", "Impersonate-Uid"
+
+_AUTHENTICATION = "authentication.k8s.io"
+
+
+def acting(
+    headers: CIMultiDict[str] | CIMultiDictProxy[str], user: UserInfo, authorizer: Authorizer
+) -> UserInfo:
+    """Return as whom the request counts; the user himself where the headers name nobody."""
+    name = headers.get(USER, "")
+    groups = tuple(headers.getall(GROUP, ()))
+    uid = headers.get(UID, "")
+    if not name:
+        if groups or uid:
+            raise bad_request(
+                f'requested to impersonate group or uid without a user: set the header "{USER}"'
+            )
+        return user
+    for wish in _required_attributes(name, groups, uid):
+        authorizer.require(user, wish)
+    if name.startswith(_ACCOUNT) and not groups:
+        groups = service_account_groups(name.split(":")[2])
+    elif name != "system:anonymous" and AUTHENTICATED not in groups:
+        groups = (*groups, AUTHENTICATED)
+    return UserInfo(username=name, uid=uid, groups=groups)
+
+
+def _required_attributes(name: str, groups: tuple[str, ...], uid: str) -> list[Attributes]:
+    wishes = []
+    if name.startswith(_ACCOUNT) and name.count(":") == _ACCOUNT.count(":") + 1:
+        namespace, account = name.removeprefix(_ACCOUNT).split(":")
+        wishes.append(
+            Attributes(
+                verb="impersonate", resource="serviceaccounts", namespace=namespace, name=account
+            )
+        )
+    else:
+        wishes.append(Attributes(verb="impersonate", resource="users", name=name))
+    wishes += (Attributes(verb="impersonate", resource="groups", name=group) for group in groups)
+    if uid:
+        wishes.append(
+            Attributes(verb="impersonate", group=_AUTHENTICATION, resource="uids", name=uid)
+        )
+    return wishes

@@ -62,7 +62,7 @@ class Logs:
             except (aiohttp.ClientError, OSError) as error:
                 raise _unreachable(url, error) from error
             if source.status != _OK:
-                raise await _told(source)
+                raise await _refusal(source)
             return await _passed_on(request, source)
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ async def _passed_on(request: web.Request, source: aiohttp.ClientResponse) -> we
     return answer
 
 
-async def _told(source: aiohttp.ClientResponse) -> Refusal:
+async def _refusal(source: aiohttp.ClientResponse) -> Refusal:
     text = (await source.read()).decode(errors="replace").strip()
     reason = _REASONS.get(source.status, "InternalError")
     return Refusal(source.status, reason, text or f"kubelet answers {source.status}")

@@ -83,7 +83,7 @@ class Calls:
             async with asyncio.timeout(seconds):
                 answer = await self._post(webhook, where, msgspec.json.encode(review))
         except (aiohttp.ClientError, OSError) as error:
-            told = f'Post "{where.url}": {_told(error, where)}'
+            told = f'Post "{where.url}": {_error_text(error, where)}'
             raise CallError(f"failed to call webhook: {told}") from error
         return _checked(answer, request["uid"], version, mutating=mutating)
 
@@ -217,7 +217,7 @@ def _context(bundle: str) -> ssl.SSLContext:
     return context
 
 
-def _told(error: Exception, where: _Where) -> str:
+def _error_text(error: Exception, where: _Where) -> str:
     if isinstance(error, TimeoutError):
         return "context deadline exceeded"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

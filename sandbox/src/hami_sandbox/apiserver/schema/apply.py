@@ -33,7 +33,7 @@ def applied(
 
     metadata.resourceVersion and uid are as the body names them, or as they were.
     """
-    wish = _wish(kind, body)
+    wish = _decoded(kind, body)
     shape = schema.of(kind)
     who = Manager(manager, managed_fields.APPLY, subresource)
     owners = managed_fields.read(live) or managed_fields.before_first_apply(kind, live)
@@ -60,7 +60,7 @@ def applied(
     return managed_fields.with_record(result, owners)
 
 
-def _wish(kind: Kind, body: bytes) -> Object:
+def _decoded(kind: Kind, body: bytes) -> Object:
     """Decode and check what is applied."""
     wish = _read(body)
     if not isinstance(wish, dict):
@@ -84,7 +84,7 @@ def _wish(kind: Kind, body: bytes) -> Object:
     if unknown:
         raise _untyped(kind, wish, f".{unknown[0]}: field not declared in schema")
     # What only Go's types add (`status: {}`) is nobody's wish.
-    wished: Object = _as_wished(copied, wish)
+    wished: Object = _as_applied(copied, wish)
     return wished
 
 
@@ -100,19 +100,19 @@ def _read(body: bytes) -> Any:
         raise refusals.bad_request(f"error decoding YAML: {error}") from None
 
 
-def _as_wished(settled: Any, wish: Any) -> Any:
+def _as_applied(settled: Any, wish: Any) -> Any:
     """Return the settled form of exactly the fields that were written.
 
     An empty map or list says nothing about its parts, but it is owned.
     """
     if isinstance(settled, dict) and isinstance(wish, dict):
         return {
-            name: _as_wished(settled[name], value) if name in settled else value
+            name: _as_applied(settled[name], value) if name in settled else value
             for name, value in wish.items()
             if name in settled or value in ({}, [])
         }
     if isinstance(settled, list) and isinstance(wish, list):
-        return [_as_wished(one, two) for one, two in zip(settled, wish, strict=True)]
+        return [_as_applied(one, two) for one, two in zip(settled, wish, strict=True)]
     return settled
 
 

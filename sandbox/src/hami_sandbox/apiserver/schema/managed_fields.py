@@ -16,7 +16,7 @@ from hami_sandbox.apiserver.schema.field_paths import Path, Paths
 
 APPLY, UPDATE = "Apply", "Update"
 #: Fields that the server itself keeps: nobody owns them.
-_NOBODYS = frozenset(
+_UNOWNED = frozenset(
     ("f:metadata", f"f:{name}")
     for name in (
         *("name", "namespace", "creationTimestamp", "selfLink", "uid", "generation"),
@@ -147,7 +147,7 @@ def kept(kind: Kind, paths: set[Path] | Paths, subresource: str) -> Paths:
     return frozenset(
         path
         for path in paths
-        if path[:2] not in _NOBODYS
+        if path[:2] not in _UNOWNED
         and path[0] not in _TYPE
         and path[0] != other
         and path != ("f:metadata",)

@@ -139,7 +139,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 def required(field: str, why: str = "") -> Cause:
-    return Cause(field, "FieldValueRequired", _told("Required value", why))
+    return Cause(field, "FieldValueRequired", _message("Required value", why))
 
 
 def invalid(field: str, value: Any, why: str) -> Cause:
@@ -151,7 +151,7 @@ def immutable(field: str, value: Any) -> Cause:
 
 
 def forbidden(field: str, why: str) -> Cause:
-    return Cause(field, "FieldValueForbidden", _told("Forbidden", why))
+    return Cause(field, "FieldValueForbidden", _message("Forbidden", why))
 
 
 def duplicate(field: str, value: Any) -> Cause:
@@ -168,7 +168,7 @@ def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
     return Cause(field, "FieldValueNotSupported", message)
 
 
-def _told(what: str, why: str) -> str:
+def _message(what: str, why: str) -> str:
     return f"{what}: {why}" if why else what
 
 

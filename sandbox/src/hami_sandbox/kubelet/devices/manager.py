@@ -23,9 +23,14 @@ from hami.agent.kubelet.kubelet_api import Allocation
 from hami.node.layout import NodeLayout
 from hami.wire.objects import ContainerKind
 from hami_sandbox.errors import SandboxError
-from hami_sandbox.kubelet.devices import book, checkpoint_file, pod_resources, registration
-from hami_sandbox.kubelet.devices.book import NO_NUMA_NODE, Book, Holding
-from hami_sandbox.kubelet.devices.plugins import STOP_GRACE, Plugins
+from hami_sandbox.kubelet.devices import allocations, pod_resources
+from hami_sandbox.kubelet.devices.allocations import NO_NUMA_NODE, AllocatedIds, Allocations
+from hami_sandbox.kubelet.devices.plugins import (
+    STOP_GRACE,
+    Plugins,
+    register_handler,
+    remove_sockets,
+)
 from hami_sandbox.kubelet.devices.pods import (
     AdmissionError,
     Container,
@@ -66,7 +71,7 @@ class DeviceManager:
         self._layout = NodeLayout(kubelet_dir=kubelet_dir)
         self._active_pods = active_pods
         self._sources_ready = sources_ready
-        self._book = Book()
+        self._book = Allocations()
         self._plugins = Plugins(stop_grace=stop_grace, save=self._save)
         #: Who was admitted, or asked to be, or ends.
         self._pods: dict[str, Pod] = {}
@@ -86,9 +91,9 @@ class DeviceManager:
         for folder in (plugins, resources):
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._load()
-        registration.remove_sockets(plugins)
-        registration.remove_sockets(resources)
-        registering = registration.handler(plugins, self._plugins.connected)
+        remove_sockets(plugins)
+        remove_sockets(resources)
+        registering = register_handler(plugins, self._plugins.connected)
         telling = pod_resources.handler(
             pods=self._listed_pods,
             held=self._book.of,
@@ -186,7 +191,7 @@ class DeviceManager:
             if not ids:
                 continue
             answer = await self._plugins.find(resource).allocate(ids)
-            holding = Holding(self._by_numa(resource, ids), answer)
+            holding = AllocatedIds(self._by_numa(resource, ids), answer)
             self._book.insert(pod.uid, container.name, resource, holding)
             changed = True
         if changed:
@@ -219,7 +224,7 @@ class DeviceManager:
             )
         if len(held) == count:
             return frozenset()
-        return await book.choose(
+        return await allocations.choose(
             resource,
             count,
             healthy=healthy,
@@ -277,7 +282,7 @@ class DeviceManager:
 
     def _load(self) -> None:
         try:
-            data = checkpoint_file.read(self._layout.checkpoint)
+            data = allocations.read_checkpoint(self._layout.checkpoint)
         except SandboxError as error:
             _log.warning("allocations of before are not known", extra={"error": str(error)})
             return
@@ -288,6 +293,6 @@ class DeviceManager:
     def _save(self) -> None:
         path, healthy = self._layout.checkpoint, self._plugins.inventory.healthy
         try:
-            checkpoint_file.write(path, self._book.entries(), healthy)
+            allocations.write_checkpoint(path, self._book.entries(), healthy)
         except OSError as error:
             raise DevicesError(f'failed to write checkpoint file "{path.name}": {error}') from error

@@ -13,7 +13,7 @@ from typing import Any
 from hami.agent.kubelet import grpc
 from hami.agent.kubelet.grpc import Call, Message, many, one, shapes
 from hami.wire.objects import ContainerKind
-from hami_sandbox.kubelet.devices.book import Holding
+from hami_sandbox.kubelet.devices.allocations import AllocatedIds
 from hami_sandbox.kubelet.devices.endpoint import Device
 from hami_sandbox.kubelet.devices.pods import Pod
 
@@ -55,7 +55,7 @@ ALLOCATABLE = Call(
 def handler(
     *,
     pods: Callable[[], Iterable[Pod]],
-    held: Callable[[str, str], Mapping[str, Holding]],
+    held: Callable[[str, str], Mapping[str, AllocatedIds]],
     allocatable: Callable[[], Mapping[str, Iterable[Device]]],
 ) -> Any:
     """Answer for the active pods, by what their containers hold (pod UID and container)."""
@@ -92,7 +92,7 @@ def handler(
     return grpc.handler({LIST: list_pods, GET: get, ALLOCATABLE: all_devices})
 
 
-def _pieces(held: Mapping[str, Holding]) -> list[Message]:
+def _pieces(held: Mapping[str, AllocatedIds]) -> list[Message]:
     return [
         _piece(resource, id_, holding.numa_nodes(id_))
         for resource, holding in held.items()

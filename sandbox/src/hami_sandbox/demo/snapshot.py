@@ -52,7 +52,7 @@ class Rest(msgspec.Struct, frozen=True):
     shares: int = 0
 
 
-class Picture(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
     nodes: tuple[NodeRow, ...]
     simulated: Rest
     #: Newest first.
@@ -66,13 +66,13 @@ def take(
     samples: Sequence[cluster_view.Sample],
     *,
     real: frozenset[str],
-) -> Picture:
+) -> Snapshot:
     """Put together what is known now; `real` are the nodes that run agents."""
     known = {node.name: node for node in nodes}
     found = cards.of_all(known.values(), pods)
     on_cards = _sums(samples, cluster_view.CARD_USED, "device_uuid")
     phases = Counter("Terminating" if pod.leaving else pod.phase or "Pending" for pod in pods)
-    return Picture(
+    return Snapshot(
         nodes=tuple(
             NodeRow(
                 name,

@@ -1,5 +1,6 @@
-"""Device ids of containers: choose, record.
+"""The writer of kubelet's device checkpoint, byte for byte as Go writes it, and its own reader.
 
+Device ids of containers: choose, record.
 Which container of which pod holds which device ids, and by what answer of the plugin.
 This is what kubelet keeps in its checkpoint. A container that has an entry has its devices for as
 long as its pod lives, however often it starts.
@@ -8,18 +9,38 @@ Which device ids a container gets: those of the pod's init containers first, the
 Among the free ones the plugin may have a preference (kubelet hears it only as far as they are
 free). Whatever is left to kubelet goes by the order of a set, on which nobody can rely. NUMA nodes
 do not count: that is kubelet's topology policy `none`.
+
+The writer of kubelet's device checkpoint, byte for byte as Go writes it, and its own reader.
+`hami.agent.kubelet.checkpoint` reads it for the agent and keeps less of it; what a kubelet needs
+after its restart is all of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 
-from hami.agent.kubelet.checkpoint import PodEntry
+import msgspec
+
+from hami.agent.kubelet import checkpoint
+from hami.agent.kubelet.checkpoint import Data, File, PodEntry
 from hami.agent.kubelet.grpc import MessageError
 from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
+from hami.node import files
+from hami.wire import codec, errors
+from hami_sandbox.errors import SandboxError
 from hami_sandbox.kubelet.devices.pods import DevicesError
 
 _log = logging.getLogger(__name__)
@@ -29,7 +50,7 @@ NO_NUMA_NODE = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holding:
+class AllocatedIds:
     """The ids of one resource in one container."""
 
     by_numa: Mapping[int, tuple[str, ...]]
@@ -43,19 +64,19 @@ class Holding:
         return tuple(n for n, ids in self.by_numa.items() if n != NO_NUMA_NODE and id_ in ids)
 
 
-class Book:
+class Allocations:
     def __init__(self) -> None:
         #: By pod UID, container and resource.
-        self._pods: dict[str, dict[str, dict[str, Holding]]] = {}
+        self._pods: dict[str, dict[str, dict[str, AllocatedIds]]] = {}
 
-    def insert(self, uid: str, container: str, resource: str, holding: Holding) -> None:
+    def insert(self, uid: str, container: str, resource: str, holding: AllocatedIds) -> None:
         self._pods.setdefault(uid, {}).setdefault(container, {})[resource] = holding
 
     def keep(self, uids: Container[str]) -> None:
         """Forget every other pod."""
         self._pods = {uid: held for uid, held in self._pods.items() if uid in uids}
 
-    def of(self, uid: str, container: str) -> Mapping[str, Holding]:
+    def of(self, uid: str, container: str) -> Mapping[str, AllocatedIds]:
         """Return what a container holds, by resource."""
         return self._pods.get(uid, {}).get(container, {})
 
@@ -90,7 +111,9 @@ class Book:
                 )
                 continue
             by_numa = {node: tuple(ids or ()) for node, ids in (entry.device_ids or {}).items()}
-            self.insert(entry.pod_uid, entry.container, entry.resource, Holding(by_numa, answer))
+            self.insert(
+                entry.pod_uid, entry.container, entry.resource, AllocatedIds(by_numa, answer)
+            )
 
     def run_options(self, uid: str, container: str) -> Allocation:
         """Join the answers for a container; where two of them differ the first one counts."""
@@ -116,7 +139,7 @@ class Book:
             cdi_devices=tuple(cdi_devices),
         )
 
-    def _all(self) -> Iterator[tuple[str, str, str, Holding]]:
+    def _all(self) -> Iterator[tuple[str, str, str, AllocatedIds]]:
         for uid, containers in self._pods.items():
             for container, resources in containers.items():
                 for resource, holding in resources.items():
@@ -159,3 +182,42 @@ async def choose(
     if not take(preferred & available):
         take(available)
     return frozenset(chosen)
+
+
+#: Go escapes these within texts, so that JSON can stand in HTML; elsewhere JSON has none of them.
+_ESCAPED = {text.encode(): b"\\u%04x" % ord(text) for text in ("<", ">", "&", "\u2028", "\u2029")}
+_MODE = 0o600
+_REMEDY = "delete the file; containers that run keep what they have"
+
+
+def write_checkpoint(
+    path: Path, entries: Sequence[PodEntry], registered: Mapping[str, Collection[str]]
+) -> None:
+    """Put it into place in one step; OSError: it cannot be written."""
+    data = Data(
+        entries=list(entries) or None,  # a slice that nothing was appended to is null in Go
+        registered={name: list(registered[name]) for name in sorted(registered)},
+    )
+    files.write_atomic(path, encode_checkpoint(data), mode=_MODE)
+
+
+def encode_checkpoint(data: Data) -> bytes:
+    content = msgspec.json.encode(File(data=data, checksum=checkpoint.of(data)))
+    for plain, escaped in _ESCAPED.items():
+        content = content.replace(plain, escaped)
+    return content
+
+
+def read_checkpoint(path: Path) -> Data | None:
+    """Return what was written last; None: nothing yet. SandboxError: it is damaged."""
+    what = f"checkpoint {path}"
+    try:
+        file = codec.decode(path.read_bytes(), File, what=what)
+    except FileNotFoundError:
+        return None
+    except (OSError, errors.WireError) as error:
+        raise SandboxError(what, str(error), _REMEDY) from error
+    expected = checkpoint.of(file.data)
+    if file.checksum != expected:
+        raise SandboxError(what, f"has checksum {file.checksum}, not {expected}", _REMEDY)
+    return file.data
