@@ -1,4 +1,4 @@
-"""`python -m hami_sandbox.apiserver`."""
+"""Run the API server: `python -m hami_sandbox.apiserver`."""
 
 from __future__ import annotations
 

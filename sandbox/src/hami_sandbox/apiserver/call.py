@@ -1,12 +1,4 @@
-"""Bodies of requests: bytes to an object of the kind that is expected, or a refusal.
-
-A request understood: path, method, kind, verb.
-Paths and methods: which kind, namespace, object and verb a request means.
-
-One request to the API, understood: who wants to do what with which objects.
-
-Bodies of requests: bytes to an object of the kind that is expected, or a refusal.
-"""
+"""A request: path, kind, verb, user, options and body."""
 
 from __future__ import annotations
 
@@ -33,7 +25,7 @@ _OF_NAMESPACE = frozenset(["status", "finalize"])
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What a path names. Without a resource it is no object's path, but one of the server's."""
+    """The target of a path. Without a resource it is a path of the server itself."""
 
     path: str
     verb: str
@@ -47,7 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_target(method: str, path: str, *, watch: bool, find: Find) -> Target:
-    """Return what is asked for; the kind is None where there is no such thing."""
+    """Return the target of a request; its kind is None where there is none."""
     parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) > _CORE_PARTS:
         group, version, rest = "", parts[1], parts[_CORE_PARTS:]
@@ -94,7 +86,7 @@ def require_kind(target: Target) -> Kind:
 
 
 def _fits(kind: Kind, namespace: str, name: str, subresource: str) -> bool:
-    """Whether the kind has such a path at all."""
+    """Return whether the kind has such a path."""
     if subresource and kind.subresource(subresource) is None:
         return False
     if namespace and not kind.namespaced:
@@ -103,7 +95,7 @@ def _fits(kind: Kind, namespace: str, name: str, subresource: str) -> bool:
 
 
 def _across(target: Target) -> bool:
-    """Whether it can be asked of all namespaces at once."""
+    """Return whether the target may span all namespaces."""
     return target.verb in {"list", "watch", "deletecollection"}
 
 
@@ -115,7 +107,7 @@ def _verb(method: str, name: str, *, watch: bool) -> str:
     if method == "DELETE" and not name:
         return "deletecollection"
     if method == "PUT" and not name:
-        return "replace"  # of a collection: there is no such thing
+        return "replace"  # of a collection: not served
     return _VERBS.get(method, method.lower())
 
 
@@ -123,14 +115,14 @@ _LONGEST_MANAGER = 128
 
 
 class Call(msgspec.Struct, kw_only=True):
-    """A request that may be answered."""
+    """An authorized request."""
 
     target: Target
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
     user: UserInfo
-    #: What the client is told besides the answer.
+    #: Warning headers of the answer.
     warnings: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -157,10 +149,10 @@ class Call(msgspec.Struct, kw_only=True):
 
     @property
     def manager(self) -> str:
-        """Return who owns what is written: as told, or the client's program."""
-        told = self.query.get("fieldManager", "")
-        if told:
-            return told
+        """Return the field manager: the query's, or the client's program."""
+        given = self.query.get("fieldManager", "")
+        if given:
+            return given
         return self.headers.get("User-Agent", "").partition("/")[0][:_LONGEST_MANAGER] or "unknown"
 
     @property
@@ -184,7 +176,7 @@ class Call(msgspec.Struct, kw_only=True):
         return bool(asked)
 
     def options(self, name: str) -> Object:
-        """Return the options of a write as admission webhooks are told."""
+        """Return the options of a write as admission webhooks get them."""
         options: Object = {"kind": name, "apiVersion": "meta.k8s.io/v1"}
         if "dryRun" in self.query:
             options["dryRun"] = [self.query["dryRun"]]
@@ -194,8 +186,8 @@ class Call(msgspec.Struct, kw_only=True):
         return options
 
     def review(self, operation: str, **fields: Any) -> AdmissionRequest:
-        """Return the write as admission sees it; fields go before what the request itself says."""
-        said: dict[str, Any] = {
+        """Return the write as admission gets it; `fields` override the request's own."""
+        own: dict[str, Any] = {
             "kind": self.kind,
             "user": self.user,
             "namespace": self.namespace,
@@ -203,7 +195,7 @@ class Call(msgspec.Struct, kw_only=True):
             "subresource": self.subresource,
             "warnings": self.warnings,
         }
-        return AdmissionRequest(operation=operation, **(said | fields))
+        return AdmissionRequest(operation=operation, **(own | fields))
 
     def not_found(self) -> Refusal:
         kind = self.kind
@@ -254,10 +246,10 @@ def body_of_kind(call: Call, kind: Kind) -> Object:
     if not found:
         raise bad_request(f"the body is empty: a {kind.kind} is expected")
     for field, expected in (("apiVersion", kind.api_version), ("kind", kind.kind)):
-        told = found.get(field) or expected
-        if told != expected:
+        given = found.get(field) or expected
+        if given != expected:
             raise bad_request(
-                f"the {field} in the data ({told}) does not match the expected one ({expected})"
+                f"the {field} in the data ({given}) does not match the expected one ({expected})"
             )
         found[field] = expected
     try:
@@ -274,13 +266,13 @@ def body_of_kind(call: Call, kind: Kind) -> Object:
 def report_unknown(call: Call, unknown: Sequence[str], refused: Callable[[str], Refusal]) -> None:
     """Refuse unknown fields, or warn of them, as the client asked."""
     mode = call.field_validation
-    told = [f'unknown field "{path}"' for path in unknown]
-    if not told or mode == "Ignore":
+    messages = [f'unknown field "{path}"' for path in unknown]
+    if not messages or mode == "Ignore":
         return
     if mode == "Warn":
-        call.warnings += told
+        call.warnings += messages
         return
-    raise refused(f"strict decoding error: {', '.join(told)}")
+    raise refused(f"strict decoding error: {', '.join(messages)}")
 
 
 def _unfit(kind: Kind) -> str:

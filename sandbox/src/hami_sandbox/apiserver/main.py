@@ -1,4 +1,4 @@
-"""The process of the API server: everything put together, until it is told to stop."""
+"""The process of the API server, from start to SIGTERM."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONTROLLERS = "kube-controller-manager"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the server runs."""
+    """Settings of the server."""
 
     host: str
     port: int

@@ -1,10 +1,7 @@
-"""What a new cluster has before anybody wrote anything.
+"""The state of the server in a file, and the objects of a new cluster.
 
-The whole state in a file, and back: a cluster that is picked up where it was left.
-The versions are kept, so clients may go on; the history is not, so those that were behind are told
-that it is gone.
-
-What a new cluster has before anybody wrote anything.
+A snapshot keeps the versions, so clients may go on. It does not keep the history: a watch that is
+behind gets 410 and lists again.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ class _Snapshot(msgspec.Struct, frozen=True):
 
 
 def write(store: Store, path: Path) -> None:
-    """Write everything that is stored now; the file is there as a whole or not at all."""
+    """Write everything that is stored now, atomically."""
     kinds = [
         _Kind(group, resource, [stored.object for _, stored in table.now(0).items()])
         for (group, resource), table in store.tables()
@@ -50,7 +47,7 @@ def write(store: Store, path: Path) -> None:
 
 
 def read(store: Store, path: Path) -> None:
-    """Let the store begin with what the file holds."""
+    """Load the store from a file."""
     remedy = "give a file that a sandbox wrote, or remove it to begin with an empty cluster"
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Snapshot)
@@ -66,14 +63,14 @@ _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical":
 
 
 def add_built_in(store: Store) -> None:
-    """Store what is missing of it."""
+    """Store the objects that every new cluster has, where they are missing."""
     now = dt.datetime.now(dt.UTC)
-    for wish in (
+    for built_in in (
         *map(_namespace, _NAMESPACES),
         *authorization.STORED_ROLES,
         *map(_priority, _PRIORITIES),
     ):
-        content = copied(wish)
+        content = copied(built_in)
         kind = kinds.of(content["apiVersion"], content["kind"])
         assert kind is not None
         if store.table(kind.stored).get("", content["metadata"]["name"]) is not None:

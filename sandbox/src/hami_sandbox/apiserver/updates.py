@@ -1,9 +1,4 @@
-"""Replace, patch, apply; the subresource scale.
-
-Changing what is there: replacing it, patching it, applying to it.
-
-The subresource scale: how many replicas a deployment or replica set has, and shall have.
-"""
+"""Replace, patch, apply; the subresource scale."""
 
 from __future__ import annotations
 
@@ -42,15 +37,15 @@ async def replace(writes: Writes, call: Call) -> Stored:
         cause = {"field": "metadata.resourceVersion", "reason": _INVALID, "message": why}
         raise invalid(call.kind.kind, call.name, [cause], call.kind.group)
 
-    def wish(present: Object) -> Object:
+    def edit(present: Object) -> Object:
         _same_uid(call, metadata.get("uid") or "", present["metadata"]["uid"])
         return copied(body)
 
-    return await writes.change(call, wish, options="UpdateOptions")
+    return await writes.change(call, edit, options="UpdateOptions")
 
 
 async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
-    """Store what the patch makes of the present object; an applied one may be new."""
+    """Store the patched object; an applied one may be new."""
     content_type = call.content_type
     if content_type not in PATCHES:
         message = (
@@ -61,18 +56,18 @@ async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
     _check_options(call, applying=content_type == APPLY)
     if content_type == APPLY:
         return await _apply(writes, call)
-    told: list[str] = []
+    reported: list[str] = []
 
-    def wish(present: Object) -> Object:
+    def edit(present: Object) -> Object:
         unknown: list[str] = []
         content = patches.patched(call.kind, present, content_type, call.body, unknown=unknown)
-        if unknown != told:  # not again when it is tried again
+        if unknown != reported:  # not again when the write is retried
             report_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
-            told[:] = unknown
+            reported[:] = unknown
         _same_place(call, content)
         return content
 
-    return _OK, await writes.change(call, wish, options="PatchOptions")
+    return _OK, await writes.change(call, edit, options="PatchOptions")
 
 
 async def _apply(writes: Writes, call: Call) -> tuple[int, Stored]:
@@ -118,10 +113,10 @@ def _same_place(call: Call, content: Object) -> None:
     place(call, content["metadata"])
 
 
-def _same_uid(call: Call, told: str, present: str) -> None:
-    """Refuse to replace an object that was made anew since the client read it."""
-    if told and told != present:
-        why = f"Precondition failed: UID in precondition: {told}, UID in object meta: {present}"
+def _same_uid(call: Call, given: str, present: str) -> None:
+    """Refuse to replace an object that was deleted and created since the client read it."""
+    if given and given != present:
+        why = f"Precondition failed: UID in precondition: {given}, UID in object meta: {present}"
         raise conflict(call.kind.resource, call.name, why, call.kind.group)
 
 
@@ -142,7 +137,7 @@ async def answer(writes: Writes, call: Call) -> Stored:
         return _scale(writes.current(call))
     change = _replacing(call) if call.target.verb == "update" else _patching(call)
 
-    def wish(present: Object) -> Object:
+    def edit(present: Object) -> Object:
         scale = change(_scale_of(present))
         replicas = (scale.get("spec") or {}).get("replicas", 0)
         if not isinstance(replicas, int) or replicas < 0:
@@ -157,7 +152,7 @@ async def answer(writes: Writes, call: Call) -> Stored:
         present.setdefault("spec", {})["replicas"] = replicas
         return present
 
-    return _scale(await writes.change(call, wish, options="UpdateOptions"))
+    return _scale(await writes.change(call, edit, options="UpdateOptions"))
 
 
 def _replacing(call: Call) -> Callable[[Object], Object]:

@@ -1,11 +1,5 @@
 """`hami demo`: a whole cluster on this machine, and examples of what hami does.
 
-Flags of `hami demo`, and its fleet.
-The flags of `hami demo`.
-
-The demo's own fleet, and the one that its user asks for.
-
-`hami demo`: a whole cluster on this machine, and examples of what hami does.
 `hami` finds it by the entry point in sandbox/pyproject.toml.
 """
 
@@ -28,6 +22,90 @@ from hami.serving import logs
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.plan import NodePlan, Plan, parse_node
 
+#: Libraries that must load before anything starts; some need packages of the system.
+_NEEDED = ("rich", "grpc", "cryptography", "pynvml")
+_WIDTH = 140
+
+
+def main(arguments: Sequence[str], *, prog: str) -> int:
+    asked = build_parser(prog).parse_args(arguments)
+    if asked.no_examples and asked.example:
+        raise errors.UsageError("--no-examples and --example exclude each other; drop one")
+    _check_needed()
+    session: Any = importlib.import_module("hami_sandbox.demo.session")
+    settings = _settings(asked, session)
+    _keep_quiet(asked.keep_logs)
+    try:
+        code: int = asyncio.run(session.Demo(settings, _console()).run())
+        # All is cleaned up; a second Ctrl-C must not change the exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except (SandboxError, kube_errors.KubeError, OSError) as error:
+        raise errors.CommandError(str(error)) from error
+    return code
+
+
+def _settings(asked: argparse.Namespace, session: Any) -> Any:
+    """Read flags and files before anything is started."""
+    example = importlib.import_module("hami_sandbox.demo.example")
+    try:
+        real = len(asked.node) or len(NODES)
+        if asked.nodes and asked.nodes < real:
+            raise errors.usage(
+                "--nodes", asked.nodes, f"is less than the {real} real ones", "give more, or none"
+            )
+        if asked.folder:
+            importlib.import_module("hami_sandbox.cluster").check_folder(asked.folder)
+        folder = asked.examples or example.default_folder()
+        return session.Settings(
+            plan=plan_fleet(asked.node, max(asked.nodes - real, 0)),
+            examples=[] if asked.no_examples else example.load(folder, asked.example),
+            insist=bool(asked.example),
+            once=asked.once,
+            folder=asked.folder,
+            keep_logs=asked.keep_logs,
+            command=shlex.quote(sys.argv[0]),
+        )
+    except SandboxError as error:
+        raise errors.UsageError(str(error)) from error
+
+
+def _check_needed() -> None:
+    for name in _NEEDED:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise errors.CommandError(
+                f"hami demo needs {name}, which is not installed; run `make demo` in a checkout, "
+                "or install hami-sandbox again"
+            ) from error
+        except ImportError as error:
+            raise errors.CommandError(
+                f"hami demo needs {name}, which does not load here ({error}); install what it "
+                "misses with your system's packages"
+            ) from error
+
+
+def _keep_quiet(folder: Path | None) -> None:
+    """Keep log lines off the terminal; with --keep-logs write them beside the others."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        path = os.devnull if folder is None else folder / "demo.log"
+        stream = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - lives as long as we do
+    except OSError as error:
+        raise errors.usage(
+            "--keep-logs", str(folder), f"cannot be used ({error.strerror})", "take another"
+        ) from error
+    logs.set_up(level="info", stream=stream, format="text")
+
+
+def _console() -> Any:
+    """Return the console; a file or pipe is as wide as the summary needs."""
+    console: Any = importlib.import_module("rich.console")
+    terminal = sys.stdout.isatty()
+    return console.Console(highlight=False, width=None if terminal else _WIDTH)
+
+
 _DESCRIPTION = """\
 Run a whole cluster on this machine, without Kubernetes, root or GPU, and show what hami does.
 
@@ -35,6 +113,8 @@ hami's own scheduler, webhook, agents and monitors run as they do on a real clus
 the GPUs are stand-ins. The examples are run one after the other, and each is held against its text.
 On a terminal the cluster then stays up, for you and kubectl, until Ctrl-C. No process and no file
 is left behind."""
+
+
 _EPILOG = """\
   hami demo                                   the examples on two H100, two A100 and four T4
   hami demo --once                            the same, then end: for scripts
@@ -96,7 +176,7 @@ def build_parser(prog: str) -> errors.Parser:
     return made
 
 
-#: Small and mixed: every example fits, and three nodes are up in seconds on two cores.
+#: Small and mixed: every example fits, and three nodes start in seconds on two cores.
 NODES = (
     NodePlan(name="gpu-a", cards=(("H100", 2),)),
     NodePlan(name="gpu-b", cards=(("A100-80GB", 2),)),
@@ -105,91 +185,7 @@ NODES = (
 
 
 def plan_fleet(nodes: Sequence[str], simulated: int) -> Plan:
-    """Return what is to be started; nodes that are named stand in for the demo's own."""
+    """Return the nodes to start; named ones replace the demo's own."""
     made = Plan(nodes=tuple(map(parse_node, nodes)) or NODES, simulated=simulated)
     made.check()
     return made
-
-
-#: Libraries that must load before anything starts; some need packages of the system.
-_NEEDED = ("rich", "grpc", "cryptography", "pynvml")
-_WIDTH = 140
-
-
-def main(arguments: Sequence[str], *, prog: str) -> int:
-    asked = build_parser(prog).parse_args(arguments)
-    if asked.no_examples and asked.example:
-        raise errors.UsageError("--no-examples and --example exclude each other; drop one")
-    _check_needed()
-    session: Any = importlib.import_module("hami_sandbox.demo.session")
-    settings = _settings(asked, session)
-    _keep_quiet(asked.keep_logs)
-    try:
-        code: int = asyncio.run(session.Demo(settings, _console()).run())
-        # All is cleaned up; who pressed Ctrl-C twice still gets the exit code.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except (SandboxError, kube_errors.KubeError, OSError) as error:
-        raise errors.CommandError(str(error)) from error
-    return code
-
-
-def _settings(asked: argparse.Namespace, session: Any) -> Any:
-    """Read all that the user has written, before anything is started."""
-    example = importlib.import_module("hami_sandbox.demo.example")
-    try:
-        real = len(asked.node) or len(NODES)
-        if asked.nodes and asked.nodes < real:
-            raise errors.usage(
-                "--nodes", asked.nodes, f"is less than the {real} real ones", "give more, or none"
-            )
-        if asked.folder:
-            importlib.import_module("hami_sandbox.cluster").check_folder(asked.folder)
-        folder = asked.examples or example.default_folder()
-        return session.Settings(
-            plan=plan_fleet(asked.node, max(asked.nodes - real, 0)),
-            examples=[] if asked.no_examples else example.load(folder, asked.example),
-            insist=bool(asked.example),
-            once=asked.once,
-            folder=asked.folder,
-            keep_logs=asked.keep_logs,
-            command=shlex.quote(sys.argv[0]),
-        )
-    except SandboxError as error:
-        raise errors.UsageError(str(error)) from error
-
-
-def _check_needed() -> None:
-    for name in _NEEDED:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise errors.CommandError(
-                f"hami demo needs {name}, which is not installed; run `make demo` in a checkout, "
-                "or install hami-sandbox again"
-            ) from error
-        except ImportError as error:
-            raise errors.CommandError(
-                f"hami demo needs {name}, which does not load here ({error}); install what it "
-                "misses with your system's packages"
-            ) from error
-
-
-def _keep_quiet(folder: Path | None) -> None:
-    """Keep log lines out of the picture; with --keep-logs they are kept with the others."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        path = os.devnull if folder is None else folder / "demo.log"
-        stream = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - lives as long as we do
-    except OSError as error:
-        raise errors.usage(
-            "--keep-logs", str(folder), f"cannot be used ({error.strerror})", "take another"
-        ) from error
-    logs.set_up(level="info", stream=stream, format="text")
-
-
-def _console() -> Any:
-    """Return where everything is shown; a file or pipe is as wide as the summary wants."""
-    console: Any = importlib.import_module("rich.console")
-    terminal = sys.stdout.isatty()
-    return console.Console(highlight=False, width=None if terminal else _WIDTH)

@@ -1,9 +1,4 @@
-"""Results of the examples, and the summary.
-
-How examples ended: what of each was met, and what the whole says.
-
-The last word of the demo: a table of the examples, and what there is to know of the cluster.
-"""
+"""Results of the examples, and the summary."""
 
 from __future__ import annotations
 
@@ -18,13 +13,13 @@ from rich.text import Text
 
 
 class Status(enum.Enum):
-    AS_SAID = "as said"
+    AS_EXPECTED = "as expected"
     OTHERWISE = "otherwise"
     SKIPPED = "skipped"
 
 
 class Met(msgspec.Struct, frozen=True):
-    """One check, and what was there to see."""
+    """One check, and its finding."""
 
     words: str
     met: bool
@@ -35,14 +30,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     promise: str
-    verdict: Status
+    status: Status
     seconds: float = 0.0
     checks: tuple[Met, ...] = ()
-    #: What happened beside the checks: why it was skipped, what went wrong.
+    #: Why it was skipped, or what went wrong beside the checks.
     note: str = ""
 
     def happened(self) -> str:
-        """Say it in a line: what went otherwise, or that nothing did."""
+        """Return a line: the checks that failed, or that none did."""
         if self.note:
             return self.note
         wrong = [check for check in self.checks if not check.met]
@@ -59,7 +54,7 @@ class NodeLine(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the summary tells."""
+    """The content of the summary."""
 
     results: tuple[Result, ...]
     nodes: tuple[NodeLine, ...]
@@ -73,10 +68,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def good(self) -> bool:
         """Whether every example that ran ended as its text says."""
-        return all(result.verdict is not Status.OTHERWISE for result in self.results)
+        return all(result.status is not Status.OTHERWISE for result in self.results)
 
 
-_STYLES = {Status.AS_SAID: "green", Status.OTHERWISE: "bold red", Status.SKIPPED: "yellow"}
+_STYLES = {Status.AS_EXPECTED: "green", Status.OTHERWISE: "bold red", Status.SKIPPED: "yellow"}
 
 
 def render(outcome: Outcome) -> Group:
@@ -100,12 +95,12 @@ def _examples(outcome: Outcome) -> Table:
 
 
 def _happened(result: Result) -> Text:
-    told = Text(result.verdict.value, style=_STYLES[result.verdict])
-    return told.append(f": {result.happened()}", style="default")
+    text = Text(result.status.value, style=_STYLES[result.status])
+    return text.append(f": {result.happened()}", style="default")
 
 
 def facts(outcome: Outcome) -> Iterator[str]:
-    """Say how the cluster was, a line each."""
+    """Yield facts about the cluster, a line each."""
     for node in outcome.nodes:
         yield f"node {node.name}: {node.cards}, binding {node.binding}"
     if outcome.simulated:
@@ -119,7 +114,7 @@ def facts(outcome: Outcome) -> Iterator[str]:
 
 def _conclusion(outcome: Outcome) -> Text:
     numbers = {
-        verdict: sum(result.verdict is verdict for result in outcome.results) for verdict in Status
+        status: sum(result.status is status for result in outcome.results) for status in Status
     }
     skipped = f", {numbers[Status.SKIPPED]} skipped" if numbers[Status.SKIPPED] else ""
     ran = len(outcome.results) - numbers[Status.SKIPPED]

@@ -1,6 +1,6 @@
-"""One moment of the cluster as plain data: what the view draws, and a test can hold.
+"""One moment of the cluster as plain data, for the view and its tests.
 
-What is granted is read from pods, what is used comes from the nodes' monitors.
+Granted shares are read from pods, used memory comes from the nodes' monitors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 class CardRow(msgspec.Struct, frozen=True):
     card: Card
-    #: MiB in use as the driver counts them; None: nobody has told.
+    #: MiB in use as the driver counts them; None: not known.
     used: float | None
 
 
@@ -37,13 +37,13 @@ class PodRow(msgspec.Struct, frozen=True):
     cards: int
     memory: int
     cores: int
-    #: MiB in use; None: nobody has told.
+    #: MiB in use; None: not known.
     used: float | None
     trouble: str = ""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Simulated nodes, as one."""
+    """The sum of all simulated nodes."""
 
     nodes: int = 0
     cards: int = 0
@@ -67,7 +67,7 @@ def take(
     *,
     real: frozenset[str],
 ) -> Snapshot:
-    """Put together what is known now; `real` are the nodes that run agents."""
+    """Return the present state; `real` are the nodes that run agents."""
     known = {node.name: node for node in nodes}
     found = cards.of_all(known.values(), pods)
     on_cards = _sums(samples, cluster_view.CARD_USED, "device_uuid")

@@ -1,21 +1,16 @@
-"""Why a node cannot take a pod: kube-scheduler's own checks, in its order and words.
+"""kube-scheduler's checks of a node, in its order and words; pod affinity.
 
-Pods that must be near others, or far from them; judged by parts of the cluster.
-A part is a label of nodes and its value: a zone, a rack, a single node. For one pod the parts are
-gathered once, from the pods that are placed; each node is then only looked up.
-
-A namespaceSelector is held against the one label that every namespace has, its name.
-
-Why a node cannot take a pod: kube-scheduler's own checks, in its order and words.
-The first check that fails ends the matter, as there; only resources are told all at once. What
-comes last, the pods nearby, is `hami_sandbox.kube_scheduler.checks`'s.
+The first check that fails ends the check, as in kube-scheduler; only resources are reported all at
+once. Pod affinity comes last: it depends on domains, a label of nodes and its value (a zone, a
+rack, a single node). For one pod they are gathered once, from the placed pods; then each node is
+one lookup. A namespaceSelector sees only the label that every namespace has, its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hami_sandbox.kube_scheduler import pods
+from hami_sandbox.kube_scheduler import pods, selection
 from hami_sandbox.kube_scheduler.nodes import Node, Row
 from hami_sandbox.kube_scheduler.pods import Pod, PodTerm
 
@@ -28,11 +23,62 @@ _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 Part = tuple[str, str | None]
 
 
+UNSCHEDULABLE = "node(s) were unschedulable"
+UNTOLERATED = "node(s) had untolerated taint(s)"
+NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
+NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
+TOO_MANY_PODS = "Too many pods"
+
+Reasons = tuple[str, ...]
+
+
+def reasons(pod: Pod, row: Row) -> Reasons:
+    """Return why a pod does not fit on a node, without pod affinity; empty if it fits."""
+    node = row.node
+    if node is None:
+        return ("node not found",)
+    found = _of_node(pod, node)
+    if found:
+        return (found,)
+    if pod.ports and any(row.ports.get(port) for port in pod.ports):
+        return (NO_PORTS,)
+    return _short(pod, node, row)
+
+
+def _of_node(pod: Pod, node: Node) -> str:
+    """Check the node itself, without the pods on it."""
+    if node.unschedulable and not selection.tolerates(pod.tolerations, selection.UNSCHEDULABLE):
+        return UNSCHEDULABLE
+    if node.taints and not selection.tolerates_all(pod.tolerations, node.taints):
+        return UNTOLERATED
+    if pod.node_selector or pod.node_affinity is not None:
+        labels = node.labels
+        if any(labels.get(key) != value for key, value in pod.node_selector.items()):
+            return NOT_SELECTED
+        affinity = pod.node_affinity
+        if affinity is not None and not selection.selects_node(affinity, node.name, labels):
+            return NOT_SELECTED
+    return ""
+
+
+def _short(pod: Pod, node: Node, row: Row) -> Reasons:
+    allocatable, used = node.allocatable, row.used
+    missing: list[str] = []
+    if len(row.pods) >= allocatable.get(pods.PODS, 0):
+        missing.append(TOO_MANY_PODS)
+    missing += [
+        f"Insufficient {name}"
+        for name, amount in pod.needs.items()
+        if amount > allocatable.get(name, 0) - used.get(name, 0)
+    ]
+    return tuple(missing)
+
+
 class Neighbours:
-    """What those who are placed mean for one pod."""
+    """Pod affinity of one pod against all placed pods."""
 
     def __init__(self, pod: Pod, rows: Iterable[Row], repelling: Iterable[tuple[Pod, Row]]) -> None:
-        """Gather; `repelling` are the placed pods that keep others away."""
+        """Gather domains; `repelling` are the placed pods with anti-affinity."""
         self._near: list[tuple[str, set[str | None]]] = [(t.topology_key, set()) for t in pod.near]
         self._far: set[Part] = set()
         self._unwanted = {
@@ -47,11 +93,11 @@ class Neighbours:
             for row in rows:
                 for other in row.pods.values():
                     found |= self._look_at(pod, other, row.node)
-        # The first of a group that wants to stay together has nobody to go to.
+        # The first pod of a group that wants to stay together has no pod to be near.
         self._first = not found and all(_means(term, pod, pod) for term in pod.near)
 
     def _look_at(self, pod: Pod, other: Pod, node: Node | None) -> bool:
-        """Note where somebody is whom the pod looks for; return whether all its terms mean them."""
+        """Record the domains of a pod that terms select; return whether all terms select it."""
         if node is None or other.uid == pod.uid:
             return False
         meant = [_means(term, pod, other) for term in pod.near]
@@ -80,63 +126,12 @@ class Neighbours:
 
 
 def _means(term: PodTerm, owner: Pod, other: Pod) -> bool:
-    """Return whether a term of one pod means another."""
+    """Return whether a term of one pod selects another."""
     namespaces, selector = term.namespaces, term.namespace_selector
     if namespaces or selector is not None:
         named = other.namespace in (namespaces or ())
-        if not named and not pods.selects(selector, {_NAMESPACE_NAME: other.namespace}):
+        if not named and not selection.selects(selector, {_NAMESPACE_NAME: other.namespace}):
             return False
     elif other.namespace != owner.namespace:
         return False
-    return pods.selects(term.label_selector, other.labels)
-
-
-UNSCHEDULABLE = "node(s) were unschedulable"
-UNTOLERATED = "node(s) had untolerated taint(s)"
-NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
-NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
-TOO_MANY_PODS = "Too many pods"
-
-Reasons = tuple[str, ...]
-
-
-def reasons(pod: Pod, row: Row) -> Reasons:
-    """Return why a pod does not fit on a node, whoever its neighbours are; nothing if it does."""
-    node = row.node
-    if node is None:
-        return ("node not found",)
-    found = _of_node(pod, node)
-    if found:
-        return (found,)
-    if pod.ports and any(row.ports.get(port) for port in pod.ports):
-        return (NO_PORTS,)
-    return _short(pod, node, row)
-
-
-def _of_node(pod: Pod, node: Node) -> str:
-    """Judge the node as such, whoever is on it."""
-    if node.unschedulable and not pods.tolerates(pod.tolerations, pods.UNSCHEDULABLE):
-        return UNSCHEDULABLE
-    if node.taints and not pods.tolerates_all(pod.tolerations, node.taints):
-        return UNTOLERATED
-    if pod.node_selector or pod.node_affinity is not None:
-        labels = node.labels
-        if any(labels.get(key) != value for key, value in pod.node_selector.items()):
-            return NOT_SELECTED
-        affinity = pod.node_affinity
-        if affinity is not None and not pods.selects_node(affinity, node.name, labels):
-            return NOT_SELECTED
-    return ""
-
-
-def _short(pod: Pod, node: Node, row: Row) -> Reasons:
-    allocatable, used = node.allocatable, row.used
-    missing: list[str] = []
-    if len(row.pods) >= allocatable.get(pods.PODS, 0):
-        missing.append(TOO_MANY_PODS)
-    missing += [
-        f"Insufficient {name}"
-        for name, amount in pod.needs.items()
-        if amount > allocatable.get(name, 0) - used.get(name, 0)
-    ]
-    return tuple(missing)
+    return selection.selects(term.label_selector, other.labels)

@@ -1,13 +1,8 @@
-"""What the runtime has, by pod: read anew when something changes, and everybody told.
+"""Attempts at a pod's containers, and the crash backoff.
 
-Attempts at a pod's containers, and the crash backoff.
-What the runtime knows of a pod's containers: each try at one, and its outcome.
-
-How long a container that ended waits before it is started again, as kubelet has it.
-The first restart comes at once. Then the wait doubles each time, up to a limit, and begins anew
-for a container that ran long enough.
-
-What the runtime has, by pod: read anew when something changes, and everybody told.
+ContainersView reads them from the runtime whenever a container changes. As with kubelet the first
+restart comes at once; then the wait doubles, up to a limit, and starts again for a container that
+ran long enough.
 """
 
 from __future__ import annotations
@@ -100,7 +95,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
     first: float = 10.0
     longest: float = 300.0
-    #: A container that ran so long after its last restart is judged as if it had never crashed.
+    #: After so long a run a container's wait starts again.
     forgiven_after: float = 600.0
 
 
@@ -123,7 +118,7 @@ class CrashBackoff:
         return entry.wait if self._now() - ended_at < entry.wait else 0.0
 
     def restarted(self, key: str, ended_at: float) -> None:
-        """Take note that a container which had ended is started again."""
+        """Record that a container is started again."""
         entry = self._entries.get(key)
         if entry is None or self._forgiven(entry, ended_at):
             self._entries[key] = _Entry(self._waits.first, self._now())
@@ -139,7 +134,7 @@ class CrashBackoff:
 
 
 _LOOK_EVERY_S = 2.0
-#: Many containers change at once: they are read together.
+#: Seconds to wait for further changes: many containers change at once.
 _GATHER_S = 0.02
 
 
@@ -160,15 +155,15 @@ class ContainersView:
         return frozenset(self._pods)
 
     def refresh(self) -> None:
-        """Look at all containers."""
+        """Read all containers."""
         found: dict[str, dict[str, Attempt]] = {}
         for state in self._runtime.list():
             found.setdefault(state.spec.pod_uid, {})[state.spec.id] = of(state)
         before, self._attempts = self._attempts, found
-        self._tell(uid for uid in before.keys() | found if before.get(uid) != found.get(uid))
+        self._report(uid for uid in before.keys() | found if before.get(uid) != found.get(uid))
 
     def look_at(self, uid: str, container: str) -> None:
-        """Look at one container of a pod, by the runtime's id."""
+        """Read one container of a pod, by the runtime's id."""
         held = self._attempts.setdefault(uid, {})
         before = held.get(container)
         try:
@@ -178,21 +173,21 @@ class ContainersView:
         else:
             held[container] = now
         if held.get(container) != before:
-            self._tell([uid])
+            self._report([uid])
         if not held:
             del self._attempts[uid]
 
     async def run(self) -> NoReturn:
         """Follow the runtime for ever."""
         while True:
-            # Now and then without being told: what ended while nobody followed it says nothing.
+            # Also at intervals: the end of a container that was not followed is not reported.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._runtime.wait_change()
             await asyncio.sleep(_GATHER_S)
             self.refresh()
 
-    def _tell(self, uids: Iterable[str]) -> None:
+    def _report(self, uids: Iterable[str]) -> None:
         for uid in list(uids):
             if held := self._attempts.get(uid):
                 self._pods[uid] = histories(held.values())

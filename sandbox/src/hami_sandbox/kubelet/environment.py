@@ -1,15 +1,8 @@
-"""Config maps and secrets that pods refer to, asked for once for a burst of pods.
+"""A container's variables: values, references, the downward API.
 
-A container's variables: values, references, the downward API.
-What a pod can be told of itself: fieldRef and resourceFieldRef, in variables and in files.
-
-`$(NAME)` in commands and variables, as Kubernetes fills it in.
-A name that is not known stays as it was written; `$$` is a dollar that begins nothing.
-
-A container's variables: values, references to the pod, to config maps and to secrets.
-Pure: the config maps and secrets that `wanted` names are looked up by the caller.
-
-Config maps and secrets that pods refer to, asked for once for a burst of pods.
+fieldRef and resourceFieldRef serve variables and files. `$(NAME)` is expanded as Kubernetes does
+it: an unknown name stays as it was written, `$$` is a plain dollar. Config maps and secrets are
+read by References, once for a burst of pods.
 """
 
 from __future__ import annotations
@@ -33,16 +26,16 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all pods of a node."""
+    """Values that all pods of a node share."""
 
     name: str
     address: str
-    #: Stands in for the limit of a container that has none.
+    #: Used as the limit of a container that has none.
     allocatable: Mapping[str, str]
 
 
 class FieldError(ValueError):
-    """A reference names something that there is not."""
+    """A reference names an unknown field or container."""
 
 
 def downward_field(pod: Object, path: str, node: NodeFacts) -> str:
@@ -123,7 +116,7 @@ class Reference(msgspec.Struct, frozen=True):
         return f'{self.kind.lower()} "{self.name}" not found'
 
 
-#: What there is of those that were looked up: key to content.
+#: Content of the references that exist, by key.
 Found = Mapping[Reference, Mapping[str, bytes]]
 
 
@@ -132,7 +125,7 @@ class VariableError(ValueError):
 
 
 def content(obj: Object) -> dict[str, bytes]:
-    """Return what a config map or a secret holds."""
+    """Return the content of a config map or a secret."""
     if obj.get("kind") == "Secret":
         return {key: b64decode(value) for key, value in (obj.get("data") or {}).items()}
     texts = {key: str(value).encode() for key, value in (obj.get("data") or {}).items()}
@@ -140,7 +133,7 @@ def content(obj: Object) -> dict[str, bytes]:
 
 
 def wanted(container: Object) -> Iterator[Reference]:
-    """Yield what the variables of a container refer to."""
+    """Yield the references of a container's variables."""
     for source in container.get("envFrom") or ():
         for field, kind in _SOURCES.items():
             if source.get(field):
@@ -174,7 +167,7 @@ def _all_of(source: Object, found: Found) -> dict[str, str]:
                 continue
             raise VariableError(reference.missing)
         for key, value in found[reference].items():
-            # What is no name of a variable is left out, as kubelet does.
+            # A key that is no variable name is left out, as kubelet does.
             if _NAME.fullmatch(f"{prefix}{key}"):
                 made[f"{prefix}{key}"] = value.decode(errors="replace")
     return made
@@ -221,7 +214,7 @@ def _key(pod: Object, reference: Reference, named: Object, found: Found) -> str 
 
 
 _PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
-#: Seconds for which an answer is believed: a pod made after a change soon sees it.
+#: Seconds for which an answer is reused; a pod created later sees a change.
 _FRESH_S = 1.0
 
 Content = dict[str, bytes]
@@ -234,7 +227,7 @@ class References:
         self._known: dict[tuple[str, Reference], tuple[float, Content]] = {}
 
     async def find(self, namespace: str, wanted: Iterable[Reference]) -> dict[Reference, Content]:
-        """Return those that there are."""
+        """Return the references that exist, with their content."""
         found: dict[Reference, Content] = {}
         for reference in set(wanted):
             held = await self._one(namespace, reference)

@@ -1,9 +1,6 @@
 """The kubelet stand-in, from start to end.
 
-What the kubelet stand-in can be told.
-
-The kubelet stand-in, from start to end.
-It can be killed at any moment: containers are the runtime's and go on, device ids are in the
+It can be killed at any moment: containers belong to the runtime and go on, device ids are in the
 checkpoint, all else is in the API server. SIGTERM ends it alone, its containers go on as well.
 """
 
@@ -83,26 +80,26 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
     parser.add_argument("--backoff-max", type=float, default=waits.longest, help="seconds")
     parser.add_argument("--backoff-reset", type=float, default=waits.forgiven_after, help="seconds")
     parser.add_argument("--debug", action="store_true")
-    told = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
     return Settings(
-        node_name=told.node_name,
-        kubeconfig=told.kubeconfig,
-        folder=told.folder,
-        cdi_dirs=tuple(Path(each) for each in told.cdi_dirs.split(",") if each),
-        cri_socket=told.cri_socket,
-        runtime_dir=told.runtime_dir,
-        log_token_file=told.log_token_file,
-        version=told.version,
-        labels=_labels(told.labels),
-        cpu=told.cpu,
-        memory=told.memory,
-        pods=told.pods,
+        node_name=given.node_name,
+        kubeconfig=given.kubeconfig,
+        folder=given.folder,
+        cdi_dirs=tuple(Path(each) for each in given.cdi_dirs.split(",") if each),
+        cri_socket=given.cri_socket,
+        runtime_dir=given.runtime_dir,
+        log_token_file=given.log_token_file,
+        version=given.version,
+        labels=_labels(given.labels),
+        cpu=given.cpu,
+        memory=given.memory,
+        pods=given.pods,
         waits=Waits(
-            first=told.backoff_initial,
-            longest=told.backoff_max,
-            forgiven_after=told.backoff_reset,
+            first=given.backoff_initial,
+            longest=given.backoff_max,
+            forgiven_after=given.backoff_reset,
         ),
-        debug=told.debug,
+        debug=given.debug,
     )
 
 
@@ -130,10 +127,10 @@ async def run(settings: Settings) -> None:
     named = os.environ.get(programs.LIFELINE)
     lifeline = int(named) if named else None
     if lifeline is not None:
-        # It can be read when nobody holds its other end: the sandbox is over.
+        # Readable when its other end is closed: the sandbox has ended.
         asyncio.get_running_loop().add_reader(lifeline, stop.set)
     runtime = Runtime(settings.runtime_dir, cdi_dirs=settings.cdi_dirs, lifeline=lifeline)
-    runtime.sweep()
+    runtime.remove_leftovers()
     _log.info("containers", extra={"isolation": runtime.isolation, "why": runtime.isolation_reason})
     async with Client(access.find(settings.kubeconfig), user_agent=USER_AGENT) as client:
         cri = await serve_cri(settings.cri_socket, runtime)
@@ -165,13 +162,13 @@ class Kubelet:
         token = settings.log_token_file.read_text().strip()
         self.log_server = LogServer(self.pods, self.view, token=token)
         self._client = client
-        references, teller = References(client), PodRecorder(self.events)
+        references, recorder = References(client), PodRecorder(self.events)
         volumes = Volumes(folder / "pods", references, self.facts)
         starter = Starter(
             runtime=runtime,
             devices=self.devices,
             references=references,
-            teller=teller,
+            recorder=recorder,
             logs=logs,
             node=self.facts,
         )
@@ -182,13 +179,13 @@ class Kubelet:
                 starter=starter,
                 volumes=volumes,
                 statuses=self.statuses,
-                teller=teller,
+                recorder=recorder,
                 waits=settings.waits,
             )
         )
 
     def facts(self) -> NodeFacts:
-        """Return what pods can be told of their node."""
+        """Return the node's values for the downward API."""
         return NodeFacts(
             name=self.settings.node_name,
             address=node_document.ADDRESS,
@@ -196,7 +193,7 @@ class Kubelet:
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Run until told to stop."""
+        """Run until `stop` is set."""
         self.view.refresh()
         running = {
             (uid, name)
@@ -220,7 +217,7 @@ class Kubelet:
     def _works(self) -> dict[str, Coroutine[Any, Any, None]]:
         settings = self.settings
         keeper = NodeKeeper(self._client, self._machine(), self.devices, fresh=self._fresh)
-        self.devices.subscribe(keeper.look)
+        self.devices.add_handler(keeper.look)
         room = Room(settings.cpu, settings.memory, settings.pods)
         return {
             "node": keeper.run(),

@@ -127,7 +127,7 @@ def test_the_example_that_runs_is_shown_with_its_checks() -> None:
         example=shown,
         met=[Met("pod first Running", met=True, seen=""), Met("that", met=False, seen="nothing")],
         waiting_for="pod small Running",
-        results=[Result(name="01", title="t", promise="p", verdict=Status.AS_SAID)],
+        results=[Result(name="01", title="t", promise="p", status=Status.AS_EXPECTED)],
     )
     text = drawn(view.render(taken(), progress, most_pods=5))
     assert "05-quota" in text
@@ -162,12 +162,12 @@ def outcome(*results: Result, simulated: int = 0) -> Outcome:
     )
 
 
-def result(verdict: Status, *met: Met, note: str = "") -> Result:
+def result(status: Status, *met: Met, note: str = "") -> Result:
     return Result(
         name="01-it",
         title="t",
         promise="two pods",
-        verdict=verdict,
+        status=status,
         seconds=3.21,
         checks=met,
         note=note,
@@ -175,12 +175,12 @@ def result(verdict: Status, *met: Met, note: str = "") -> Result:
 
 
 def test_the_summary_tells_all_that_was_asked_for() -> None:
-    good = result(Status.AS_SAID, Met("x", met=True, seen="y"))
+    good = result(Status.AS_EXPECTED, Met("x", met=True, seen="y"))
     text = drawn(results.render(outcome(good, simulated=7)))
     for part in (
         "01-it",
         "two pods",
-        "as said: 1 of 1 checks met",
+        "as expected: 1 of 1 checks met",
         "3.2",
         "node gpu-a: 2xH100, binding late",
         "node gpu-b: 4xT4, binding lock (old)",
@@ -215,12 +215,12 @@ def test_our_examples_text_fits_the_view() -> None:
 
 
 def test_a_screenshot_shows_both_and_loads_nothing_from_elsewhere() -> None:
-    good = outcome(result(Status.AS_SAID, Met("x", met=True, seen="y")))
+    good = outcome(result(Status.AS_EXPECTED, Met("x", met=True, seen="y")))
     svg = recording.draw(taken(), Progress(total=0), good)
     assert ET.fromstring(svg.partition("\n")[2]).tag.endswith("svg")  # noqa: S314 - ours
     text = svg.replace("&#160;", " ")
     assert "gpu-a" in text
-    assert "as said" in text
+    assert "as expected" in text
     assert "scripts/record-demo" in svg
     assert "url(http" not in svg.replace('"', "")
     assert "@font-face" not in svg

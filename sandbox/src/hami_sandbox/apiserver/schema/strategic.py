@@ -1,4 +1,4 @@
-"""Strategic merge patch: lists are merged by their keys, and directives say what else to do."""
+"""Strategic merge patch: lists merged by their keys, and directives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDER = "$setElementOrder/"
 
 
 class StrategicError(ValueError):
-    """The patch makes no sense for this kind."""
+    """The patch is invalid for this kind."""
 
 
 def merged(shape: Shape, current: Any, patch: Object) -> Object:

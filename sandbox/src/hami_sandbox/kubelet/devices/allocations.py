@@ -1,18 +1,10 @@
-"""The writer of kubelet's device checkpoint, byte for byte as Go writes it, and its own reader.
+"""Device ids of containers: choose, record, checkpoint.
 
-Device ids of containers: choose, record.
-Which container of which pod holds which device ids, and by what answer of the plugin.
-This is what kubelet keeps in its checkpoint. A container that has an entry has its devices for as
-long as its pod lives, however often it starts.
-
-Which device ids a container gets: those of the pod's init containers first, then free ones.
-Among the free ones the plugin may have a preference (kubelet hears it only as far as they are
-free). Whatever is left to kubelet goes by the order of a set, on which nobody can rely. NUMA nodes
-do not count: that is kubelet's topology policy `none`.
-
-The writer of kubelet's device checkpoint, byte for byte as Go writes it, and its own reader.
-`hami.agent.kubelet.checkpoint` reads it for the agent and keeps less of it; what a kubelet needs
-after its restart is all of it.
+kubelet keeps them in its checkpoint, byte for byte as Go writes it. A container that has an entry
+keeps its devices for as long as its pod lives, however often it starts. A container gets the ids
+of the pod's init containers first, then free ones; among the free ones the plugin may have a
+preference. The rest goes by the order of a set, on which no program can rely. NUMA nodes do not
+count: that is kubelet's topology policy `none`.
 """
 
 from __future__ import annotations
@@ -69,22 +61,22 @@ class Allocations:
         #: By pod UID, container and resource.
         self._pods: dict[str, dict[str, dict[str, AllocatedIds]]] = {}
 
-    def insert(self, uid: str, container: str, resource: str, holding: AllocatedIds) -> None:
-        self._pods.setdefault(uid, {}).setdefault(container, {})[resource] = holding
+    def insert(self, uid: str, container: str, resource: str, allocated: AllocatedIds) -> None:
+        self._pods.setdefault(uid, {}).setdefault(container, {})[resource] = allocated
 
     def keep(self, uids: Container[str]) -> None:
         """Forget every other pod."""
         self._pods = {uid: held for uid, held in self._pods.items() if uid in uids}
 
     def of(self, uid: str, container: str) -> Mapping[str, AllocatedIds]:
-        """Return what a container holds, by resource."""
+        """Return the ids of a container, by resource."""
         return self._pods.get(uid, {}).get(container, {})
 
     def taken(self) -> dict[str, set[str]]:
-        """Return all ids that somebody holds, by resource."""
+        """Return all allocated ids, by resource."""
         taken: dict[str, set[str]] = {}
-        for _, _, resource, holding in self._all():
-            taken.setdefault(resource, set()).update(holding.ids)
+        for _, _, resource, allocated in self._all():
+            taken.setdefault(resource, set()).update(allocated.ids)
         return taken
 
     def entries(self) -> list[PodEntry]:
@@ -94,10 +86,12 @@ class Allocations:
                 container=container,
                 resource=resource,
                 # Go orders the keys of a map as texts.
-                device_ids={n: list(holding.by_numa[n]) for n in sorted(holding.by_numa, key=str)},
-                answer=holding.answer.encode(),
+                device_ids={
+                    n: list(allocated.by_numa[n]) for n in sorted(allocated.by_numa, key=str)
+                },
+                answer=allocated.answer.encode(),
             )
-            for uid, container, resource, holding in self._all()
+            for uid, container, resource, allocated in self._all()
         ]
 
     def load(self, entries: list[PodEntry]) -> None:
@@ -122,8 +116,8 @@ class Allocations:
         mounts: dict[str, Mount] = {}
         devices: dict[str, DeviceSpec] = {}
         cdi_devices: dict[str, None] = {}
-        for holding in self.of(uid, container).values():
-            answer = holding.answer
+        for allocated in self.of(uid, container).values():
+            answer = allocated.answer
             envs = {**answer.envs, **envs}
             annotations = {**answer.annotations, **annotations}
             for mount in answer.mounts:
@@ -142,8 +136,8 @@ class Allocations:
     def _all(self) -> Iterator[tuple[str, str, str, AllocatedIds]]:
         for uid, containers in self._pods.items():
             for container, resources in containers.items():
-                for resource, holding in resources.items():
-                    yield uid, container, resource, holding
+                for resource, allocated in resources.items():
+                    yield uid, container, resource, allocated
 
 
 #: Takes the available ids, those that must be among the chosen, and how many there are to be.
@@ -184,7 +178,7 @@ async def choose(
     return frozenset(chosen)
 
 
-#: Go escapes these within texts, so that JSON can stand in HTML; elsewhere JSON has none of them.
+#: Go escapes these within texts, for JSON inside HTML; elsewhere JSON has none of them.
 _ESCAPED = {text.encode(): b"\\u%04x" % ord(text) for text in ("<", ">", "&", "\u2028", "\u2029")}
 _MODE = 0o600
 _REMEDY = "delete the file; containers that run keep what they have"

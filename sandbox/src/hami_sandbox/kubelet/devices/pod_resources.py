@@ -1,8 +1,8 @@
-"""kubelet's PodResources API: who holds which device ids, from kubelet's memory.
+"""kubelet's PodResources API: device ids of containers, from memory.
 
 It names active pods by namespace and name, and leaves out init containers that end before the
-others start. Ids come in a piece each, with their NUMA nodes. Devices are all there is: the sandbox
-pins neither processors nor memory.
+others start. Every id comes in an entry of its own, with its NUMA nodes. Devices are all there is:
+the sandbox pins neither processors nor memory.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def handler(
 
 def _pieces(held: Mapping[str, AllocatedIds]) -> list[Message]:
     return [
-        _piece(resource, id_, holding.numa_nodes(id_))
-        for resource, holding in held.items()
-        for id_ in holding.ids
+        _piece(resource, id_, allocated.numa_nodes(id_))
+        for resource, allocated in held.items()
+        for id_ in allocated.ids
     ]
 
 
