@@ -183,5 +183,5 @@ class Requeue:
             _log.info("pod not woken", extra={"pod": pod.key, "error": str(error)})
 
     def _change(self, **metadata: str) -> bytes:
-        annotations = {annotation_keys.WAKE_UP: f"{self._now():.3f}"}
+        annotations = {annotation_keys.REQUEUE: f"{self._now():.3f}"}
         return codec.encode({"metadata": {"annotations": annotations, **metadata}})

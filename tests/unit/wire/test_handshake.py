@@ -1,4 +1,4 @@
-"""The handshake: what is asked, and what the answer or its absence means."""
+"""The handshake: requests, and answers that come, are late or are missing."""
 
 from __future__ import annotations
 
