@@ -24,7 +24,7 @@ import prometheus_client
 
 from hami.node import files
 from hami.node import ledger_record as records
-from hami.node.layout import NodeLayout, is_token, is_uid
+from hami.node.layout import NodeLayout, is_allocation_id, is_uid
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import errors as wire_errors
 from hami.wire import policy_file
@@ -115,8 +115,8 @@ class PreparedContainers:
             if policy is not None and (ledger is None or policy.pod_uid in ledger)
         ]
         for record in (ledger or {}).values():
-            for allocation in record.tokens if record is not None else ():
-                policy, since = policies.get(allocation.token, (None, None))
+            for allocation in record.allocations if record is not None else ():
+                policy, since = policies.get(allocation.allocation_id, (None, None))
                 if record is not None and policy is None:
                     found.append(
                         _recorded(record, allocation, limited=since is not None, since=since)
@@ -148,7 +148,7 @@ class PreparedContainers:
         A time without a policy: the file cannot be read. Neither: there is no file.
         """
         found: dict[str, tuple[Policy | None, int | None]] = {}
-        for allocation_id in filter(is_token, _names(self._layout.tokens) or ()):
+        for allocation_id in filter(is_allocation_id, _names(self._layout.allocations) or ()):
             path = self._layout.policy(allocation_id)
             with self._unreadable.concerning(f"policy of allocation {allocation_id}"):
                 found[allocation_id] = (None, 0)
@@ -258,8 +258,8 @@ def _recorded(
         key=Key(record.uid, allocation.container),
         namespace=record.namespace,
         pod=record.name,
-        shares=record.grants_of(allocation.slot),
-        allocation_ids=(allocation.token,),
+        shares=record.shares_of(allocation.container_index),
+        allocation_ids=(allocation.allocation_id,),
         limited=limited,
         since=since or int(record.created * 1e9),
     )

@@ -34,7 +34,7 @@ _FLOCK = struct.Struct("@hhqqi0q")
 
 def layout(folder: Path) -> NodeLayout:
     made = NodeLayout(hook_path=folder / "hook", state_dir=folder / "lib", run_dir=folder / "run")
-    for each in (made.tokens, made.ledger, made.states, made.hami_containers):
+    for each in (made.allocations, made.ledger, made.states, made.hami_containers):
         each.mkdir(parents=True)
     return made
 
@@ -63,7 +63,10 @@ def record(
         name=name,
         devices=shares.encode([grants]),
         containers=(ContainerRecord(name=container, kind=ContainerKind.APP, exempt=exempt),),
-        tokens=tuple(AllocationRecord(token=each, container=container, slot=0) for each in given),
+        allocations=tuple(
+            AllocationRecord(allocation_id=each, container=container, container_index=0)
+            for each in given
+        ),
         created=1.0,
     )
 

@@ -127,7 +127,7 @@ def test_a_damaged_record_costs_its_pod_nothing_that_the_policy_knows(
 
 def test_foreign_names_are_left_alone(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
-    (node.tokens / "not-a-token").mkdir()
+    (node.allocations / "not-a-token").mkdir()
     (node.ledger / ".draft").touch()
     (node.ledger / "notes.txt").touch()
     assert not found(node)

@@ -85,7 +85,7 @@ async def test_folders_of_deleted_pods_are_removed(tmp_path: Path) -> None:
     for folder in (there, deleted, odd):
         aged(folder)
     nodes.prepare(node, "ours", {CARD: GIB})
-    aged(node.token_folder(nodes.allocation_of("ours")))
+    aged(node.allocation_folder(nodes.allocation_of("ours")))
     await feedback(node, nodes.pods(nodes.pod("there"))).remove_old()
     assert not deleted.exists()
     assert there.exists()
