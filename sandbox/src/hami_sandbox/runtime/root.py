@@ -1,35 +1,24 @@
 """A container's root: mounts in a namespace, or links in a folder.
 
-A container's root made real: the tree becomes mounts in a namespace, or links in a folder.
 In a namespace the machine's folders are mounted read-only, /etc is a small one of its own, /tmp,
 /run and /root are empty. /proc is the machine's: there is no process namespace, because the driver
-and the monitor speak of processes by the machine's numbers.
+and the monitor name processes by the machine's numbers.
 
-Where namespaces are forbidden a folder of links is laid out as the mounts say. Files that can be
-written are hard links, for libvgpu follows no symbolic link to its state.
+Where namespaces are forbidden a folder of links is made from the same tree. Files that can be
+written are hard links, because libvgpu follows no symbolic link to its state.
 
-Standard library only: loaded by every shim.
-
-A container without namespaces: its mounts are links in a folder, its environment points there.
-Programs look where the machine has things, so every word that names a mounted path is turned into
-the path in that folder: variables (also lists with colons), arguments, the preloaded library, and
-the linker is told of the folders in which libraries were mounted. What a program knows by heart
-stays where the machine has it.
+Standard library only: every shim loads this.
 """
+
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH115, PTH116, PTH120, PTH208, PTH211 - pathlib costs 10 ms of every start
 
 from __future__ import annotations
 
 import os
-import posixpath
 import stat
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from hami_sandbox.runtime import kernel
 from hami_sandbox.runtime.root_tree import Bound, File, Folder, Link, Machine, Shadow, Tree
-
-# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH115, PTH116, PTH120, PTH208, PTH211 - pathlib costs 10 ms of every start
-
 
 #: Where the files of opened folders really are.
 HIDDEN = ".machine"
@@ -206,64 +195,3 @@ def _is_shared(node: Bound) -> bool:
     """Tell whether it is a file that the container and the machine write both."""
     writable = not node.attributes & kernel.READ_ONLY
     return writable and stat.S_ISREG(os.stat(node.path).st_mode)
-
-
-PRELOAD_FILE = "/etc/ld.so.preload"
-_PRELOAD, _LIBRARIES = "LD_PRELOAD", "LD_LIBRARY_PATH"
-
-#: The machine's path, the container's, attributes of the mount.
-Mounts = Sequence[tuple[str, str, int]]
-
-
-class Paths:
-    """Where the container's paths really are: `root` is the folder of links."""
-
-    def __init__(self, root: str, mounts: Mounts) -> None:
-        self._root = root
-        self._mounts = mounts
-        self._places = {posixpath.normpath(place) for _, place, _ in mounts}
-
-    def mapped(self, word: str) -> str:
-        """Return a path's place in the folder; a word that is no mounted path stays."""
-        if not word.startswith("/"):
-            return word
-        path = posixpath.normpath(word)
-        at = path
-        while at != "/":
-            if at in self._places:
-                return self._root + path
-            at = posixpath.dirname(at)
-        return word
-
-    def folder(self, path: str) -> str:
-        """Return a folder to start in: the machine's, if it has one of this name."""
-        if not path:
-            return self._root
-        mapped = self.mapped(path)
-        if mapped != path or Path(path).is_dir():
-            return mapped
-        return self._root + posixpath.normpath(path)
-
-    def argv(self, argv: Sequence[str]) -> list[str]:
-        return [self.mapped(word) for word in argv]
-
-    def env(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables with their paths mapped, and the linker's."""
-        found = {
-            name: ":".join(self.mapped(part) for part in value.split(":"))
-            for name, value in env.items()
-        }
-        for name, more in ((_PRELOAD, self._preloaded()), (_LIBRARIES, self._library_folders())):
-            parts = [*more, *filter(None, found.get(name, "").split(":"))]
-            if parts:
-                found[name] = ":".join(dict.fromkeys(parts))
-        return found
-
-    def _preloaded(self) -> list[str]:
-        hosts = [host for host, place, _ in self._mounts if place == PRELOAD_FILE]
-        return [self.mapped(word) for host in hosts for word in Path(host).read_text().split()]
-
-    def _library_folders(self) -> list[str]:
-        places = (place for _, place, _ in self._mounts if place != PRELOAD_FILE)
-        files = (posixpath.split(place) for place in places)
-        return [self._root + folder for folder, name in files if ".so" in name]

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import msgspec
 
+from hami_sandbox.runtime import bundles, programs, records, shims, states
 from hami_sandbox.runtime import isolation as detection
-from hami_sandbox.runtime import programs, records, shims, states
 from hami_sandbox.runtime.cdi import Registry
 from hami_sandbox.runtime.spec import ContainerSpec, ContainerState, Isolation, Phase
 from hami_sandbox.runtime.states import ContainerError, StartError, UnknownContainerError
@@ -82,7 +82,7 @@ class Runtime:
         if place.exists():
             raise ContainerError(f'container "{spec.id}": already exists')
         edits = self._registry.resolve(spec.cdi_devices)
-        bundle = shims.make(
+        bundle = bundles.make(
             spec,
             edits,
             namespaces=self.isolation is Isolation.NAMESPACES,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_sandbox.runtime.root import Paths
+from hami_sandbox.runtime.bundles import Paths
 
 ROOT = "/sandbox/c/root"
 MOUNTS = [("/gpus", "/run/fakegpu", 0), ("/x/libcuda.so.1", "/usr/lib/x/libcuda.so.1", 1)]
