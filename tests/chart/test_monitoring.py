@@ -10,6 +10,7 @@ from typing import Any
 from hami.admission import serve as admission
 from hami.agent import metrics as agent
 from hami.monitor import metrics
+from hami.monitor.collect import NodeSnapshot
 from hami.scheduler import metrics as scheduler
 from tests.chart import rendering
 
@@ -30,7 +31,7 @@ def known() -> set[str]:
     """Give the names under which our processes write samples."""
     counted = scheduler.Metrics()
     admission.Metrics(counted.registry)
-    shown = metrics.NodeSnapshot(node="node-1", rows=(), latest=None)
+    shown = NodeSnapshot(node="node-1", shares=(), findings=None)
     texts = (
         *counted.registry.render(),
         *agent.Metrics().registry.render(),

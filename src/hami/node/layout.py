@@ -11,16 +11,16 @@ import re
 from pathlib import Path
 
 CDI_KIND = "hami.io/vgpu"
-#: Names the token in kubelet's record of an answer, in every mode.
-TOKEN_ANNOTATION = "hami.io/vgpu-token"  # noqa: S105 - the name of an annotation
+#: Names the allocation id in kubelet's record of an answer, in every mode.
+ALLOCATION_ANNOTATION = "hami.io/vgpu-token"
 
-_TOKEN = re.compile(r"[0-9a-f]{32}")
+_ALLOCATION_ID = re.compile(r"[0-9a-f]{32}")
 _UID = re.compile(r"[0-9a-zA-Z-]{1,63}")
 
 
-def is_token(text: str) -> bool:
-    """Tell whether a text is a token of ours: nothing else becomes part of a path."""
-    return _TOKEN.fullmatch(text) is not None
+def is_allocation_id(text: str) -> bool:
+    """Tell whether a text is a allocation id of ours: nothing else becomes part of a path."""
+    return _ALLOCATION_ID.fullmatch(text) is not None
 
 
 def is_uid(text: str) -> bool:
@@ -55,15 +55,15 @@ class NodeLayout:
         return self.hook_path / "vgpu" / "ld.so.preload"
 
     @property
-    def tokens(self) -> Path:
+    def allocations(self) -> Path:
         return self.hook_path / "vgpu" / "tokens"
 
-    def token_folder(self, token: str) -> Path:
+    def allocation_folder(self, allocation_id: str) -> Path:
         """Mounted read-only as `policy` beside the library."""
-        return self.tokens / token
+        return self.allocations / allocation_id
 
-    def policy(self, token: str) -> Path:
-        return self.tokens / token / "policy"
+    def policy(self, allocation_id: str) -> Path:
+        return self.allocations / allocation_id / "policy"
 
     @property
     def hami_containers(self) -> Path:
@@ -83,15 +83,15 @@ class NodeLayout:
     def states(self) -> Path:
         return self.run_dir / "state"
 
-    def state_folder(self, token: str) -> Path:
+    def state_folder(self, allocation_id: str) -> Path:
         """Return the place of a small tmpfs of its own: whoever fills it harms only himself."""
-        return self.states / token
+        return self.states / allocation_id
 
-    def state(self, token: str) -> Path:
-        return self.states / token / "state"
+    def state(self, allocation_id: str) -> Path:
+        return self.states / allocation_id / "state"
 
-    def spec(self, token: str) -> Path:
-        return self.cdi_dir / f"{CDI_KIND.replace('/', '-')}-{token}.json"
+    def spec(self, allocation_id: str) -> Path:
+        return self.cdi_dir / f"{CDI_KIND.replace('/', '-')}-{allocation_id}.json"
 
     # kubelet's.
 

@@ -19,11 +19,11 @@ import pynvml  # type: ignore[import-untyped]
 
 from hami.node import nvml_cards, nvml_library, nvml_processes
 from hami.node.nvml_cards import Card, CardLinks, Problem
-from hami.node.nvml_events import Xid, XidWatch
+from hami.node.nvml_events import XidEvent, XidWatch
 from hami.node.nvml_library import NvmlError, ask, told
 from hami.node.nvml_processes import GpuProcess, ProcessUtilization
 
-__all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "Xid", "XidWatch"]
+__all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "XidEvent", "XidWatch"]
 
 _WHAT = "NVML"
 _REOPEN_WAITS = 5.0

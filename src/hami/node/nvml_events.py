@@ -20,7 +20,7 @@ _XID = pynvml.nvmlEventTypeXidCriticalError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Xid:
+class XidEvent:
     #: The card's; empty: the driver named a card that we do not know.
     uuid: str
     code: int
@@ -50,7 +50,7 @@ class XidWatch:
         """The cards whose XIDs come."""
         return frozenset(self._uuids.values())
 
-    def wait(self, timeout_ms: int) -> Xid | None:
+    def wait(self, timeout_ms: int) -> XidEvent | None:
         """Give the next XID, or None when the time is over or the watch closed.
 
         NvmlError: nothing comes any more, for none of the cards.
@@ -66,7 +66,7 @@ class XidWatch:
                 raise
             if event.eventType != _XID:
                 return None
-            return Xid(self._uuid(event.device), event.eventData)
+            return XidEvent(self._uuid(event.device), event.eventData)
 
     def close(self) -> None:
         already, self._closed = self._closed, True  # before the lock: the next wait sees it

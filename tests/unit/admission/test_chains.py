@@ -133,7 +133,7 @@ def test_a_profile_is_written_as_nvidia_smi_writes_it(value: str) -> None:
             "chains[0][0].memry: no such key; did you mean memory?; an entry has profile, and",
         ),
         ("{profile: 3g.40gb, 7: 1}", "chains[0][0].7: no such key; an entry has profile"),
-        ("{profile: 3g.40gb, profile: 3g.40gb}", "key 'profile' stands twice"),
+        ("{profile: 3g.40gb, profile: 3g.40gb}", "key 'profile' is written twice"),
         (
             "3g.40gb, 2g.20gb, 3g.40gb",
             "chains: '3g.40gb' comes after itself; name each profile once in a chain",

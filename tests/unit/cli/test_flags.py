@@ -201,7 +201,7 @@ def test_the_file_may_be_named_by_a_variable_and_spell_keys_either_way(
         "scheduler-nam: x": r"scheduler-nam: no such setting; did you mean scheduler-name\?",
         "- a": "is not a mapping of settings",
         "a: [": "not valid YAML",
-        "debug: true\ndebug: false": "stands twice",
+        "debug: true\ndebug: false": "is written twice",
         "node-lock-timeout: 300": "node-lock-timeout: 300 has no unit; write 5m",
         "kube-burst: true": "kube-burst: True is no whole number",
         "kubeconfig: [a]": "is no text",

@@ -36,19 +36,19 @@ def ids_of(device: RegisteredCard) -> Iterator[str]:
 def listed(
     devices: Iterable[RegisteredCard],
     held: Mapping[str, frozenset[str]],
-    used_slots: Mapping[str, int],
+    used_shares: Mapping[str, int],
     *,
     numa: bool,
 ) -> tuple[ListedDevice, ...]:
     """Return every id, with its health.
 
-    `held` says which cards stand behind an id that a container has; `used_slots` how many places
+    `held` says which cards stand behind an id that a container has; `used_shares` how many places
     of a card are taken. A held id stays in the list when its name has left it (a card that is gone,
     a smaller split count): else kubelet would not start its container again.
     """
     cards = {device.id: device for device in devices}
     named = {name: device for device in cards.values() for name in ids_of(device)}
-    healthy = _healthy_free(cards, named, held, used_slots)
+    healthy = _healthy_free(cards, named, held, used_shares)
     listing = []
     for name in (*named, *sorted(held.keys() - named.keys())):
         behind = held.get(name)
@@ -68,12 +68,12 @@ def _healthy_free(
     cards: Mapping[str, RegisteredCard],
     named: Mapping[str, RegisteredCard],
     held: Mapping[str, frozenset[str]],
-    used_slots: Mapping[str, int],
+    used_shares: Mapping[str, int],
 ) -> set[str]:
     """Choose the free ids that are healthy: first those whose own card has the place."""
     free = [name for name in named if name not in held]
     room = {
-        card: max(device.count - used_slots.get(card, 0), 0) if device.health else 0
+        card: max(device.count - used_shares.get(card, 0), 0) if device.health else 0
         for card, device in cards.items()
     }
     places = sum(room.values())

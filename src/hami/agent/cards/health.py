@@ -25,10 +25,21 @@ from typing import Protocol
 
 from hami.agent.cards import xids
 from hami.agent.cards.xids import Ignored
-from hami.node.nvml import NvmlError, Xid
+from hami.node.nvml import NvmlError, XidEvent
 
-#: Told when a card's health changes: UUID, whether it is healthy now, and why not.
-Changed = Callable[[str, bool, str], None]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthChange:
+    """A card became healthy or unhealthy."""
+
+    #: UUID.
+    card: str
+    healthy: bool
+    #: Why it is unhealthy; empty: it is healthy.
+    why: str = ""
+
+
+Changed = Callable[[HealthChange], None]
 
 #: What NVML's numbers ask for.
 _ACTIONS = {
@@ -66,7 +77,7 @@ class Health:
         clock: Callable[[], float],
         quarantine: float,
         ignored: Ignored | None = None,
-        changed: Changed = lambda uuid, healthy, why: None,  # noqa: ARG005 - names of the contract
+        changed: Changed = lambda change: None,  # noqa: ARG005 - the name of the contract
     ) -> None:
         self.ignored = Ignored() if ignored is None else ignored
         self._clock = clock
@@ -129,7 +140,7 @@ class Health:
         )
         if healthy != state.healthy:
             state.healthy = healthy
-            self._changed(uuid, healthy, self.why(uuid))
+            self._changed(HealthChange(uuid, healthy, self.why(uuid)))
 
 
 def _pending(action: int) -> str:
@@ -147,7 +158,7 @@ _JOIN = 3.0
 class XidSource(Protocol):
     @property
     def unsupported(self) -> dict[str, str]: ...
-    def wait(self, timeout_ms: int) -> Xid | None: ...
+    def wait(self, timeout_ms: int) -> XidEvent | None: ...
     def close(self) -> None: ...
 
 
@@ -312,13 +323,13 @@ class _Watcher:
         self._mute = frozenset(new.unsupported)
         return new
 
-    def _pass_on(self, found: Xid | None) -> None:
+    def _pass_on(self, found: XidEvent | None) -> None:
         if found is None:
             return
         self.probe_now.set()
         self._tell(self._heard, found)
 
-    def _heard(self, found: Xid) -> None:
+    def _heard(self, found: XidEvent) -> None:
         counts = self._health.xid(found.uuid, found.code)
         extra = {"uuid": found.uuid, "xid": found.code, "meaning": xids.describe(found.code)}
         if not found.uuid:

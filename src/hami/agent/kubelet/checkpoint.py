@@ -32,7 +32,7 @@ import msgspec
 
 from hami.agent.errors import AgentError
 from hami.agent.kubelet.grpc import MessageError
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.node import layout
 from hami.wire import codec, errors
 
@@ -205,10 +205,10 @@ class Entry:
     #: Our answer's bytes, as kubelet keeps them.
     answer: bytes
 
-    def allocation(self) -> Allocation:
+    def response(self) -> AllocateResponse:
         """Read the answer; a CheckpointError names the container if it is none."""
         try:
-            return Allocation.decode(self.answer)
+            return AllocateResponse.decode(self.answer)
         except MessageError as error:
             raise CheckpointError(
                 Kind.ANSWER,
@@ -289,13 +289,17 @@ def parse(content: bytes, *, what: str = "kubelet's checkpoint") -> Checkpoint:
     )
 
 
-def token_of(allocation: Allocation) -> str | None:
-    """Return the token that an answer of ours names; None: it names none, or two."""
-    named = {allocation.annotations.get(layout.TOKEN_ANNOTATION)}
-    for device in allocation.cdi_devices:
+def allocation_id_of(response: AllocateResponse) -> str | None:
+    """Return the allocation id that an answer of ours names; None: it names none, or two."""
+    named = {response.annotations.get(layout.ALLOCATION_ANNOTATION)}
+    for device in response.cdi_devices:
         kind, _, name = device.partition("=")
         if kind == layout.CDI_KIND:
             named.add(name)
     named.discard(None)
-    token = named.pop() if len(named) == 1 else None
-    return token if token is not None and layout.is_token(token) else None
+    allocation_id = named.pop() if len(named) == 1 else None
+    return (
+        allocation_id
+        if allocation_id is not None and layout.is_allocation_id(allocation_id)
+        else None
+    )

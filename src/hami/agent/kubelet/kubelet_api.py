@@ -151,7 +151,7 @@ class DeviceSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class AllocateResponse:
     """What we answer for one container; kubelet's checkpoint keeps these very bytes."""
 
     envs: Mapping[str, str] = dataclasses.field(default_factory=dict)

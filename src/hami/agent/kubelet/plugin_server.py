@@ -21,7 +21,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from hami.agent.errors import AgentError
 from hami.agent.kubelet import grpc, kubelet_api
 from hami.agent.kubelet.grpc import Message, StatusCode
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Plugin(Protocol):
     def devices(self) -> AsyncIterator[Sequence[ListedDevice]]:
         """Give all devices, and again whenever something changed (`device_list.DeviceList`)."""
 
-    async def allocate(self, requests: list[tuple[str, ...]]) -> list[Allocation]:
+    async def allocate(self, requests: list[tuple[str, ...]]) -> list[AllocateResponse]:
         """Answer every request, in their order."""
 
     async def pre_start(self, device_ids: frozenset[str]) -> None: ...

@@ -66,6 +66,10 @@ class Registration:
         self.problem = "hami has not registered with kubelet yet"
 
     @property
+    def resource(self) -> str:
+        return self._plugin.resource
+
+    @property
     def registered(self) -> bool:
         return not self.problem
 

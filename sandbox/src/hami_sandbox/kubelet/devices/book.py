@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 
 from hami.agent.kubelet.checkpoint import PodEntry
 from hami.agent.kubelet.grpc import MessageError
-from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
+from hami.agent.kubelet.kubelet_api import AllocateResponse, DeviceSpec, Mount
 from hami_sandbox.kubelet.devices.pods import DevicesError
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Holding:
     """The ids of one resource in one container."""
 
     by_numa: Mapping[int, tuple[str, ...]]
-    answer: Allocation
+    answer: AllocateResponse
 
     @property
     def ids(self) -> frozenset[str]:
@@ -82,7 +82,7 @@ class Book:
     def load(self, entries: list[PodEntry]) -> None:
         for entry in entries:
             try:
-                answer = Allocation.decode(entry.answer or b"")
+                answer = AllocateResponse.decode(entry.answer or b"")
             except MessageError as error:
                 _log.warning(
                     "an entry of the checkpoint has no answer that can be read",
@@ -92,7 +92,7 @@ class Book:
             by_numa = {node: tuple(ids or ()) for node, ids in (entry.device_ids or {}).items()}
             self.insert(entry.pod_uid, entry.container, entry.resource, Holding(by_numa, answer))
 
-    def run_options(self, uid: str, container: str) -> Allocation:
+    def run_options(self, uid: str, container: str) -> AllocateResponse:
         """Join the answers for a container; where two of them differ the first one counts."""
         envs: dict[str, str] = {}
         annotations: dict[str, str] = {}
@@ -108,7 +108,7 @@ class Book:
             for device in answer.devices:
                 devices.setdefault(device.container_path, device)
             cdi_devices.update(dict.fromkeys(answer.cdi_devices))
-        return Allocation(
+        return AllocateResponse(
             envs=envs,
             mounts=tuple(mounts.values()),
             devices=tuple(devices.values()),

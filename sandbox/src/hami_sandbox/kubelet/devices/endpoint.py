@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from hami.agent.kubelet import grpc, kubelet_api
 from hami.agent.kubelet.grpc import Call, Message
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami_sandbox.kubelet.devices.pods import DevicesError
 
 
@@ -142,13 +142,13 @@ class Endpoint:
         if self._channel is not None:
             await self._channel.close()
 
-    async def allocate(self, ids: Collection[str]) -> Allocation:
+    async def allocate(self, ids: Collection[str]) -> AllocateResponse:
         self._check()
         request = {"container_requests": [{"device_ids": list(ids)}]}
         answers = (await self._call(kubelet_api.ALLOCATE, request))["container_responses"]
         if not answers:
             raise DevicesError("no containers return in allocation response ")
-        return Allocation.of(answers[0])
+        return AllocateResponse.of(answers[0])
 
     async def preferred(
         self, available: Collection[str], must_include: Collection[str], size: int

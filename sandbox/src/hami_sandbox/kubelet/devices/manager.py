@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hami.agent.kubelet import grpc
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.node.layout import NodeLayout
 from hami.wire.objects import ContainerKind
 from hami_sandbox.errors import SandboxError
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 #: What a container gets from the plugins of its devices: envs, mounts, devices, annotations and
 #: cdi_devices.
-RunOptions = Allocation
+RunOptions = AllocateResponse
 
 UNEXPECTED = "UnexpectedAdmissionError"
 #: Longest path of a socket, in bytes.
