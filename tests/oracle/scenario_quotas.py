@@ -1,11 +1,11 @@
-"""The quotas of a scenario: about what is used and asked for, so that one MiB decides."""
+"""Quotas of a scenario: near what is used and asked for; one MiB decides."""
 
 from __future__ import annotations
 
 from hami.wire import objects
 from tests.oracle.reference_checks import memory_on
 from tests.oracle.reference_quota import quota_of
-from tests.oracle.reference_wish import read_ask
+from tests.oracle.reference_request import read_ask
 from tests.oracle.scenario_draft import NAMESPACE, Amounts, Draft
 from tests.oracle.scenario_incoming_pod import readable
 

@@ -1,8 +1,8 @@
-"""The reference itself, on cases computed by hand, so that the oracle is not taken on faith.
+"""The reference itself on cases computed by hand: whole pods, whole nodes.
 
 Numbers come from the worked examples of docs/designs/006-hami-protocol.md, HAMi's tests, and
-docs/placement.md. Here are whole pods on whole nodes (its sections 8 and 9); the sections before
-are in test_reference_*.py.
+docs/placement.md (sections 8 and 9; the sections before are in test_reference_*.py), so that the
+oracle is not taken on faith.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.oracle.hand_made_cases import (
 )
 from tests.oracle.reference import hardest_first, node_score
 from tests.oracle.reference_holdings import by_node, cards_of
-from tests.oracle.reference_wish import read_wish
+from tests.oracle.reference_request import read_request
 from tests.oracle.sample_vendors import ACME, NVIDIA
 
 
@@ -46,7 +46,7 @@ def test_the_two_node_example_of_hami(
     incoming = pod(gpu(1, 1000, 20), node_policy=node_policy, gpu_policy=gpu_policy)
     answer = ask(incoming, *TWO_NODES, pods=TWO_PODS)
     assert (answer.winner, answer.score) == (want_node, want_score)
-    assert answer.slots == {"NVIDIA": ((shares.Share(want_card, "NVIDIA", 1000, 20),),)}
+    assert answer.shares == {"NVIDIA": ((shares.Share(want_card, "NVIDIA", 1000, 20),),)}
     assert answer.failed == {}
 
 
@@ -55,7 +55,7 @@ def test_the_two_node_example_with_an_init_container() -> None:
     answer = ask(incoming, *TWO_NODES, pods=TWO_PODS)
     assert answer.winner == "node2"
     assert uuids(answer) == [["device3"], ["device3"]]
-    # The peak counts: one slot and 5000 MiB, not two and 9000.
+    # The peak counts: one share and 5000 MiB, not two and 9000.
     assert answer.score == (2 / 20 + 75 / 200 + 11000 / 16000) * 10
 
 
@@ -64,11 +64,11 @@ def test_the_two_node_example_with_an_init_container() -> None:
 
 def test_node_score_of_the_worked_example_grows_by_the_pod() -> None:
     state = {"NVIDIA": cards_of(TWO_NODES[0], NVIDIA, by_node(TWO_PODS)["node1"])}
-    wish = read_wish(pod(gpu()), [NVIDIA], "binpack", "spread")
-    assert wish is not None
-    assert node_score(state, wish, [{}]) == 3.0
+    wanted = read_request(pod(gpu()), [NVIDIA], "binpack", "spread")
+    assert wanted is not None
+    assert node_score(state, wanted, [{}]) == 3.0
     grant = shares.Share("device2", "NVIDIA", 8000, 0)
-    assert node_score(state, wish, [{"NVIDIA": (grant,)}]) == 8.5
+    assert node_score(state, wanted, [{"NVIDIA": (grant,)}]) == 8.5
 
 
 def test_equal_scores_go_to_the_lowest_name() -> None:
@@ -84,9 +84,9 @@ def test_the_node_score_counts_all_vendors_and_the_pods_peaks() -> None:
     both = gpu(1, 500, 10) | {ACME.count: 1, ACME.memory: 1, ACME.cores: 5}
     incoming = pod((INIT, gpu(1, 600)), (SIDECAR, both), (INIT, gpu(1, 700)))
     answer = ask(incoming, there, vendors=(NVIDIA, ACME))
-    # Peaks: slots 2 + 1, cores 15, memory 500 + 256 + 700, each from its own moment.
+    # Peaks: shares 2 + 1, cores 15, memory 500 + 256 + 700, each from its own moment.
     assert answer.score == (3 / 20 + 15 / 200 + 1456 / 9024) * 10
-    assert [len(slot) for slot in answer.slots["ACME"]] == [0, 1, 0]
+    assert [len(each) for each in answer.shares["ACME"]] == [0, 1, 0]
 
 
 # Section 9.
@@ -112,7 +112,7 @@ def test_second_try_places_what_the_own_order_cannot() -> None:
 
 
 def test_second_try_order_is_hardest_first() -> None:
-    wish = read_wish(
+    wanted = read_request(
         pod(
             (INIT, gpu(1, 1)),
             (APP, gpu(1, 5)),
@@ -127,5 +127,5 @@ def test_second_try_order_is_hardest_first() -> None:
         "binpack",
         "spread",
     )
-    assert wish is not None
-    assert hardest_first(wish) == [0, 4, 3, 7, 6, 1, 5, 2]
+    assert wanted is not None
+    assert hardest_first(wanted) == [0, 4, 3, 7, 6, 1, 5, 2]

@@ -1,4 +1,4 @@
-{{/* What only `hami scheduler` and the kube-scheduler beside it are told. */}}
+{{/* Arguments and files of `hami scheduler` and the kube-scheduler beside it only. */}}
 
 {{- define "hami.schedulerFlags" -}}
 {{- $scheduler := .Values.scheduler -}}
@@ -36,7 +36,7 @@
 {{- end }}
 
 {{/* Where the kube-scheduler in the same pod finds us. */}}
-{{- define "hami.scheduler" -}}
+{{- define "hami.extender" -}}
 {{- $https := eq (include "hami.admits" .) "true" -}}
 extenders:
 - urlPrefix: {{ $https | ternary "https" "http" }}://127.0.0.1:{{ .Values.scheduler.service.httpTargetPort }}

@@ -42,7 +42,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
-from hami.wire import codec, region
+from hami.wire import codec, policy_file
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
 
@@ -293,7 +293,7 @@ class Reconciler:
         if known is not None:
             return known.uid
         try:
-            policy = region.decode_policy(self._layout.policy(allocation_id).read_bytes())
+            policy = policy_file.decode(self._layout.policy(allocation_id).read_bytes())
         except (OSError, wire_errors.WireError):
             return ""
         return policy.pod_uid

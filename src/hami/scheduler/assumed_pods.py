@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from hami.cluster import state
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.transport import Backoff
@@ -83,12 +83,12 @@ class AssumedPods:
         return self._bookings.get(uid)
 
     def row(self, booking: AssumedPod) -> PodInfo:
-        return self._world.cluster.rows[booking.uid]
+        return self._world.cluster.pods[booking.uid]
 
     def hold(self, pod: PodRequest, winner: decide.Placement) -> AssumedPod:
         """Reserve the winner's cards; what the pod had held is replaced."""
         deadline = self._clock() + self._timeout
-        before = self._world.cluster.rows.get(pod.uid)
+        before = self._world.cluster.pods.get(pod.uid)
         row = decide.reservation(pod, winner, deadline=deadline)
         self._end(self._bookings.pop(pod.uid, None))
         self._world.cluster.apply(state.PutPod(row))
@@ -101,7 +101,7 @@ class AssumedPods:
             since=self._clock(),
         )
         self._bookings[pod.uid] = booking
-        if before is not None and (before.node, before.slots) != (row.node, row.slots):
+        if before is not None and (before.node, before.shares) != (row.node, row.shares):
             self._world.room(before.node, "")
         return booking
 
@@ -114,7 +114,7 @@ class AssumedPods:
     def give_up(self, uid: str) -> None:
         """End a booking that will not be bound, and free its cells."""
         self._end(self._bookings.pop(uid, None))
-        row = self._world.cluster.rows.get(uid)
+        row = self._world.cluster.pods.get(uid)
         if self._world.cluster.lapse(uid) is not None and row is not None:
             self._world.room(row.node, row.namespace)
 
@@ -146,8 +146,8 @@ class AssumedPods:
         booking = self._bookings.get(pod.uid)
         if booking is None:
             return
-        row = self._world.cluster.rows.get(pod.uid)
-        if row is None or row.hold is Allocation.BOUND:
+        row = self._world.cluster.pods.get(pod.uid)
+        if row is None or row.hold is Hold.BOUND:
             del self._bookings[pod.uid]
             self._end(booking)
 
@@ -226,5 +226,5 @@ class LostAnswers:
                 self._bookings.give_up(booking.uid)
             else:
                 await asyncio.sleep(min(ASK_AGAIN_S, max(certain_at - self._clock(), 0.01)))
-        row = self._world.cluster.rows.get(booking.uid)
+        row = self._world.cluster.pods.get(booking.uid)
         return row is not None and row.node == booking.node and not self._bookings.get(booking.uid)

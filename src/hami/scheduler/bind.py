@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement import decide, request
@@ -37,18 +37,18 @@ from hami.scheduler.leadership import Leadership, NotLeadingError, Permit, Permi
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.unschedulable import carried
 from hami.serving import grant_keys
-from hami.vendors.table import Vendor
-from hami.wire import annotation_keys, codec, extender_api, objects, shares, signature
+from hami.vendors.family import Family
+from hami.wire import annotation_keys, codec, extender_api, objects, signature
 from hami.wire import errors as wire_errors
 
 ALLOCATING = "allocating"
 
 
 def write(
-    row: PodInfo, vendors: Mapping[str, Vendor], *, now: float, keys: signature.GrantKeys | None
+    row: PodInfo, families: Mapping[str, Family], *, now: float, keys: signature.GrantKeys | None
 ) -> dict[str, str]:
     """Return the annotations of the Binding that puts `row`'s pod on its node."""
-    if not row.slots:
+    if not row.shares:
         return {}
     seconds = str(int(now))
     written = {
@@ -57,15 +57,13 @@ def write(
         annotation_keys.BIND_PHASE: ALLOCATING,
         annotation_keys.BIND_TIME: seconds,
     }
-    for word, slots in row.slots:
-        devices = shares.encode(slots)
-        own = vendors[word].annotations
-        written[own.to_allocate] = devices
-        written[own.allocated] = devices
-        if keys is not None and own.allocated == annotation_keys.SIGNED_DEVICES:
-            written[annotation_keys.GRANT_MAC] = signature.sign(
-                keys, uid=row.uid, node=row.node, devices=devices
-            )
+    for vendor, pod_shares in row.shares:
+        written |= families[vendor].record(pod_shares)
+    devices = written.get(annotation_keys.SIGNED_DEVICES)
+    if keys is not None and devices is not None:
+        written[annotation_keys.GRANT_MAC] = signature.sign(
+            keys, uid=row.uid, node=row.node, devices=devices
+        )
     return written
 
 
@@ -146,8 +144,8 @@ class Binder:
             return None if booking.stage is Stage.ACCEPTED else booking
         if booking is not None and booking.stage is Stage.ACCEPTED:
             raise BindRefusedError(f"the pod was bound to {booking.node} already")
-        row = self._world.cluster.rows.get(args.pod_uid)
-        if row is not None and row.hold is Allocation.BOUND:
+        row = self._world.cluster.pods.get(args.pod_uid)
+        if row is not None and row.hold is Hold.BOUND:
             _require_same(args, row.node)
             return None
         return await self._fit_again(args)
@@ -200,8 +198,8 @@ class Binder:
         booking = self._bookings.get(args.pod_uid)
         if booking is not None:
             return booking.node == args.node or booking.stage is not Stage.HELD
-        row = self._world.cluster.rows.get(args.pod_uid)
-        return row is not None and row.hold is Allocation.BOUND
+        row = self._world.cluster.pods.get(args.pod_uid)
+        return row is not None and row.hold is Hold.BOUND
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
         if self._world.pods.is_gone(args.pod_uid):
@@ -221,8 +219,8 @@ class Binder:
         record = self._world.nodes.get(booking.node)
         late = record.late if record is not None else frozenset()
         vendors = self._world.cluster.vendors
-        words = self._bookings.row(booking).words()
-        return any(vendors[word].takes_lock and word not in late for word in words)
+        held = self._bookings.row(booking).vendors()
+        return any(vendors[name].takes_lock and name not in late for name in held)
 
     async def _turn(self, booking: AssumedPod, caller: Caller) -> QueuedBind:
         patience = caller.patience(self._clock())
@@ -281,8 +279,8 @@ class Binder:
         """Return whether the pod is still to be bound; raise if it cannot be any more."""
         if booking.stage is Stage.BINDING:
             return True
-        row = self._world.cluster.rows.get(booking.uid)
-        if row is not None and row.hold is Allocation.BOUND and row.node == booking.node:
+        row = self._world.cluster.pods.get(booking.uid)
+        if row is not None and row.hold is Hold.BOUND and row.node == booking.node:
             return False
         what = f"bound to {row.node}" if row is not None else "deleted, or has finished,"
         raise BindRefusedError(
@@ -304,8 +302,8 @@ class Binder:
         try:
             row = self._bookings.row(booking)
             keys = self._keys.keys() if self._keys is not None else None
-            vendors = self._world.cluster.vendors
-            annotations = write(row, vendors, now=self._now(), keys=keys)
+            families = self._world.cluster.families
+            annotations = write(row, families, now=self._now(), keys=keys)
             body = objects.binding(
                 name=booking.name,
                 namespace=booking.namespace,

@@ -113,7 +113,7 @@ def _card_family(
 
 
 def _cards_on(cluster: Cluster, node: str) -> list[_Card]:
-    facts, place = cluster.nodes.get(node), cluster.place(node)
+    facts, place = cluster.nodes.get(node), cluster.locate(node)
     if facts is None or place is None:
         return []
     shelf, row = place
@@ -203,12 +203,12 @@ def _rows(cluster: Cluster) -> Iterator[PodInfo]:
     """Yield what pods hold, node by node: a copy of all rows at once would hold up the loop."""
     for node in list(cluster.nodes):
         # A node that goes now takes its pods' samples along, as it takes its cards'.
-        yield from cluster.rows_on(node)
+        yield from cluster.pods_on(node)
 
 
 def _shares(row: PodInfo) -> list[_Share]:
     sums: dict[tuple[int, str], _Share] = {}
-    for word, slots in row.slots:
+    for word, slots in row.shares:
         for position, grants in enumerate(slots):
             if row.init_done and row.kinds[position] is ContainerKind.INIT:
                 continue

@@ -64,7 +64,7 @@ class Explainer:
         for pod in self._waiting:
             if (pod.wanted.namespace, pod.wanted.name) == (namespace, name):
                 return pod.wanted.uid
-        for row in self._world.cluster.rows.values():
+        for row in self._world.cluster.pods.values():
             if (row.namespace, row.name) == (namespace, name):
                 return row.uid
         return ""
@@ -79,7 +79,7 @@ class Explainer:
                 "last": msgspec.to_builtins(waiting.note),
                 "now": decision.explanation.to_data(),
             }
-        row = self._world.cluster.rows.get(uid)
+        row = self._world.cluster.pods.get(uid)
         if row is None:
             return None
         booking = self._bookings.get(uid)
@@ -88,7 +88,7 @@ class Explainer:
             "pod": f"{row.namespace}/{row.name}",
             "uid": row.uid,
             "node": row.node,
-            "devices": {word: msgspec.to_builtins(slots) for word, slots in row.slots},
+            "devices": {vendor: msgspec.to_builtins(held) for vendor, held in row.shares},
         }
 
     async def _fresh(self, namespace: str, name: str, uid: str) -> dict[str, object]:

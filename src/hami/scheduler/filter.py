@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hami.cluster import state
-from hami.cluster.pod_info import Allocation
+from hami.cluster.pod_info import Hold
 from hami.cluster.state import Cluster
 from hami.placement import decide, explanation, request
 from hami.placement.explanation import Explanation, Group
@@ -52,14 +52,14 @@ def simulate(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | Non
     placed = {
         row.uid: row
         for node in args.nodes
-        for row in cluster.rows_on(node.name)
+        for row in cluster.pods_on(node.name)
         if row.uid != wanted.uid
     }
     for row in placed.values():
         simulated.apply(state.PutPod(row))
     # Use is counted above for all; what is placed here has just been counted again, and what the
     # pod itself holds anywhere does not count against it.
-    own = cluster.rows.get(wanted.uid)
+    own = cluster.pods.get(wanted.uid)
     for row in (*placed.values(), *((own,) if own is not None else ())):
         for word, memory, cores in row.quota_use():
             simulated.quotas.add_use(row.namespace, word, memory=-memory, cores=-cores)
@@ -144,8 +144,8 @@ class Filter:
             booking = self._bookings.get(pod.uid)
         if booking is not None and booking.stage is Stage.ACCEPTED:
             raise RefusedError(f"pod {pod.namespace}/{pod.name} was bound to {booking.node}")
-        row = self._world.cluster.rows.get(pod.uid)
-        if row is not None and row.hold is Allocation.BOUND:
+        row = self._world.cluster.pods.get(pod.uid)
+        if row is not None and row.hold is Hold.BOUND:
             raise RefusedError(f"pod {pod.namespace}/{pod.name} is bound to {row.node} already")
         if self._world.pods.is_gone(pod.uid):
             raise RefusedError(f"pod {pod.namespace}/{pod.name} with UID {pod.uid} is gone")

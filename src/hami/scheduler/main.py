@@ -26,8 +26,8 @@ import msgspec
 from hami.admission import serve as admission_instruments
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
-from hami.admission.rules import Facts, Rules
 from hami.admission.serve import Reviewer
+from hami.admission.settings import Context, Rules
 from hami.kube import access, events, paths, store
 from hami.kube.client import Client
 from hami.kube.informer import Reflector
@@ -186,7 +186,7 @@ class Scheduler:
         )
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
         self.reviewer = Reviewer(
-            Facts(rules=rules, inventory=self.inventory, headroom=world.cluster.quotas.headroom),
+            Context(rules=rules, mig_offer=self.inventory, headroom=world.cluster.quotas.headroom),
             instruments=admission_instruments.Metrics(self.instruments.registry),
             tracer=tracer,
             why_not_ready=self._caches_missing,
@@ -281,7 +281,7 @@ class Scheduler:
             for vendor in rules.vendors
             for word in (vendor.resources.count, vendor.annotations.allocated)
         )
-        looked_for = admission_settings.looked_for(rules.fallback)
+        looked_for = admission_settings.pod_marks(rules.fallback)
         nodes_query = (
             {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
         )
@@ -414,7 +414,7 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         certificate = LiveCertificate(
             settings.cert_file, settings.key_file, settings.client_ca_file
         )
-        scheduler.instruments.certificate_days.set_function(lambda: certificate.days)
+        scheduler.instruments.certificate_days.set_function(certificate.days_left)
     main = Server(scheduler.routes(), tls=certificate, drain_timeout=settings.drain_timeout)
     metrics = Server(scheduler.metrics_routes(), drain_timeout=1)
     async with asyncio.TaskGroup() as group:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from hami.cluster import drift, state
+from hami.cluster import state
 from hami.kube import events
 from hami.kube.events import EventRecorder
 from hami.kube.store import Stats
@@ -93,7 +93,7 @@ class Maintenance:
 
     def _check_node(self, name: str) -> None:
         cluster = self._world.cluster
-        found = drift.node_drift(cluster, name)
+        found = state.node_drift(cluster, name)
         for line in found:
             self._table_drift += 1
             _log.error("tables do not add up", extra={"difference": line})

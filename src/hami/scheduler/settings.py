@@ -102,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pod_name: str = ""
     pod_namespace: str = ""
 
-    # Telling.
+    # Logs and traces.
 
     debug: bool = False
     #: Address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces.

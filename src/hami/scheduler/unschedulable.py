@@ -142,14 +142,14 @@ class UnschedulablePods:
 
 
 def _shape(pod: PodRequest) -> Hashable:
-    wishes = tuple(sorted(pod.wishes.items()))
+    selectors = tuple(sorted(pod.selectors.items()))
     return (
         pod.namespace,
         pod.containers,
         pod.node_policy,
         pod.gpu_policy,
         pod.weights,
-        wishes,
+        selectors,
     )
 
 

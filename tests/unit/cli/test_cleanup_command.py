@@ -75,13 +75,14 @@ async def test_what_could_not_be_removed_is_the_error(
     assert code == 1
     assert "Secret kube-system/hami-grant-key: deleted" in out
     assert err == (
-        "hami cleanup: not all could be removed; see to it and run this again: "
-        "Secret kube-system/hami-tls: 403 Forbidden: no rights\n"
+        "hami cleanup: not everything is removed: "
+        "Secret kube-system/hami-tls: 403 Forbidden: no rights; "
+        "correct this and run the command again\n"
     )
 
 
-def test_help_tells_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["cleanup", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert {"--namespace", "--kubeconfig", "--secrets", "--lease"} <= set(told.split())
-    assert "annotations by which nodes offer their cards" in told
+    reply = capsys.readouterr().out
+    assert {"--namespace", "--kubeconfig", "--secrets", "--lease"} <= set(reply.split())
+    assert "annotations by which nodes offer their cards" in reply

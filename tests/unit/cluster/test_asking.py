@@ -1,4 +1,4 @@
-"""Which question about nodes is the same as the one before, so that no name is looked up again."""
+"""A question about the same nodes as before is not looked up again."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def nodes_of(kept: Cluster, asked: Asked) -> set[str]:
     return {
         name
         for width, mask in asked.masks.items()
-        for name, wanted in zip(kept.shelves[width].names, mask, strict=True)
+        for name, wanted in zip(kept.card_tables[width].names, mask, strict=True)
         if wanted
     }

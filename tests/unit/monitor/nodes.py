@@ -21,7 +21,7 @@ from hami.monitor.pods import NodePod, Pods
 from hami.node import ledger_record as records
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import AllocationRecord, ContainerRecord, LedgerRecord
-from hami.wire import codec, file_layout, region, shares
+from hami.wire import codec, file_layout, policy_file, shares, state_file
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import Share
 
@@ -43,7 +43,7 @@ def uid_of(name: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def token_of(name: str) -> str:
+def allocation_of(name: str) -> str:
     return uuid.uuid5(uuid.NAMESPACE_DNS, name).hex
 
 
@@ -53,10 +53,10 @@ def record(
     *,
     container: str = "main",
     exempt: bool = False,
-    tokens: Sequence[str] | None = None,
+    allocation_ids: Sequence[str] | None = None,
 ) -> LedgerRecord:
     """Make a pod `name` of namespace `team`, with one container that has these grants."""
-    given = [token_of(name)] if tokens is None else tokens
+    given = [allocation_of(name)] if allocation_ids is None else allocation_ids
     return LedgerRecord(
         uid=uid_of(name),
         namespace="team",
@@ -64,8 +64,8 @@ def record(
         devices=shares.encode([grants]),
         containers=(ContainerRecord(name=container, kind=ContainerKind.APP, exempt=exempt),),
         allocations=tuple(
-            AllocationRecord(allocation_id=token, container=container, container_index=0)
-            for token in given
+            AllocationRecord(allocation_id=each, container=container, container_index=0)
+            for each in given
         ),
         created=1.0,
     )
@@ -82,16 +82,16 @@ def write_policy(
     *,
     container: str = "main",
     cores: int = 0,
-    token: str = "",
+    allocation_id: str = "",
 ) -> Path:
-    path = node.policy(token or token_of(name))
+    path = node.policy(allocation_id or allocation_of(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
-        region.encode_policy(
-            region.Policy(
+        policy_file.encode(
+            policy_file.Policy(
                 generation=1,
-                devices=tuple(
-                    region.PolicyDevice(uuid=card, memory_limit=limit, core_limit=cores)
+                shares=tuple(
+                    Share.from_limits(card, memory_bytes=limit, cores=cores)
                     for card, limit in limits.items()
                 ),
                 pod_uid=uid_of(name),
@@ -119,39 +119,44 @@ def prepare(
     ]
     write_record(node, record(name, grants, container=container))
     write_policy(node, name, limits, container=container, cores=cores)
-    state = node.state(token_of(name))
+    state = node.state(allocation_of(name))
     state.parent.mkdir(parents=True)
     state.touch()
     return state
 
 
+def share(card: str, limit: int, cores: int = 0) -> Share:
+    """Make a share of so many bytes."""
+    return Share.from_limits(card, memory_bytes=limit, cores=cores)
+
+
 def usage(**fields: int) -> bytes:
-    return file_layout.USAGE.pack(**fields)
+    return file_layout.PROCESS_USAGE.pack(**fields)
 
 
-def slot(pid: int, *usages: bytes, **fields: int) -> bytes:
-    return file_layout.SLOT.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
+def entry(pid: int, *usages: bytes, **fields: int) -> bytes:
+    return file_layout.PROCESS_ENTRY.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
 
 
-def state(cards: Sequence[str], *slots: bytes, **fields: int) -> bytes:
-    made: dict[str, int] = {"device_count": len(cards), "slots_used": len(slots), **fields}
+def state(cards: Sequence[str], *entries: bytes, **fields: int) -> bytes:
+    made: dict[str, int] = {"device_count": len(cards), "slots_used": len(entries), **fields}
     return file_layout.STATE.pack(
         magic=file_layout.STATE_MAGIC,
         version=file_layout.STATE_VERSION,
-        size=region.STATE_SIZE,
-        devices=b"".join(file_layout.STATE_DEVICE.pack(uuid=card.encode()) for card in cards),
-        slots=b"".join(slots),
+        size=state_file.SIZE,
+        devices=b"".join(file_layout.STATE_CARD.pack(uuid=card.encode()) for card in cards),
+        slots=b"".join(entries),
         **made,
     )
 
 
 @contextlib.contextmanager
-def held(path: Path, *slots: int) -> Iterator[None]:
-    """Be the processes that own these slots."""
+def held(path: Path, *indexes: int) -> Iterator[None]:
+    """Hold the locks of these process entries, as their processes would."""
     handle = os.open(path, os.O_RDWR)
     try:
-        for each in slots:
-            lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + each, 1, 0)
+        for each in indexes:
+            lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, file_layout.LOCK_BASE + each, 1, 0)
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
         yield
     finally:
@@ -252,6 +257,6 @@ def values(found: Series, name: str, **labels: str) -> list[float]:
     """Give the values of a metric whose labels include these."""
     return [
         value
-        for (metric, told), value in found.items()
-        if metric == name and labels.items() <= dict(told).items()
+        for (metric, found_labels), value in found.items()
+        if metric == name and labels.items() <= dict(found_labels).items()
     ]

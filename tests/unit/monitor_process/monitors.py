@@ -57,7 +57,7 @@ class Machine:
         uid = nodes.uid_of(name)
         group = f"/kubepods/burstable/pod{uid}/{'0a' * 32}" if name else "/user.slice"
         (folder / "cgroup").write_text(f"0::{group}\n")
-        root = f"/usr/local/vgpu/tokens/{nodes.token_of(name)}" if name else "/"
+        root = f"/usr/local/vgpu/tokens/{nodes.allocation_of(name)}" if name else "/"
         (folder / "mountinfo").write_text(f"9 1 8:1 {root} /x ro - ext4 /dev/sda rw\n")
 
     @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from hami.wire import errors, region
+from hami.wire import errors, policy_file
 from hami.wire.shares import Share
 
 CorePolicy = Literal["default", "force", "disable"]
@@ -64,7 +64,7 @@ def policy(
     namespace: str,
     name: str,
     container: str,
-) -> region.Policy:
+) -> policy_file.Policy:
     """Build the policy of a container; WireError if a policy file cannot carry it."""
     for card in cards:
         if not card.memory_mib:
@@ -75,23 +75,16 @@ def policy(
                 "MiB of memory: a share needs some",
                 "delete the pod to reschedule it",
             )
-    flags = region.Flag(0)
+    flags = policy_file.Flag(0)
     if settings.oversubscribe:
-        flags |= region.Flag.OVERSUBSCRIBE
+        flags |= policy_file.Flag.OVERSUBSCRIBE
     if settings.forces_cores:
-        flags |= region.Flag.FORCE_CORES
+        flags |= policy_file.Flag.FORCE_CORES
     if settings.ignores_cores:
-        flags |= region.Flag.IGNORE_CORES
-    return region.Policy(
+        flags |= policy_file.Flag.IGNORE_CORES
+    return policy_file.Policy(
         generation=generation,
-        devices=tuple(
-            region.PolicyDevice(
-                uuid=card.card,
-                memory_limit=card.memory_bytes,
-                core_limit=card.core_limit or 0,  # 0 is no limit
-            )
-            for card in cards
-        ),
+        shares=tuple(cards),
         flags=flags,
         priority=priority,
         pod_uid=uid,
@@ -118,7 +111,7 @@ def env(cards: Sequence[Share], settings: LimitSettings) -> dict[str, str]:
     return variables
 
 
-def renewed(old: bytes | None, wanted: region.Policy) -> bytes | None:
+def renewed(old: bytes | None, wanted: policy_file.Policy) -> bytes | None:
     """Return the file to write over the old one; None if the old one has the same content.
 
     Running processes apply only a higher generation. So a change always has one, also where the
@@ -126,10 +119,11 @@ def renewed(old: bytes | None, wanted: region.Policy) -> bytes | None:
     """
     known = _decoded(old)
     if known is not None and known.generation >= wanted.generation:
-        if msgspec.structs.replace(known, generation=wanted.generation) == wanted:
+        same = msgspec.structs.replace(wanted, generation=known.generation)
+        if policy_file.encode(same) == old:
             return None
         wanted = msgspec.structs.replace(wanted, generation=known.generation + 1)
-    return region.encode_policy(wanted)
+    return policy_file.encode(wanted)
 
 
 def is_valid(data: bytes | None) -> bool:
@@ -137,8 +131,8 @@ def is_valid(data: bytes | None) -> bool:
     return _decoded(data) is not None
 
 
-def _decoded(data: bytes | None) -> region.Policy | None:
+def _decoded(data: bytes | None) -> policy_file.Policy | None:
     try:
-        return None if data is None else region.decode_policy(data)
+        return None if data is None else policy_file.decode(data)
     except errors.WireError:
         return None
