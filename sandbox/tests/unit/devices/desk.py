@@ -94,7 +94,7 @@ class Desk:
         self, plugin: Plugin, manager: DeviceManager | None = None, *, name: str = "fake"
     ) -> AsyncIterator[Registration]:
         """Serve a plugin by the agent's own link; with a manager, wait until it is listed."""
-        link = Registration(self.layout, plugin, name, look_every=0.01)
+        link = Registration(self.layout, plugin, name, check_every=0.01)
         running = asyncio.create_task(link.run())
         try:
             if manager is not None:

@@ -67,7 +67,7 @@ class Node:
     @contextlib.asynccontextmanager
     async def plugin(self, kubelet: Kubelet, plugin: FakePlugin) -> AsyncIterator[Registration]:
         layout = NodeLayout(kubelet_dir=self.folder / "k")
-        link = Registration(layout, plugin, "fake", look_every=0.01)
+        link = Registration(layout, plugin, "fake", check_every=0.01)
         task = asyncio.create_task(link.run())
         try:
             await until(lambda: kubelet.devices.allocatable().get(plugin.resource))
