@@ -20,7 +20,6 @@ from pathlib import Path
 from hami.monitor.audit import Audit, Latest
 from hami.monitor.driver import CardNow, Part, Sampler
 from hami.monitor.events import AuditEvents
-from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.scrape import Scrape
 from hami.monitor.usage import Readings
@@ -83,7 +82,7 @@ def sampled(cards: list[str]) -> Latest:
 
 
 def scrape_of(node: NodeLayout, cards: list[str]) -> Scrape:
-    pods = Pods()
+    pods = nodes.pods(synced=False)
     unreadable, _ = nodes.unreadable()
     readings = Readings(node, pods, unreadable)
     rounds = Audit(

@@ -39,7 +39,7 @@ class Preference:
         self._ledger = ledger
         #: Pod UID and slot of those for whom kubelet has asked.
         self._given: set[tuple[str, int]] = set()
-        pods.subscribe(self._forget)
+        pods.add_handler(self._forget)
 
     def _forget(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:

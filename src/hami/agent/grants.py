@@ -204,7 +204,7 @@ class Resizing:
         self._waiting: asyncio.Queue[str] = asyncio.Queue()
         #: By pod UID, what was refused last (share and code): said once.
         self._refused: dict[str, tuple[str, str]] = {}
-        pods.subscribe(self._notice)
+        pods.add_handler(self._notice)
 
     def _notice(self, old: Pod | None, new: Pod | None) -> None:
         if new is None:

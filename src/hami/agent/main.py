@@ -113,7 +113,7 @@ class Agent:
             kubelet_version=self.node.kubelet_version,
             on_change=self.tell,
         )
-        self.node.subscribe(lambda _old, _new: self.mode.look())
+        self.node.add_handler(lambda _old, _new: self.mode.look())
         self.ledger = Ledger(self.layout)
         self.library = Library(self.layout, library.find_built("libvgpu.so"))
         self.states = StateFiles(self.layout)
@@ -376,7 +376,7 @@ def _works(
         "cards": _cards(agent, file),
         "node configuration": file.watch(stop),
         "restoring": _restore(agent),
-        "pods": agent.pods.reflector.run(),
+        "pods": agent.pods.informer.run(),
         "node": agent.node.run(),
         "binding mode": agent.mode.run(),
         "kubelet": _forever(agent.link.run()),
@@ -421,7 +421,7 @@ async def _resize(agent: Agent) -> None:
 
 async def _after_sync(agent: Agent) -> None:
     """Forget and adopt pods once it is known which there are."""
-    await agent.pods.reflector.wait_synced()
+    await agent.pods.informer.wait_synced()
     for record in agent.ledger.records():
         if record.tokens:
             agent.report.prepared(record)

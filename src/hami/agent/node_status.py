@@ -21,11 +21,11 @@ from typing import NoReturn
 
 from hami.agent import advertise, lock_binding
 from hami.agent.advertise import Advertisement
-from hami.kube import errors, paths, store
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache, Subscriber
+from hami.kube.informer import Informer
+from hami.kube.lister import Handler
 from hami.kube.transport import Backoff
 from hami.vendors import table
 from hami.wire import annotation_keys, codec, objects
@@ -60,19 +60,17 @@ class NodeStatus:
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._cache: Cache[objects.Node] = Cache()
-        self._reflector = Reflector(
+        self._informer: Informer[objects.Node] = Informer(
             client,
             paths.nodes(),
-            decode=store.all_of(objects.Node, "node"),
-            sink=self._cache,
+            listwatch.all_of(objects.Node, "node"),
             kind="node",
             query={"fieldSelector": f"metadata.name={node_name}"},
             resync_interval=resync_interval,
             sleep=sleep,
             random=random,
         )
-        self._cache.subscribe(lambda _old, _new: self._look.set())
+        self._informer.add_handler(lambda _old, _new: self._look.set())
         self._wishes: Advertisement | None = None
         #: What has been true once: if it is not any more, somebody else has changed it.
         self._fulfilled: Advertisement | None = None
@@ -89,7 +87,7 @@ class NodeStatus:
 
     def node(self) -> objects.Node | None:
         """Return our node as the watch knows it; None: not seen yet, or not there."""
-        return self._cache.get(self._name)
+        return self._informer.by_key(self._name)
 
     def lock(self) -> str:
         """Return the value of HAMi's node lock; empty: not locked."""
@@ -101,13 +99,13 @@ class NodeStatus:
         node = self.node()
         return node.kubelet_version if node is not None else ""
 
-    def subscribe(self, callback: Subscriber[objects.Node]) -> Callable[[], None]:
-        """Call back with (old, new) after each change of the node; returns what ends that."""
-        return self._cache.subscribe(callback)
+    def add_handler(self, handler: Handler[objects.Node]) -> None:
+        """Call back with (old, new) after each change of the node."""
+        self._informer.add_handler(handler)
 
     async def wait_synced(self) -> None:
         """Wait until the API server has told of the node, or that there is none."""
-        await self._reflector.wait_synced()
+        await self._informer.wait_synced()
 
     async def read(self) -> objects.Node:
         """Ask the API server for the node as it is now, for what the watch may not know yet."""
@@ -153,7 +151,7 @@ class NodeStatus:
     async def run(self) -> NoReturn:
         """Watch and write, for ever; end by cancellation."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reflector.run(), name="watch our node")
+            tasks.create_task(self._informer.run(), name="watch our node")
             tasks.create_task(self._keep(), name="report on our node")
         raise AssertionError  # neither of them ends
 
@@ -304,13 +302,13 @@ class NodeStatus:
         """Wait until the watch has shown a write, so that it is not written again."""
         try:
             async with asyncio.timeout(_SEEN_S):
-                await self._reflector.wait_version(version)
+                await self._informer.wait_version(version)
         except TimeoutError:
             _log.warning(
                 "the watch has not shown our own write, comparing with a list",
                 extra={"node": self._name, "version": version},
             )
-            self._reflector.request_relist()
+            self._informer.resync()
 
     def _not_withdrawn(self, why: str) -> None:
         _log.warning(
@@ -322,6 +320,6 @@ class NodeStatus:
 def _version(body: bytes) -> int | None:
     """Return what the server says the node's version is now; None: its answer is unreadable."""
     try:
-        return store.meta(body)[1]
+        return listwatch.identity(body)[1]
     except wire_errors.WireError:
         return None

@@ -179,7 +179,7 @@ class RefusedPods:
         self._clock = clock
         self._times: dict[str, deque[float]] = {}
         self._evicting: set[asyncio.Task[None]] = set()
-        pods.subscribe(self._forget)
+        pods.add_handler(self._forget)
 
     def _forget(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:

@@ -218,7 +218,7 @@ class Cleaner:
         self._tidy = tidy
         self._wake = asyncio.Event()
         self._sweeping = asyncio.Lock()
-        pods.subscribe(self._notice)
+        pods.add_handler(self._notice)
 
     def _notice(self, _old: Pod | None, new: Pod | None) -> None:
         if new is None or new.finished:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from hami.cluster import card_table, node_info, pod_info, quota
 from hami.cluster.card_table import CardTable, width_for
 from hami.cluster.node_info import NodeInfo
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Allocation, PodInfo, PodReading
 from hami.cluster.quota import QuotaLimits
 from hami.vendors.table import Vendor
 from hami.wire import objects
@@ -115,10 +115,16 @@ class Cluster:
 
     def observe_node(self, node: objects.Node) -> Operation | None:
         """Take over a node as the API server has it; returns the reverse, None for no change."""
-        facts = node_info.read_node(node, tuple(self.vendors.values()))
-        if self._nodes.get(facts.name) == facts:
-            return None
-        return self.apply(PutNode(facts))
+        return self.set_node(self.read_node(node))
+
+    def read_node(self, node: objects.Node) -> NodeInfo:
+        """Return what counts of a node."""
+        return node_info.read_node(node, tuple(self.vendors.values()))
+
+    def set_node(self, info: NodeInfo) -> Operation | None:
+        """Take over what was read of a node; returns the reverse, None for no change."""
+        known = self._nodes.get(info.name)
+        return None if known is info or known == info else self.apply(PutNode(info))
 
     def forget_node(self, name: str) -> Operation | None:
         return self.apply(DropNode(name)) if name in self._nodes else None
@@ -127,20 +133,27 @@ class Cluster:
         """Take over a pod as the API server has it; returns the reverse, None for no change."""
         if not pod.uid:
             return None  # no API server shows such a pod; without a UID it could not be told apart
-        reading = pod_info.read_pod(pod, tuple(self.vendors.values()))
+        return self.set_pod(pod.uid, self.read_pod(pod), finished=pod.finished)
+
+    def read_pod(self, pod: objects.Pod) -> PodReading:
+        """Return what counts of a pod."""
+        return pod_info.read_pod(pod, tuple(self.vendors.values()))
+
+    def set_pod(self, uid: str, reading: PodReading, *, finished: bool) -> Operation | None:
+        """Take over what was read of a pod; returns the reverse, None for no change."""
         if reading.row is not None and reading.row.hold is Allocation.ANNOTATED:
-            self._annotated[pod.uid] = reading.row
+            self._annotated[uid] = reading.row
         else:
-            self._annotated.pop(pod.uid, None)
+            self._annotated.pop(uid, None)
         if reading.problems:
-            self._pod_problems[pod.uid] = reading.problems
+            self._pod_problems[uid] = reading.problems
         else:
-            self._pod_problems.pop(pod.uid, None)
-        known = self._rows.get(pod.uid)
-        row = None if pod.finished else pod_info.merge(known, reading.row)
+            self._pod_problems.pop(uid, None)
+        known = self._rows.get(uid)
+        row = None if finished else pod_info.merge(known, reading.row)
         if row == known:
             return None
-        return self.apply(DropPod(pod.uid) if row is None else PutPod(row))
+        return self.apply(DropPod(uid) if row is None else PutPod(row))
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
@@ -157,7 +170,14 @@ class Cluster:
         return self.apply(PutPod(annotated))
 
     def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
-        limits = quota.read_quota(observed, self.vendors.values())
+        return self.set_quota(self.read_quota(observed))
+
+    def read_quota(self, observed: objects.ResourceQuota) -> QuotaLimits:
+        """Return the limits of a quota that count."""
+        return quota.read_quota(observed, self.vendors.values())
+
+    def set_quota(self, limits: QuotaLimits) -> Operation | None:
+        """Take over the limits of a quota; returns the reverse, None for no change."""
         if self.quotas.get(limits.namespace, limits.name) == limits:
             return None
         return self.apply(PutQuota(limits))

@@ -18,7 +18,6 @@ from typing import Any
 from hami.kube import access
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
-from hami.monitor import pods as node_pods
 from hami.monitor.audit import Audit
 from hami.monitor.containers import Unreadable
 from hami.monitor.driver import Sampler
@@ -69,10 +68,7 @@ class Monitor:
             run_dir=Path(settings.run_dir),
         )
         node = settings.node_name or socket.gethostname()
-        self.pods = Pods()
-        self.reflector = node_pods.reflector(
-            client, self.pods, node=node, resync=settings.resync_interval
-        )
+        self.pods = Pods(client, node=node, resync_interval=settings.resync_interval)
         self.events = EventRecorder(client, component=USER_AGENT, host=node)
         self.sampler = sampler or Sampler(settings.driver_root)
         self.registry.gauge(
@@ -114,7 +110,7 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
         if monitor.settings.metrics_bind_address:
             await server.start(*addresses.parse(monitor.settings.metrics_bind_address))
         works: dict[str, Coroutine[Any, Any, None]] = {
-            "cache of pods": monitor.reflector.run(),
+            "informer of pods": monitor.pods.informer.run(),
             "events": monitor.events.run(),
             "driver": monitor.rounds.run(),
             "HAMi's containers": monitor.upkeep.run(),
@@ -131,5 +127,5 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
 
 async def _keep_small(monitor: Monitor) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(lifetime.freeze_when_synced([monitor.reflector]))
+        group.create_task(lifetime.freeze_when_synced([monitor.pods.informer]))
         group.create_task(lifetime.keep_giving_back())

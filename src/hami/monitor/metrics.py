@@ -15,7 +15,7 @@ from hami.monitor.audit import Latest
 from hami.monitor.collect import Row
 from hami.monitor.driver import CardNow
 from hami.monitor.findings import OnCard
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.serving import metrics
 from hami.wire import errors, mig
 from hami.wire.mig import Allocation
@@ -31,7 +31,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[Row]
     #: None: the driver has not answered lately.
     latest: Latest | None
-    pods: Iterable[Seen] = ()
+    pods: Iterable[WatchedPod] = ()
 
 
 def families(picture: NodeSnapshot, *, legacy: bool) -> Iterator[bytes]:
@@ -296,10 +296,10 @@ _MIG_NAMES = (
     *("mig_uuid", "profile", "gpu_instance_id", "compute_instance_id"),
 )
 
-_Slice = tuple[Seen, str, Allocation]
+_Slice = tuple[WatchedPod, str, Allocation]
 
 
-def _mig_slices(pod: Seen) -> Iterator[_Slice]:
+def _mig_slices(pod: WatchedPod) -> Iterator[_Slice]:
     if not pod.mig_allocations or pod.finished:
         return
     try:

@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 
 from hami.monitor.containers import Container, Containers, Key
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.node import files
 
 _MOST = 1 << 20  # a tenant can make mounts by the thousand
@@ -127,7 +127,7 @@ NOBODY = Owner()
 
 
 class PodsByUid(Protocol):
-    def get(self, uid: str) -> Seen | None: ...
+    def get(self, uid: str) -> WatchedPod | None: ...
 
 
 def owner_of(trace: Trace, containers: Containers, pods: PodsByUid) -> Owner:

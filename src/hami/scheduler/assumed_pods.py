@@ -27,7 +27,7 @@ from hami.kube.client import Client
 from hami.kube.transport import Backoff
 from hami.placement import decide
 from hami.placement.request import PodRequest
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedPod, World
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
@@ -70,8 +70,7 @@ class AssumedPods:
         self._clock = clock
         self._timeout = timeout
         self._bookings: dict[str, AssumedPod] = {}
-        world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._on_gone)
+        world.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._bookings)
@@ -142,17 +141,20 @@ class AssumedPods:
             or (booking.stage is Stage.ACCEPTED and now - booking.since >= accepted_for)
         ]
 
-    def _on_pod(self, pod: objects.Pod) -> None:
-        booking = self._bookings.get(pod.uid)
+    def leadership_changed(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
+        """End what waits for a Binding once another replica leads: that one decides again."""
+        if not leading:
+            self.give_up_held()
+
+    def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
+        pod = new or old
+        booking = self._bookings.get(pod.uid) if pod is not None else None
         if booking is None:
             return
-        row = self._world.cluster.rows.get(pod.uid)
-        if row is None or row.hold is Allocation.BOUND:
-            del self._bookings[pod.uid]
+        row = self._world.cluster.rows.get(booking.uid)
+        if new is None or row is None or row.hold is Allocation.BOUND:
+            del self._bookings[booking.uid]
             self._end(booking)
-
-    def _on_gone(self, uid: str) -> None:
-        self._end(self._bookings.pop(uid, None))
 
     def _end(self, booking: AssumedPod | None) -> None:
         if booking is not None:
@@ -216,11 +218,16 @@ class LostAnswers:
                 )
                 await asyncio.sleep(wait)
                 continue
-            if pod is None or pod.uid != booking.uid or pod.finished:
+            if pod is None or pod.uid != booking.uid:
                 _log.info("pod is gone, its booking ends", extra=extra)
-                self._world.pods.drop(booking.uid)
+                self._world.pods.offer_missing(booking.uid)
+                self._bookings.give_up(booking.uid)
+            elif pod.finished:
+                _log.info("pod is gone, its booking ends", extra=extra)
+                self._world.pods.offer(body)
+                self._bookings.give_up(booking.uid)
             elif pod.node_name:
-                self._world.pods.put(pod)
+                self._world.pods.offer(body)
             elif asked_at >= certain_at:
                 _log.info("pod was not bound, its booking ends", extra=extra)
                 self._bookings.give_up(booking.uid)

@@ -170,7 +170,6 @@ class Binder:
         """Book the node that kube-scheduler names for a pod without a reservation there."""
         pod = await self._read_pod(args)
         if pod.node_name:
-            self._world.pods.put(pod)
             _require_same(args, pod.node_name)
             return None
         try:
@@ -204,21 +203,22 @@ class Binder:
         return row is not None and row.hold is Allocation.BOUND
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
-        if self._world.pods.is_gone(args.pod_uid):
+        if self._world.has_ended(args.pod_uid):
             raise BindRefusedError(f"pod {_key(args)} with UID {args.pod_uid} is gone")
         try:
             body = await self._client.get(paths.pods(args.pod_namespace, args.pod_name))
             pod = codec.decode(body, objects.Pod, what=f"pod {_key(args)}")
         except (errors.KubeError, wire_errors.WireError) as error:
             raise BindRefusedError(f"pod {_key(args)} cannot be read: {error}") from error
-        if pod.uid != args.pod_uid or pod.finished or self._world.pods.is_gone(args.pod_uid):
+        self._world.pods.offer(body)
+        if pod.uid != args.pod_uid or pod.finished or self._world.has_ended(args.pod_uid):
             raise BindRefusedError(f"pod {_key(args)} with UID {args.pod_uid} is gone")
         return pod
 
     # Carrying it out.
 
     def _needs_lock(self, booking: AssumedPod) -> bool:
-        record = self._world.nodes.get(booking.node)
+        record = self._world.nodes.by_key(booking.node)
         late = record.late if record is not None else frozenset()
         vendors = self._world.cluster.vendors
         words = self._bookings.row(booking).words()

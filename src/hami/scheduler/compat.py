@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedNode, World
 from hami.scheduler.readiness import Readiness
 from hami.wire import codec, node_marks
 
@@ -36,10 +36,11 @@ class Handshakes:
         self._now = now
         #: Nodes seen since the last round.
         self._seen: dict[str, None] = {}
-        world.node_seen.listen(self._on_node)
+        world.nodes.add_handler(self._on_node)
 
-    def _on_node(self, name: str) -> None:
-        self._seen[name] = None
+    def _on_node(self, _old: WatchedNode | None, new: WatchedNode | None) -> None:
+        if new is not None:
+            self._seen[new.name] = None
 
     async def run(self) -> None:
         while True:
@@ -52,7 +53,7 @@ class Handshakes:
             return
         seen, self._seen = self._seen, {}
         for name in seen:
-            record = self._world.nodes.get(name)
+            record = self._world.nodes.by_key(name)
             for word, value in record.handshakes if record is not None else ():
                 if value is not None and self._has_spoken(value):
                     await self._request(name, word)

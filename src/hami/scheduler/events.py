@@ -11,14 +11,12 @@ until somebody notices, it waits there: so it is counted, and told on the pod.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from hami.admission import edits
 from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
 from hami.scheduler.filter import Outcome
-from hami.scheduler.informers import World
-from hami.vendors.table import Vendor
+from hami.scheduler.informers import WatchedPod, World
 from hami.wire import extender_api, objects
 
 #: Names per reason in a message; the rest is a number.
@@ -51,10 +49,10 @@ class PodEvents:
         message = f"Successfully binding node [{args.node}] to {key}"
         self._tell_of(args, "Normal", "BindingSucceed", message)
 
-    def bypassed(self, pod: objects.Pod, message: str) -> None:
+    def bypassed(self, pod: WatchedPod, message: str) -> None:
         self._tell(pod, "Warning", "AdmissionBypassed", message)
 
-    def _tell(self, pod: objects.Pod, kind: str, reason: str, message: str) -> None:
+    def _tell(self, pod: objects.Pod | WatchedPod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(
             namespace=pod.namespace,
             name=pod.name,
@@ -105,21 +103,19 @@ class Bypassed:
         leads: Callable[[], bool],
         scheduler_name: str,
     ) -> None:
-        self._vendors: Iterable[Vendor] = tuple(world.cluster.vendors.values())
         self._teller = teller
         self._leads = leads
         self._scheduler_name = scheduler_name
         self._uids: set[str] = set()
-        world.pod_seen.listen(self._seen)
-        world.pod_gone.listen(self._uids.discard)
+        world.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._uids)
 
-    def _seen(self, pod: objects.Pod) -> None:
-        missed = self._missed(pod)
-        if missed is None:
-            self._uids.discard(pod.uid)
+    def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
+        if pod is None or pod.bypassed is None:
+            if old is not None:
+                self._uids.discard(old.uid)
             return
         if pod.uid in self._uids:
             return
@@ -127,24 +123,13 @@ class Bypassed:
         # Every replica sees it; one is enough to tell.
         if not self._leads():
             return
-        named = (pod.spec and pod.spec.scheduler_name) or "none"
+        resource, named = pod.bypassed
         message = (
-            f"bound to {pod.node_name} without a card: it asks for {missed.resources.count}, but "
+            f"bound to {pod.node} without a card: it asks for {resource}, but "
             f"was placed by schedulerName {named} and not by {self._scheduler_name}. Delete it and "
             "create it again where admission sees it: no label hami.io/webhook=ignore, no "
             "schedulerName of its own, and the webhook up"
         )
-        extra = {"pod": f"{pod.namespace}/{pod.name}", "node": pod.node_name, "scheduler": named}
+        extra = {"pod": f"{pod.namespace}/{pod.name}", "node": pod.node, "scheduler": named}
         _log.warning("a pod got past admission", extra=extra)
         self._teller.bypassed(pod, message)
-
-    def _missed(self, pod: objects.Pod) -> Vendor | None:
-        """Return the vendor whose cards a bound pod asks for and was not given."""
-        if not pod.node_name or pod.finished:
-            return None
-        for vendor in self._vendors:
-            if pod.annotation(vendor.annotations.allocated):
-                continue
-            if any(edits.wants(container, vendor) for _, container in pod.containers()):
-                return vendor
-        return None

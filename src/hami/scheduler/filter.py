@@ -147,7 +147,7 @@ class Filter:
         row = self._world.cluster.rows.get(pod.uid)
         if row is not None and row.hold is Allocation.BOUND:
             raise RefusedError(f"pod {pod.namespace}/{pod.name} is bound to {row.node} already")
-        if self._world.pods.is_gone(pod.uid):
+        if self._world.has_ended(pod.uid):
             raise RefusedError(f"pod {pod.namespace}/{pod.name} with UID {pod.uid} is gone")
 
     def _decide(

@@ -19,9 +19,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from hami.scheduler.informers import Signal
 from hami.wire import objects
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
@@ -71,6 +70,7 @@ class Leadership:
         renew_deadline: float,
         clock: Callable[[], float],
         now: Callable[[], float],
+        handlers: Iterable[Callable[[bool], None]] = (),
     ) -> None:
         self._is_ours = is_ours
         self._lease_duration = lease_duration
@@ -84,8 +84,8 @@ class Leadership:
         #: How often we have become the leader; a decision belongs to one term.
         self.term = 0
         self._told = False
-        #: We lead (True) or no longer do (False).
-        self.changed: Signal[[bool]] = Signal()
+        #: Called with True when we lead, and with False when we do not any more.
+        self._handlers = tuple(handlers)
 
     @property
     def leading(self) -> bool:
@@ -109,12 +109,17 @@ class Leadership:
             self._until = self._clock() - self._age(renewed) + self._renew_deadline
         self.tick()
 
+    def on_lease(self, _old: objects.Lease | None, new: objects.Lease | None) -> None:
+        """Handle a change of the lease."""
+        self.observe(new)
+
     def tick(self) -> None:
-        """Tell the listeners if time or an event has changed who leads."""
+        """Call the handlers if time or an event has changed who leads."""
         if self.leading != self._told:
             self._told = not self._told
             self.term += self._told
-            self.changed(self._told)
+            for handler in self._handlers:
+                handler(self._told)
 
     def check(self) -> None:
         """Raise unless we lead at this very moment."""
@@ -129,8 +134,6 @@ class Leadership:
             raise NotLeadingError("it was decided before the lease was lost and gained again")
 
     def why_not(self) -> str:
-        if self._holder is None:
-            return "not the leader: the lease has not been seen yet"
         if not self._holder:
             return "not the leader: nobody holds the lease"
         if not self._is_ours(self._holder):
@@ -176,13 +179,16 @@ class Leadership:
 class AlwaysLeading(Leadership):
     """The only replica: there is nobody to lose the lease to."""
 
-    def __init__(self, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float], handlers: Iterable[Callable[[bool], None]] = ()
+    ) -> None:
         super().__init__(
             is_ours=lambda _: True,
             lease_duration=0,
             renew_deadline=0,
             clock=clock,
             now=lambda: 0.0,
+            handlers=handlers,
         )
         self._until = math.inf
 

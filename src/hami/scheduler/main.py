@@ -28,11 +28,10 @@ from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import Facts, Rules
 from hami.admission.serve import Reviewer
-from hami.kube import access, events, paths, store
+from hami.kube import access, events, listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.kube.lease import LeaseElector
-from hami.kube.store import Tee
 from hami.placement.request import Defaults
 from hami.scheduler import cluster_metrics, explain, readiness
 from hami.scheduler import events as scheduler_events
@@ -87,25 +86,33 @@ class Scheduler:
         self.tracer = tracer
         self.instruments = Metrics()
         defaults = rules.defaults
+        plan = rules.fallback
+        self.mig_offer = MigOffer(plan.vendor.resources.count if plan is not None else "")
         self.world = world = World(
-            rules.vendors, reservation_timeout=settings.reservation_timeout, now=now
+            client,
+            rules.vendors,
+            reservation_timeout=settings.reservation_timeout,
+            now=now,
+            node_label_selector=settings.node_label_selector,
+            resync_interval=settings.resync_interval,
+            mig_offer=self.mig_offer,
+            mig_words=admission_settings.looked_for(plan),
         )
         self.bookings = AssumedPods(world, clock=clock, timeout=settings.reservation_timeout)
         self.waiting = UnschedulablePods(world, clock=clock, first_note_after=FIRST_AFTER_S)
         self.elector: LeaseElector | None = None
+        self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
         self.leadership = self._leadership(hostname, clock, now)
-        plan = rules.fallback
-        self.inventory = MigOffer(plan.vendor.resources.count if plan is not None else "")
-        self.caches = self._caches(rules)
+        self.informers = self._informers()
         self.roles = readiness.LeaderLabel(
             client,
-            self.pods,
+            world.pods,
             namespace=settings.pod_namespace,
             name=settings.pod_name,
             leads=lambda: self.leadership.leading,
             now=now,
         )
-        self.readiness = Readiness(self.leadership, self.caches, self.roles.catch_up)
+        self.readiness = Readiness(self.leadership, self.informers, self.roles.catch_up)
         self.fates = LostAnswers(client, world, self.bookings, clock=clock)
         self.recorder = events.EventRecorder(
             client, component=settings.scheduler_name, host=hostname
@@ -153,7 +160,7 @@ class Scheduler:
             fates=self.fates,
             leadership=self.leadership,
             readiness=self.readiness,
-            caches=self.caches,
+            caches=self.informers,
             recorder=self.recorder,
             instruments=self.instruments,
             interval=settings.resync_interval,
@@ -186,14 +193,12 @@ class Scheduler:
         )
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
         self.reviewer = Reviewer(
-            Facts(rules=rules, inventory=self.inventory, headroom=world.cluster.quotas.headroom),
+            Facts(rules=rules, inventory=self.mig_offer, headroom=world.cluster.quotas.headroom),
             instruments=admission_instruments.Metrics(self.instruments.registry),
             tracer=tracer,
             why_not_ready=self._caches_missing,
             patience=settings.filter_budget,
         )
-        self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
-        self.leadership.changed.listen(self._on_leadership)
 
     def routes(self) -> tuple[Route, ...]:
         """Return what is served where kube-scheduler calls."""
@@ -226,7 +231,7 @@ class Scheduler:
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return what runs beside the requests, by name; none of it ever ends by itself."""
         tasks: dict[str, Coroutine[Any, Any, None]] = {
-            f"cache of {kind}": cache.run() for kind, cache in self.caches.items()
+            f"informer of {kind}": informer.run() for kind, informer in self.informers.items()
         }
         if self.elector is not None:
             tasks["own lease"] = self.elector.run()
@@ -246,8 +251,9 @@ class Scheduler:
         self, hostname: str, clock: Callable[[], float], now: Callable[[], float]
     ) -> Leadership:
         settings = self.settings
+        handlers = (self.bookings.leadership_changed, self._role_changes.put_nowait)
         if not settings.leader_elect:
-            return AlwaysLeading(clock=clock)
+            return AlwaysLeading(clock=clock, handlers=handlers)
         identity = f"{hostname}_{uuid.uuid4()}"
         own = settings.leader_elect_own_lease
         leadership = Leadership(
@@ -260,6 +266,7 @@ class Scheduler:
             renew_deadline=settings.leader_elect_renew_deadline,
             clock=clock,
             now=now,
+            handlers=handlers,
         )
         if own:
             self.elector = LeaseElector(
@@ -274,64 +281,26 @@ class Scheduler:
             )
         return leadership
 
-    def _caches(self, rules: Rules) -> dict[str, Reflector[Any]]:
-        settings, client = self.settings, self.client
-        words = (
-            word
-            for vendor in rules.vendors
-            for word in (vendor.resources.count, vendor.annotations.allocated)
-        )
-        looked_for = admission_settings.looked_for(rules.fallback)
-        nodes_query = (
-            {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
-        )
-        self.pods = Reflector(
-            client,
-            paths.pods(),
-            # Pods without anything of ours are not even decoded.
-            decode=store.pods_with([*(f'"{word}"' for word in words if word), *looked_for]),
-            sink=Tee(self.world.pods, self.inventory.pods) if looked_for else self.world.pods,
-            kind="pods",
-            resync_interval=settings.resync_interval,
-        )
-        caches: dict[str, Reflector[Any]] = {
-            "nodes": Reflector(
-                client,
-                paths.nodes(),
-                decode=store.all_of(objects.Node, "node"),
-                sink=Tee(self.world.nodes, self.inventory.nodes),
-                kind="nodes",
-                query=nodes_query,
-                resync_interval=settings.resync_interval,
-            ),
-            "pods": self.pods,
-            "quotas": Reflector(
-                client,
-                paths.quotas(),
-                decode=store.all_of(objects.ResourceQuota, "resource quota"),
-                sink=self.world.quotas,
-                kind="quotas",
-                resync_interval=settings.resync_interval,
-            ),
+    def _informers(self) -> dict[str, Informer[Any]]:
+        """Return the informers by kind; these are also the names in metrics."""
+        settings, world = self.settings, self.world
+        informers: dict[str, Informer[Any]] = {
+            "nodes": world.nodes,
+            "pods": world.pods,
+            "quotas": world.quotas,
         }
         if settings.leader_elect and not settings.leader_elect_own_lease:
-            name = settings.leader_elect_resource_name
-            caches["lease"] = Reflector(
-                client,
+            lease: Informer[objects.Lease] = Informer(
+                self.client,
                 paths.leases(settings.leader_elect_resource_namespace),
-                decode=store.all_of(objects.Lease, "lease"),
-                sink=_LeaseSink(self.leadership),
+                listwatch.all_of(objects.Lease, "lease"),
                 kind="lease",
-                query={"fieldSelector": f"metadata.name={name}"},
+                query={"fieldSelector": f"metadata.name={settings.leader_elect_resource_name}"},
                 resync_interval=settings.resync_interval,
             )
-        return caches
-
-    def _on_leadership(self, leading: bool) -> None:  # noqa: FBT001  a signal's only value
-        if not leading:
-            # Whoever leads now decides anew; what is on its way is settled by the API server.
-            self.bookings.give_up_held()
-        self._role_changes.put_nowait(leading)
+            lease.add_handler(self.leadership.on_lease)
+            informers["lease"] = lease
+        return informers
 
     def _families(self) -> AsyncIterator[bytes]:
         return cluster_metrics.families(self.world.cluster, legacy=self.settings.legacy_metrics)
@@ -341,21 +310,6 @@ class Scheduler:
 
     def _leader_missing(self) -> str:
         return "" if self.readiness.ready else self.readiness.why_not()
-
-
-class _LeaseSink:
-    def __init__(self, leadership: Leadership) -> None:
-        self._leadership = leadership
-
-    def put(self, lease: objects.Lease) -> None:
-        self._leadership.observe(lease)
-
-    def drop(self, uid: str) -> None:  # noqa: ARG002  there is only one
-        self._leadership.observe(None)
-
-    def retain(self, uids: Any) -> None:
-        if not uids:
-            self._leadership.observe(None)
 
 
 _log = logging.getLogger(__name__)
@@ -426,7 +380,7 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         if certificate is not None:
             works["certificate"] = certificate.watch()
         tasks = lifetime.start(group, works)
-        tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.caches.values())))
+        tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.informers.values())))
         await stop.wait()
         main.let_go()
         await scheduler.stopping.announce()

@@ -78,7 +78,7 @@ class Maintenance:
                 "reservation ended: nobody asked to bind it",
                 extra={"pod": f"{booking.namespace}/{booking.name}", "node": booking.node},
             )
-        for uid in self._world.pods.end_stale_annotations():
+        for uid in self._world.end_stale_annotations():
             _log.info("decision of an unbound pod ended by its age", extra={"uid": uid})
         self._fates.ask_overdue()
         self._check_tables()

@@ -25,13 +25,14 @@ import datetime as dt
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import NodeRecord, World
+from hami.scheduler.informers import WatchedNode, World
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
@@ -227,7 +228,7 @@ class NodeLocks:
     async def give_back(self, node: str, value: str) -> None:
         """Remove a lock if it is still this one."""
         for _ in range(WRITE_ATTEMPTS):
-            record = self._world.nodes.get(node)
+            record = self._world.nodes.by_key(node)
             if record is None or record.lock != value:
                 return
             try:
@@ -240,26 +241,24 @@ class NodeLocks:
                 return
         _log.warning("lock could not be removed", extra={"node": node, "lock": value})
 
-    async def _free(self, node: str, namespace: str, name: str, caller: Caller) -> NodeRecord:
+    async def _free(self, node: str, namespace: str, name: str, caller: Caller) -> WatchedNode:
         """Wait until no living pod but this one holds the lock."""
         while True:
             caller.require_patience(self._clock())
-            record = self._world.nodes.get(node)
+            record = self._world.nodes.by_key(node)
             if record is None:
                 raise BindRefusedError(f"node {node} does not exist (any more)")
             if not record.lock or lock_owner(record.lock) == (namespace, name):
                 return record
             verdict = await self._judge(record)
-            if self._world.nodes.get(node) is not record:
+            if self._world.nodes.by_key(node) is not record:
                 continue  # it changed while its owner was looked at
             if verdict.held:
                 _log.debug(
                     "waiting for a node's lock",
                     extra={"node": node, "lock": record.lock, "why": verdict.why},
                 )
-                await self._world.nodes.changed(
-                    node, within=min(LOOK_S, caller.patience(self._clock())), unless=caller.left
-                )
+                await self._changed(record, caller)
                 continue
             _log.warning(
                 "removing a stale lock",
@@ -267,7 +266,22 @@ class NodeLocks:
             )
             await self.give_back(node, record.lock)
 
-    async def _judge(self, record: NodeRecord) -> LockState:
+    async def _changed(self, record: WatchedNode, caller: Caller) -> None:
+        """Wait until the node changes, its owner is due to be read again, or the caller leaves."""
+        changed = asyncio.ensure_future(
+            self._world.nodes.wait(record.name, lambda now: now is not record, None)
+        )
+        ends: list[asyncio.Future[Any]] = [changed, caller.left]
+        try:
+            await asyncio.wait(
+                ends,
+                timeout=min(LOOK_S, caller.patience(self._clock())),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            changed.cancel()
+
+    async def _judge(self, record: WatchedNode) -> LockState:
         key = (record.name, record.lock)
         self._first_seen = {k: at for k, at in self._first_seen.items() if k[0] != record.name} | {
             key: self._first_seen.get(key, self._clock())
@@ -291,7 +305,7 @@ class NodeLocks:
             timeout=self._timeout,
         )
 
-    async def _write(self, record: NodeRecord, value: str | None) -> None:
+    async def _write(self, record: WatchedNode, value: str | None) -> None:
         patch = {
             "metadata": {
                 "annotations": {annotation_keys.NODE_LOCK: value},
@@ -299,7 +313,7 @@ class NodeLocks:
             }
         }
         body = await self._client.patch(paths.nodes(record.name), codec.encode(patch))
-        self._take_over(body, record.name)
+        self._world.nodes.offer(body)
 
     async def _refresh(self, node: str) -> None:
         try:
@@ -307,10 +321,7 @@ class NodeLocks:
         except errors.NotFound:
             await asyncio.sleep(0)  # the watch will tell
             return
-        self._take_over(body, node)
-
-    def _take_over(self, body: bytes, name: str) -> None:
-        self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {name}"))
+        self._world.nodes.offer(body)
 
     def _time(self) -> dt.datetime:
         return dt.datetime.fromtimestamp(self._now(), dt.UTC)

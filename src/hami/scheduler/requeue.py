@@ -27,7 +27,7 @@ from hami.placement import decide
 from hami.scheduler.informers import World
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.unschedulable import AGAIN_S, UnschedulablePod, UnschedulablePods
-from hami.wire import annotation_keys, codec, objects
+from hami.wire import annotation_keys, codec
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,6 @@ class Requeue:
         #: Node -> when it was last touched.
         self._touched: dict[str, float] = {}
         self.sent = 0
-        world.room.listen(self._on_room)
 
     def _on_room(self, node: str, namespace: str) -> None:
         if not len(self._waiting):
@@ -101,6 +100,8 @@ class Requeue:
 
     async def look(self) -> None:
         """Touch the nodes on which somebody who waits fits now."""
+        for place in self._world.take_room():
+            self._on_room(*place)
         if not self._readiness.ready:
             return
         self._look_again()
@@ -160,7 +161,7 @@ class Requeue:
         self._touched[node] = now
         try:
             body = await self._client.patch(paths.nodes(node), self._change())
-            self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {node}"))
+            self._world.nodes.offer(body)
         except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("wake-up not written", extra={"node": node, "error": str(error)})
             self._try_later((node, ""), [pod.shape])

@@ -26,7 +26,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement.explanation import Explanation
 from hami.placement.request import PodRequest
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedPod, World
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, explanation_note, objects
 from hami.wire import errors as wire_errors
@@ -62,13 +62,13 @@ class UnschedulablePods:
     def __init__(
         self, world: World, *, clock: Callable[[], float], first_note_after: float
     ) -> None:
+        self._world = world
         self._clock = clock
         self._first_note_after = first_note_after
         self._pods: dict[str, UnschedulablePod] = {}
         #: Shape -> UIDs: a thousand pods of one job are looked at once.
         self._shapes: dict[Hashable, dict[str, None]] = {}
-        world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._on_gone)
+        world.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -100,6 +100,8 @@ class UnschedulablePods:
 
     def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
         """Keep why a pod was refused just now."""
+        if not self._pods:
+            self._world.take_room()  # room from before counted in this refusal
         now = self._clock()
         known = self.forget(pod.uid)
         if known is None:
@@ -128,17 +130,17 @@ class UnschedulablePods:
                 del self._shapes[pod.shape]
         return pod
 
-    def _on_gone(self, uid: str) -> None:
-        self.forget(uid)
-
-    def _on_pod(self, pod: objects.Pod) -> None:
-        if pod.node_name or pod.finished:
-            self.forget(pod.uid)
-            return
-        known = self._pods.get(pod.uid)
-        if known is not None:
-            # Another leader, or anybody, may have written since we did.
-            known.written = carried(pod)
+    def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
+        if new is None:
+            if old is not None:
+                self.forget(old.uid)
+        elif new.node or new.finished:
+            self.forget(new.uid)
+        else:
+            known = self._pods.get(new.uid)
+            if known is not None:
+                # Another leader, or anybody, may have written since we did.
+                known.written = note_in(new.explanation)
 
 
 def _shape(pod: PodRequest) -> Hashable:
@@ -155,7 +157,11 @@ def _shape(pod: PodRequest) -> Hashable:
 
 def carried(pod: objects.Pod) -> explanation_note.Note | None:
     """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
-    text = pod.annotation(annotation_keys.EXPLANATION)
+    return note_in(pod.annotation(annotation_keys.EXPLANATION))
+
+
+def note_in(text: str) -> explanation_note.Note | None:
+    """Return the note in an annotation; None if it is empty, an empty note if it is not ours."""
     if not text:
         return None
     if len(text) > explanation_note.LIMIT:

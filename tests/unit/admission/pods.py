@@ -16,13 +16,13 @@ import msgspec
 
 from hami.admission import decide, mig_fallback
 from hami.admission.mig_fallback import End, Mode, Plan
-from hami.admission.mig_offer import MigOffer
 from hami.admission.rules import Facts, Rules, unlimited
 from hami.cluster.quota import Headroom
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.table import Vendor
 from hami.wire import codec, objects
 from tests.builders import CORES, GPU, MEMORY, NVIDIA, PERCENT
+from tests.mig_offers import FilledOffer
 from tests.unit.admission import json_patch
 
 Document = dict[str, Any]
@@ -142,7 +142,7 @@ class Door:
         nvidia: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
-        self.inventory = MigOffer(vendor.resources.count)
+        self.inventory = FilledOffer(vendor.resources.count)
         for name, allocatable in nodes.items():
             self.inventory.set_node(name, allocatable)
         known = (

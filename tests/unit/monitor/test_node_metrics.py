@@ -11,7 +11,7 @@ from hami.monitor.containers import Container, Key, Share
 from hami.monitor.driver import CardNow, Part
 from hami.monitor.findings import Findings, OnCard
 from hami.monitor.metrics import NodeSnapshot
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.monitor.processes import NOBODY, Owner
 from hami.monitor.usage import CardUsage, Usage
 from hami.node.nvml_cards import Card
@@ -74,7 +74,7 @@ def text(
     known: Latest | None = None,
     *,
     legacy: bool = False,
-    pods: list[Seen] | None = None,
+    pods: list[WatchedPod] | None = None,
 ) -> str:
     picture = NodeSnapshot(node="n1", rows=made, latest=known, pods=pods or [])
     return b"".join(metrics.families(picture, legacy=legacy)).decode()
@@ -227,9 +227,10 @@ MIG = (
 )
 
 
-def mig_pod(**fields: object) -> Seen:
+def mig_pod(**fields: object) -> WatchedPod:
     made: dict[str, object] = {
         "uid": "u",
+        "version": 1,
         "namespace": "team",
         "name": "a",
         "containers": ("setup", "main"),
@@ -238,7 +239,7 @@ def mig_pod(**fields: object) -> Seen:
         "finished": False,
         "mig_allocations": MIG,
     }
-    return Seen(**(made | fields))  # type: ignore[arg-type]
+    return WatchedPod(**(made | fields))  # type: ignore[arg-type]
 
 
 def test_mig_devices_of_containers() -> None:

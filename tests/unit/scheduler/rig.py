@@ -107,7 +107,7 @@ class Replica:
 
     async def seen(self) -> None:
         """Wait until the watches have shown everything the API server has."""
-        for kind, cache in self.scheduler.caches.items():
+        for kind, cache in self.scheduler.informers.items():
             if kind != "lease":
                 await asyncio.wait_for(cache.wait_version(self.api.store.version), PATIENCE_S)
 

@@ -56,7 +56,7 @@ async def test_only_the_leader_tells(caplog: pytest.LogCaptureFixture) -> None:
             leader_elect_resource_name="lease",
             leader_elect_resource_namespace="kube-system",
         ) as replica:
-            for cache in replica.scheduler.caches.values():
+            for cache in replica.scheduler.informers.values():
                 await cache.wait_synced()
             api.put(bound_by_another("past"))
             await replica.seen()

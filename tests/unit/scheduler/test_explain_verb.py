@@ -153,8 +153,8 @@ async def test_before_the_caches_are_filled_nothing_is_told() -> None:
         api.put(rig.pod("p"))
         api.fault(path="/api/v1/nodes", hang=True, times=None)
         async with rig.running(api, ready=False, filter_budget=0.05) as replica:
-            await replica.scheduler.caches["pods"].wait_synced()
-            await replica.scheduler.caches["quotas"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
+            await replica.scheduler.informers["quotas"].wait_synced()
             status, told = await explain(replica, pod="default/p")
             assert status == 503
             assert told["error"] == "the caches of nodes are not filled yet"

@@ -210,7 +210,7 @@ async def test_without_a_cache_there_is_an_error_within_the_budget(kind: str) ->
         async with rig.running(api, ready=False, filter_budget=20) as replica:
             others = {"nodes", "pods", "quotas"} - {kind.removeprefix("resource")}
             for other in others:
-                await replica.scheduler.caches[other].wait_synced()
+                await replica.scheduler.informers[other].wait_synced()
             asking = asyncio.create_task(replica.filter(api.put(rig.pod("p"))))
             await time.forward(10)
             assert not asking.done()
@@ -232,7 +232,7 @@ async def test_without_the_lease_there_is_an_error_that_names_its_holder() -> No
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, ready=False, **elect) as replica:
-            for cache in replica.scheduler.caches.values():
+            for cache in replica.scheduler.informers.values():
                 await cache.wait_synced()
             pod = api.put(rig.pod("p"))
             answer = await replica.filter(pod)
@@ -258,7 +258,7 @@ async def test_a_request_that_came_too_early_is_answered_once_the_caches_are_fil
         api.fault(path="/api/v1/nodes", gate=gate, times=None)
         async with rig.running(api, ready=False, filter_budget=30) as replica:
             asking = asyncio.create_task(replica.filter(api.put(rig.pod("p"))))
-            await replica.scheduler.caches["pods"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
             assert not asking.done()
             gate.set()
             assert (await asyncio.wait_for(asking, rig.PATIENCE_S))["NodeNames"] == ["a"]
@@ -271,7 +271,7 @@ async def test_a_request_whose_caller_leaves_while_it_waits_books_nothing() -> N
         api.fault(path="/api/v1/nodes", gate=gate, times=None)
         async with rig.running(api, ready=False, filter_budget=30) as replica:
             asking = asyncio.create_task(replica.filter(api.put(rig.pod("p"))))
-            await replica.scheduler.caches["pods"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
             asking.cancel()
             gate.set()
             await replica.scheduler.readiness.require(rig.PATIENCE_S)

@@ -88,7 +88,7 @@ async def test_a_replica_that_is_not_ready_asks_nobody_and_makes_up_for_it(times
         api.put(node("a", "Reported"))
         blocked = api.fault(path="/api/v1/resourcequotas", hang=True, times=None)
         async with rig.running(api, clock=times.clock, now=times.now, ready=False) as replica:
-            await replica.scheduler.caches["nodes"].wait_synced()
+            await replica.scheduler.informers["nodes"].wait_synced()
             await replica.scheduler.handshakes.answer()
             assert requests(api) == {}
         blocked.times = 0

@@ -32,15 +32,15 @@ class Clocks:
 
 
 def make(clocks: Clocks) -> tuple[Leadership, list[bool]]:
+    told: list[bool] = []
     leadership = Leadership(
         is_ours=lambda holder: is_sibling(holder, "sched-1"),
         lease_duration=8,
         renew_deadline=6,
         clock=lambda: clocks.monotonic,
         now=lambda: clocks.wall,
+        handlers=[told.append],
     )
-    told: list[bool] = []
-    leadership.changed.listen(told.append)
     return leadership, told
 
 
@@ -231,9 +231,8 @@ def test_a_lease_without_a_readable_time_counts_from_its_sight() -> None:
 
 
 def test_the_only_replica_always_leads() -> None:
-    leadership = AlwaysLeading(clock=lambda: 5.0)
     told: list[bool] = []
-    leadership.changed.listen(told.append)
+    leadership = AlwaysLeading(clock=lambda: 5.0, handlers=[told.append])
     leadership.tick()
     leadership.check()
     assert told == [True]

@@ -144,7 +144,7 @@ async def test_before_the_caches_are_filled_nothing_is_promised() -> None:
         api.fault(path="/api/v1/pods", gate=gate, times=None)
         async with rig.running(api, ready=False, filter_budget=30) as replica:
             asking = asyncio.create_task(simulate(replica, rig.pod("p"), [rig.node("a")]))
-            await replica.scheduler.caches["nodes"].wait_synced()
+            await replica.scheduler.informers["nodes"].wait_synced()
             gate.set()
             fits, failed = await asyncio.wait_for(asking, rig.PATIENCE_S)
             assert fits == []
@@ -152,8 +152,8 @@ async def test_before_the_caches_are_filled_nothing_is_promised() -> None:
         api.faults.clear()
         api.fault(path="/api/v1/pods", hang=True, times=None)
         async with rig.running(api, ready=False, filter_budget=0.05) as replica:
-            await replica.scheduler.caches["nodes"].wait_synced()
-            await replica.scheduler.caches["quotas"].wait_synced()
+            await replica.scheduler.informers["nodes"].wait_synced()
+            await replica.scheduler.informers["quotas"].wait_synced()
             args = {"Pod": rig.pod("p"), "Nodes": {"items": [rig.node("a")]}}
             answer = await replica._call(replica.scheduler.verbs.filter, args)
             assert answer["Error"] == "the caches of pods are not filled yet"

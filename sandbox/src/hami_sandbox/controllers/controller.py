@@ -14,8 +14,7 @@ from typing import NoReturn
 
 from hami.kube import errors
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache
+from hami.kube.informer import Informer
 from hami_sandbox.apiserver.kind import Kind
 from hami_sandbox.controllers import items
 from hami_sandbox.controllers.api import path
@@ -33,33 +32,24 @@ class Watches:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._caches: dict[Kind, Cache[Item]] = {}
-        self._reflectors: list[Reflector[Item]] = []
+        self._informers: dict[Kind, Informer[Item]] = {}
 
     def follow(self, kind: Kind, changed: Changed) -> None:
         """Tell of every change of a kind from the start on."""
-        cache = self._caches.get(kind)
-        if cache is None:
-            cache = self._caches[kind] = Cache()
-            self._reflectors.append(
-                Reflector(
-                    self._client,
-                    path(kind),
-                    decode=items.decode,
-                    sink=cache,
-                    kind=kind.resource,
-                )
-            )
-        cache.subscribe(changed)
+        informer = self._informers.get(kind)
+        if informer is None:
+            informer = Informer(self._client, path(kind), items.decode, kind=kind.resource)
+            self._informers[kind] = informer
+        informer.add_handler(changed)
 
     async def wait_synced(self) -> None:
-        for reflector in self._reflectors:
-            await reflector.wait_synced()
+        for informer in self._informers.values():
+            await informer.wait_synced()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
-                tasks.create_task(reflector.run(), name=f"watch {reflector.kind}")
+            for informer in self._informers.values():
+                tasks.create_task(informer.run(), name=f"watch {informer.kind}")
 
 
 class Controller(abc.ABC):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami.kube import store
-from hami.wire import codec, objects
+from hami.kube import listwatch
+from hami.wire import codec
 
 
 class Owner(codec.Object, frozen=True):
@@ -32,7 +32,7 @@ class _Body(codec.Object, frozen=True):
 class Item:
     """An object of any kind, without its content: whoever acts reads it anew."""
 
-    __slots__ = ("deleting", "finalizers", "metadata", "name", "namespace", "owners", "uid")
+    __slots__ = ("deleting", "finalizers", "name", "namespace", "owners", "uid", "version")
 
     def __init__(self, told: _Metadata) -> None:
         self.uid = told.uid
@@ -41,9 +41,7 @@ class Item:
         self.deleting = told.deletion_timestamp is not None
         self.finalizers = told.finalizers or ()
         self.owners = told.owner_references or ()
-        self.metadata: objects.Metadata | None = objects.Metadata(
-            resource_version=told.resource_version
-        )
+        self.version = listwatch.version_number(told.resource_version)
 
     @property
     def key(self) -> str:
@@ -54,5 +52,5 @@ class Item:
         return next((owner for owner in self.owners if owner.controller), None)
 
 
-def decode(body: bytes) -> Item | store.Ignored:
+def decode(body: bytes) -> Item:
     return Item(codec.decode(body, _Body, what="object").metadata)

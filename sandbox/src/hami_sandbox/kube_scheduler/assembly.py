@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.kube.lease import LeaseElector
 from hami.wire import objects
 from hami_sandbox.kube_scheduler import nodes, pods
@@ -58,7 +58,22 @@ class Scheduler:
             on_change=self._stirred.set,
         )
         schedulers = configuration.schedulers
-        self.world = World(self.queue, schedulers=schedulers, clock=clock)
+        whole = any(not extender.node_cache_capable for extender in configuration.extenders)
+        self.node_watch = Informer(client, paths.nodes(), nodes.decoder(whole=whole), kind="nodes")
+        self.pod_watch = Informer(
+            client,
+            paths.pods(),
+            pods.decoder(configuration.ignored),
+            kind="pods",
+            query=_NOT_ENDED,
+        )
+        self.world = World(
+            self.queue,
+            pods=self.pod_watch,
+            nodes=self.node_watch,
+            schedulers=schedulers,
+            clock=clock,
+        )
         self.teller = Teller(client, aside=aside, schedulers=schedulers, host=hostname, now=now)
         self.attempts = Attempts(
             client,
@@ -66,22 +81,6 @@ class Scheduler:
             queue=self.queue,
             extenders=extenders,
             teller=self.teller,
-        )
-        whole = any(not extender.node_cache_capable for extender in configuration.extenders)
-        self.node_watch = Reflector(
-            client,
-            paths.nodes(),
-            decode=nodes.decoder(whole=whole),
-            sink=self.world.nodes,
-            kind="nodes",
-        )
-        self.pod_watch = Reflector(
-            client,
-            paths.pods(),
-            decode=pods.decoder(configuration.ignored),
-            sink=self.world.pods,
-            kind="pods",
-            query=_NOT_ENDED,
         )
         self.elector: LeaseElector | None = None
         if configuration.election is not None:

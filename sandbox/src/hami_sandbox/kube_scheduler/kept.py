@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hami.kube import listwatch
 from hami.wire import objects
 from hami_sandbox.label_selectors import Labels
 
@@ -19,6 +20,10 @@ class Kept:
     @property
     def name(self) -> str:
         return self.metadata.name or ""
+
+    @property
+    def version(self) -> int:
+        return listwatch.version_number(self.metadata.resource_version)
 
     @property
     def labels(self) -> Labels:
