@@ -128,7 +128,7 @@ class Informer(Store[T]):
     ) -> T | None:
         """Wait until the predicate holds of an object, by UID or key, and return the object.
 
-        None stands for an object that does not exist. Raises TimeoutError after so many seconds.
+        None is an object that does not exist. Raises TimeoutError after so many seconds.
         """
         async with asyncio.timeout(timeout):
             while not predicate(found := self.get(key) or self.by_key(key)):
