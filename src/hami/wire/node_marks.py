@@ -129,20 +129,7 @@ def is_late(mark_value: str | None, register_value: str | None) -> bool:
         return False
 
 
-ANSWER_WITHIN = dt.timedelta(seconds=60)
-
 _HANDSHAKE_WORD = "Requesting"
-# Go accepts a fraction after the seconds though its layout names none.
-_TIME = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,][0-9]+)?", re.ASCII
-)
-
-
-class PluginHealth(codec.Object, frozen=True):
-    #: Whether the plugin counts as alive.
-    healthy: bool
-    #: Whether the plugin has spoken since: read its cards anew and write a new request.
-    refresh: bool
 
 
 def handshake_request(now: dt.datetime) -> str:
@@ -150,22 +137,6 @@ def handshake_request(now: dt.datetime) -> str:
     return f"{_HANDSHAKE_WORD}_{now.replace(tzinfo=None).isoformat(sep=' ', timespec='seconds')}"
 
 
-def evaluate_handshake(value: str | None, *, now: dt.datetime, allocatable: int) -> PluginHealth:
-    """Judge a plugin by the annotation, and by what kubelet still counts if it is late."""
-    if value is None or _HANDSHAKE_WORD not in value:
-        return PluginHealth(healthy=True, refresh=True)
-    asked = _time_of(value)
-    late = asked is not None and now - asked >= ANSWER_WITHIN
-    return PluginHealth(healthy=not late or allocatable > 0, refresh=False)
-
-
-def _time_of(value: str) -> dt.datetime | None:
-    _, _, rest = value.partition("_")
-    found = _TIME.fullmatch(rest.partition("_")[0])
-    if found is None:
-        return None
-    year, month, day, hour, minute, second = map(int, found.groups())
-    try:
-        return dt.datetime(year, month, day, hour, minute, second)  # noqa: DTZ001  local
-    except ValueError:
-        return None
+def handshake_answered(value: str | None) -> bool:
+    """Whether the plugin has overwritten our last request, or was never sent one."""
+    return value is None or _HANDSHAKE_WORD not in value
