@@ -20,7 +20,7 @@ import pytest
 
 from hami.wire import codec, objects
 from tests.oracle import rebuild
-from tests.scripted_api.server import Lost, ScriptedApi
+from tests.scripted_api.server import Kind, Lost, ScriptedApi
 from tests.unit.scheduler import rig
 
 CRASHED = 9
@@ -163,9 +163,12 @@ async def test_a_crash_while_the_fate_of_a_binding_is_unknown(lost: Lost, late: 
         async with ScriptedApi() as api:
             api.put(rig.node("a", late=late))
             fault = api.fault(method="POST", path="/binding", lost=lost)
+            # The watch must not answer before the crash.
+            api.stream_fault(Kind.DROP, at=1, path="/api/v1/pods", times=None)
             crashed = await crash_in_bind(api, at)
             in_doubt += crashed and fault.hits
             api.faults.clear()
+            api.stream_faults.clear()
             await check_after_restart(api)
             if not crashed:
                 break
