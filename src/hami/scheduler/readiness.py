@@ -23,7 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from hami.kube import errors, paths, store
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, objects
@@ -38,11 +38,11 @@ CATCH_UP_S = 1.0
 
 
 class Watch(Protocol):
-    """What of the pods' reflector is needed here."""
+    """The part of the pods' informer that is needed here."""
 
     async def wait_version(self, version: int) -> None: ...
 
-    def request_relist(self) -> None: ...
+    def resync(self) -> None: ...
 
 
 class _PodList(codec.Object, frozen=True):
@@ -58,21 +58,21 @@ class LeaderLabel:
         *,
         namespace: str,
         name: str,
-        leads: Callable[[], bool],
+        leadership: Leadership,
         now: Callable[[], float],
     ) -> None:
         self._client = client
         self._pods = pods
         self._namespace = namespace
         self._name = name
-        self._leads = leads
+        self._leadership = leadership
         self._now = now
         #: What our own pod is to be called; nothing before we have caught up once.
         self._own = ""
 
     @property
     def leads(self) -> bool:
-        return self._leads()
+        return self._leadership.leading
 
     @property
     def has_pod(self) -> bool:
@@ -86,7 +86,7 @@ class LeaderLabel:
                 await self._pods.wait_version(version)
         except TimeoutError:
             _log.info("the pod watch is silent, comparing with a list", extra={"version": version})
-            self._pods.request_relist()
+            self._pods.resync()
             await self._pods.wait_version(version)
 
     async def _lead(self) -> int:
@@ -114,7 +114,7 @@ class LeaderLabel:
         body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
         listed = codec.decode(body, _PodList, what="list of scheduler pods")
         for pod in listed.items or ():
-            if not self._leads():
+            if not self._leadership.leading:
                 return  # whoever leads now says who follows
             role = self._own if pod.name == self._name else FOLLOWER
             if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
@@ -134,12 +134,14 @@ class LeaderLabel:
             metadata["annotations"] = {annotation_keys.LEADING_SINCE: f"{self._now():.6f}"}
         body = codec.encode({"metadata": metadata})
         answer = await self._client.patch(paths.pods(self._namespace, name), body)
-        return store.meta(answer)[1]
+        return listwatch.identity(answer)[1]
 
     async def _version(self) -> int:
         body = await self._client.get(paths.pods(), {"limit": "1"})
         listed = codec.decode(body, _PodList, what="list of pods")
-        return store.raw_version(listed.metadata.resource_version if listed.metadata else None)
+        return listwatch.version_number(
+            listed.metadata.resource_version if listed.metadata else None
+        )
 
 
 async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
@@ -160,7 +162,7 @@ RETRY_S = 0.5
 
 
 class Synced(Protocol):
-    """What of a reflector decides readiness."""
+    """The part of an informer that decides readiness."""
 
     @property
     def synced(self) -> bool: ...
@@ -203,6 +205,14 @@ class Readiness:
         if not self._leadership.leading:
             return self._leadership.why_not()
         return "the caches are catching up with the leader before us"
+
+    def why_not_synced(self) -> str:
+        """Return why a replica cannot answer admission; empty if it can."""
+        return "" if self.caches_synced else self.why_not()
+
+    def why_not_ready(self) -> str:
+        """Return why a replica cannot schedule; empty if it can."""
+        return "" if self.ready else self.why_not()
 
     async def require(self, budget: float, *, leading: bool = True) -> None:
         """Wait until ready, at most so many seconds; raise if it takes longer.

@@ -1,8 +1,5 @@
 """The demo's view of its cluster: watches, logs, monitors.
 
-What the monitors of the nodes tell: their pages, read into samples that can be asked for.
-
-What the demo sees of its cluster: pods and nodes by watching, logs, monitors, explanations.
 Everything comes by the ways that users have: the API server, the monitors' pages and the command
 `hami explain`. Nothing is taken from inside of the sandbox.
 """
@@ -22,14 +19,13 @@ import aiohttp
 import msgspec
 from prometheus_client import parser
 
-from hami.kube import errors, paths, store
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache
+from hami.kube.informer import Informer
 from hami.wire import objects
 from hami_sandbox.demo.cards import SeenPod
 
-#: What is in use of a container's share, and of a card.
+#: Used memory of a container's share, and of a card.
 SHARE_USED = "hami_vgpu_memory_used_bytes"
 CARD_USED = "hami_host_gpu_memory_used_bytes"
 
@@ -42,7 +38,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 def read(node: str, page: str) -> Iterator[Sample]:
-    """Yield the samples of a monitor's page; raises ValueError for what is no such page."""
+    """Yield the samples of a monitor's page; raises ValueError for another text."""
     for family in parser.text_string_to_metric_families(page):
         for sample in family.samples:
             yield Sample(node, sample.name, sample.labels, sample.value)
@@ -60,7 +56,7 @@ def select(samples: Iterable[Sample], name: str, labels: Mapping[str, str]) -> l
 _SYNC_S = 30.0
 _PAGE_S = 3.0
 _EXPLAIN_S = 30.0
-#: Seconds for which a reading of the monitors counts: the view and several checks share it.
+#: Seconds for which samples are reused: the view and several checks share them.
 _FRESH_S = 0.5
 
 
@@ -70,7 +66,7 @@ class Node(Protocol):
 
 
 class Cluster(Protocol):
-    """The part of a Sandbox that the demo looks at."""
+    """The part of a Sandbox that the demo reads."""
 
     @property
     def kubeconfig(self) -> Path: ...
@@ -85,13 +81,15 @@ class Cluster(Protocol):
     def isolation(self) -> str: ...
 
 
-class World:
+class ClusterView:
     """Use it as a context manager: it watches in between."""
 
     def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster = cluster
-        self.pods: Cache[SeenPod] = Cache()
-        self.nodes: Cache[objects.Node] = Cache()
+        read_pod = listwatch.all_of(SeenPod, "pod")
+        read_node = listwatch.all_of(objects.Node, "node")
+        self.pods = Informer(cluster.client, paths.pods(), read_pod, kind="pods")
+        self.nodes = Informer(cluster.client, paths.nodes(), read_node, kind="nodes")
         #: What the API server refused in the present step.
         self.refusals: dict[str, str] = {}
         #: When a pod was first seen on a node, by `clock`.
@@ -103,30 +101,18 @@ class World:
         self._samples: list[Sample] = []
         self._sampled_at = float("-inf")
         self._sampling = asyncio.Lock()
-        self.pods.subscribe(self._note)
-        self.nodes.subscribe(lambda _old, _new: self._changed.set())
+        self.pods.add_handler(self._note)
+        self.nodes.add_handler(lambda _old, _new: self._changed.set())
 
     async def __aenter__(self) -> Self:
-        client = self.cluster.client
-        pods = Reflector(
-            client,
-            paths.pods(),
-            decode=store.all_of(SeenPod, "pod"),
-            sink=self.pods,
-            kind="pods",
-        )
-        nodes = Reflector(
-            client,
-            paths.nodes(),
-            decode=store.all_of(objects.Node, "node"),
-            sink=self.nodes,
-            kind="nodes",
-        )
-        self._tasks = [asyncio.create_task(each.run(), name=each.kind) for each in (pods, nodes)]
+        self._tasks = [
+            asyncio.create_task(self.pods.run(), name="pods"),
+            asyncio.create_task(self.nodes.run(), name="nodes"),
+        ]
         try:
             async with asyncio.timeout(_SYNC_S):
-                await pods.wait_synced()
-                await nodes.wait_synced()
+                await self.pods.wait_synced()
+                await self.nodes.wait_synced()
         except BaseException:
             await self._close()
             raise
@@ -162,7 +148,7 @@ class World:
     def find_pods(self, namespace: str, name: str, labels: Mapping[str, str]) -> list[SeenPod]:
         """Return one pod by its name, or those with all these labels that are not leaving."""
         if name:
-            pod = self.pods.get(f"{namespace}/{name}")
+            pod = self.pods.by_key(f"{namespace}/{name}")
             return [] if pod is None else [pod]
         return [
             pod
@@ -180,7 +166,7 @@ class World:
         return text.decode(errors="replace")
 
     async def samples(self) -> list[Sample]:
-        """Ask the monitors of all nodes; one that does not answer has nothing to say."""
+        """Read the monitors of all nodes; one that does not answer has no samples."""
         async with self._sampling:
             if self._clock() - self._sampled_at > _FRESH_S:
                 nodes = self.cluster.nodes
@@ -216,10 +202,10 @@ class World:
         )
         try:
             async with asyncio.timeout(_EXPLAIN_S):
-                told, _ = await process.communicate()
+                output, _ = await process.communicate()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             raise
-        return told.decode(errors="replace")
+        return output.decode(errors="replace")

@@ -1,7 +1,7 @@
-"""The pods of a node: watched, admitted one after the other, each given a worker.
+"""The pods of a node: watched, admitted in order, each with a worker.
 
-Nothing is admitted before the first list is whole: until then nobody knows whose devices are free.
-Containers whose pod went while nobody looked are ended then.
+No pod is admitted before the first list is complete: until then it is not known which devices are
+free. Then containers are ended whose pod was deleted while no kubelet ran.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NoReturn
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.wire.errors import WireError
 from hami_sandbox.kubelet import decisions, starting
 from hami_sandbox.kubelet import pod as pods
@@ -32,14 +31,19 @@ _log = logging.getLogger(__name__)
 
 
 class NodePods:
-    """Takes what a reflector sees, and keeps a worker for each pod."""
+    """Watches the pods, and keeps a worker for each one."""
 
-    def __init__(self, *, logs: Path) -> None:
+    def __init__(self, client: Client, node: str, *, logs: Path) -> None:
+        self.informer: Informer[KeptPod] = Informer(
+            client,
+            paths.pods(),
+            pods.decode,
+            kind="pods of this node",
+            query={"fieldSelector": f"spec.nodeName={node}"},
+        )
         self._logs = logs
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: Pods that came before the first list was whole.
-        self._early: dict[str, KeptPod] | None = {}
         #: None: the first list ends here.
         self._to_admit: asyncio.Queue[PodWorker | None] = asyncio.Queue()
         self._tools: Tools | None = None
@@ -47,18 +51,8 @@ class NodePods:
         #: Whether all pods of the first list have been admitted or refused.
         self.ready = False
 
-    def reflector(self, client: Client, node: str) -> Reflector[KeptPod]:
-        return Reflector(
-            client,
-            paths.pods(),
-            decode=pods.decode,
-            sink=self,
-            kind="pods of this node",
-            query={"fieldSelector": f"spec.nodeName={node}"},
-        )
-
     def active(self) -> frozenset[str]:
-        """Return the pods whose containers run or will run: theirs are the devices."""
+        """Return the pods whose containers run or will run: they keep their devices."""
         return frozenset(uid for uid, worker in self._workers.items() if not worker.over)
 
     def find(self, namespace: str, name: str) -> Object | None:
@@ -72,48 +66,42 @@ class NodePods:
         return [worker.pod for worker in self._workers.values()]
 
     def poke(self, uid: str) -> None:
-        """Have a pod's worker look: its containers have changed."""
+        """Wake a pod's worker: its containers have changed."""
         if worker := self._workers.get(uid):
             worker.poke()
 
-    # The reflector's sink.
+    # What the informer sees.
 
-    def put(self, obj: KeptPod) -> None:
-        if self._early is not None:
-            self._early[obj.uid] = obj
-        elif worker := self._workers.get(obj.uid):
-            worker.update(obj.body)
-        else:
-            self._begin(obj.body)
-
-    def drop(self, uid: str) -> None:
-        if self._early is not None:
-            self._early.pop(uid, None)
-        elif worker := self._workers.get(uid):
-            worker.gone()
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        if self._early is None:
-            for uid in self._workers.keys() - uids:
-                self.drop(uid)
-            return
-        early = [obj.body for uid, obj in self._early.items() if uid in uids]
-        self._early = None
+    async def _follow(self) -> None:
+        """Begin with the pods of the first whole list, and take every change from then on."""
+        await self.informer.wait_synced()
+        first = [kept.body for kept in self.informer]
         # In the order in which they came to be, as kubelet does.
-        for body in sorted(early, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        for body in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
             self._begin(body)
         self._to_admit.put_nowait(None)
+        self.informer.add_handler(self._changed)
+
+    def _changed(self, old: KeptPod | None, new: KeptPod | None) -> None:
+        if new is not None:
+            if worker := self._workers.get(new.uid):
+                worker.update(new.body)
+            else:
+                self._begin(new.body)
+        elif old is not None and (worker := self._workers.get(old.uid)):
+            worker.deleted()
 
     # Workers.
 
     def attach(self, tools: Tools) -> None:
-        """Take what workers need; before the reflector runs."""
+        """Take what workers need; before `run`."""
         self._tools = tools
 
     async def run(self, devices: DeviceManager, room: decisions.Room) -> NoReturn:
         """Admit pods for ever; fails when a worker does."""
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
                 group.create_task(self._admit_all(devices, room))
                 raise await self._failed.get()
         finally:
@@ -125,7 +113,7 @@ class NodePods:
         worker.over = pods.is_terminal(pod) and not _runs(self._tools, worker.uid)
         self._workers[worker.uid] = worker
         if worker.leaving:
-            self._work(worker)  # its end waits for nobody's admission
+            self._work(worker)  # its end does not wait for admission
         self._to_admit.put_nowait(worker)
 
     async def _admit_all(self, devices: DeviceManager, room: decisions.Room) -> NoReturn:
@@ -143,7 +131,7 @@ class NodePods:
         assert self._tools is not None
         pod = worker.pod
         if worker.leaving:
-            with contextlib.suppress(WireError):  # who cannot be read ends all the same
+            with contextlib.suppress(WireError):  # an unreadable pod ends all the same
                 devices.know(pod)
             return
         try:
@@ -157,15 +145,15 @@ class NodePods:
         except AdmissionError as error:
             if _runs(self._tools, worker.uid):
                 _log.warning(
-                    "a pod that runs from before would not be admitted now",
+                    "running pod would not be admitted now, keeping it",
                     extra={"pod": pods.full_name(pod), "error": str(error)},
                 )
                 return
-            _log.info("a pod is refused", extra={"pod": pods.full_name(pod), "error": str(error)})
+            _log.info("refused a pod", extra={"pod": pods.full_name(pod), "error": str(error)})
             worker.reject(error.reason, error.message)
-        # A pod that nobody can read must not take the others' kubelet along.
+        # An unreadable pod must not end the kubelet of the others.
         except Exception as error:  # noqa: BLE001 - logged with its traceback
-            _log.exception("a pod cannot be admitted", extra={"pod": pods.full_name(pod)})
+            _log.exception("cannot admit a pod", extra={"pod": pods.full_name(pod)})
             worker.reject("UnexpectedAdmissionError", str(error))
 
     def _work(self, worker: PodWorker) -> None:
@@ -192,7 +180,7 @@ class NodePods:
         for worker in self._workers.values():
             await worker.stop()
 
-    # What pods left behind that went while nobody looked.
+    # Leftovers of pods that were deleted while no kubelet ran.
 
     async def _end_orphans(self) -> None:
         assert self._tools is not None
@@ -213,7 +201,7 @@ class NodePods:
     async def _end_orphan(self, attempt: Attempt) -> None:
         assert self._tools is not None
         _log.info(
-            "a container's pod is gone; it is ended",
+            "pod was deleted, ending its container",
             extra={"container": attempt.name, "id": attempt.id},
         )
         try:
@@ -221,7 +209,7 @@ class NodePods:
                 await self._tools.runtime.stop(attempt.id, LEAST_GRACE_S)
             await self._tools.runtime.remove(attempt.id)
         except (ContainerError, OSError) as error:
-            _log.warning("a container stays", extra={"error": str(error)})
+            _log.warning("cannot remove a container, it stays", extra={"error": str(error)})
 
 
 def _runs(tools: Tools, uid: str) -> bool:

@@ -1,4 +1,4 @@
-"""A pod as kubelet keeps it: the whole object as it came, and short ways to what is read of it."""
+"""A pod as kubelet keeps it: the whole object, and functions to read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from hami.wire import codec, errors, objects
+from hami.kube import listwatch
+from hami.wire import codec, errors
 from hami_sandbox.api_objects import ENDED
 
 Object = dict[str, Any]
@@ -16,10 +17,12 @@ _DEFAULT_GRACE_S = 30
 
 
 class KeptPod(msgspec.Struct, frozen=True):
-    """What a reflector keeps of a pod: all of it."""
+    """What kubelet's informer keeps of a pod: all of it."""
 
     uid: str
-    metadata: objects.Metadata
+    namespace: str
+    name: str
+    version: int
     body: Object
 
 
@@ -28,8 +31,13 @@ def decode(data: bytes) -> KeptPod:
     meta = body.get("metadata") or {}
     if not meta.get("uid"):
         raise errors.WireError("pod", data, "has no metadata.uid")
-    version = objects.Metadata(resource_version=str(meta.get("resourceVersion", "")))
-    return KeptPod(str(meta["uid"]), version, body)
+    return KeptPod(
+        uid=str(meta["uid"]),
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta.get("name", "")),
+        version=listwatch.version_number(str(meta.get("resourceVersion", ""))),
+        body=body,
+    )
 
 
 def uid(pod: Object) -> str:
@@ -74,7 +82,7 @@ def in_order(pod: Object) -> Iterator[Object]:
 
 
 def is_sidecar(container: Object) -> bool:
-    """Tell whether a container of the init list runs for as long as the pod does."""
+    """Return whether an init container runs for as long as the pod does."""
     return container.get("restartPolicy") == "Always"
 
 
@@ -87,13 +95,13 @@ def is_terminal(pod: Object) -> bool:
 
 
 def is_deleted(pod: Object) -> bool:
-    """Tell whether somebody has asked for its end."""
+    """Return whether its deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def grace(pod: Object) -> float:
     """Return the seconds that its containers have between SIGTERM and SIGKILL."""
-    told = pod["metadata"].get("deletionGracePeriodSeconds")
-    if told is None:
-        told = spec(pod).get("terminationGracePeriodSeconds")
-    return float(_DEFAULT_GRACE_S if told is None else told)
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
+    if seconds is None:
+        seconds = spec(pod).get("terminationGracePeriodSeconds")
+    return float(_DEFAULT_GRACE_S if seconds is None else seconds)

@@ -1,0 +1,198 @@
+"""Samples of the driver, also of one that does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hami.monitor.driver import Sampler
+from hami.node.nvml import GpuProcess, NvmlError, ProcessUtilization
+from hami.node.nvml_cards import Card, MigDevice, Problem
+
+LOST = NvmlError("GPU 1", "is lost", "reboot")
+
+
+def card(index: int, *mig: MigDevice) -> Card:
+    return Card(
+        uuid=f"GPU-{index}",
+        index=index,
+        minor=index,
+        name="NVIDIA A10",
+        memory=1,
+        numa=0,
+        bus_id="",
+        mig_enabled=bool(mig),
+        mig=mig,
+    )
+
+
+class Driver:
+    """Answers from its fields; a card in `lost` answers nothing."""
+
+    def __init__(self, *cards: Card) -> None:
+        self.there = cards
+        self.lost: set[str] = set()
+        self.dead = False
+        self.busy: tuple[ProcessUtilization, ...] | None = ()
+        self.asked_since: list[int] = []
+        self.reopened = 0
+        self.closed = False
+
+    def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
+        if self.dead:
+            raise LOST
+        found = tuple(card for card in self.there if card.uuid not in self.lost)
+        problems = tuple(Problem(subject=uuid, rule="x", remedy="y") for uuid in sorted(self.lost))
+        return found, problems
+
+    def memory_used(self, uuid: str) -> int:
+        self._answer(uuid)
+        return 7
+
+    def utilization(self, uuid: str) -> tuple[int, int]:
+        self._answer(uuid)
+        return 50, 25
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        self._answer(uuid)
+        return (GpuProcess(pid=9, memory=3),)
+
+    def process_utilization(
+        self, uuid: str, since_us: int = 0
+    ) -> tuple[ProcessUtilization, ...] | None:
+        self._answer(uuid)
+        self.asked_since.append(since_us)
+        return self.busy
+
+    def reopen(self) -> None:
+        self.reopened += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _answer(self, uuid: str) -> None:
+        if self.dead or uuid in self.lost:
+            raise LOST
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sampler(driver: Driver, clock: Callable[[], float] | None = None) -> Sampler:
+    return Sampler("", open_driver=lambda _root: driver, clock=clock or Clock())
+
+
+def test_cards_and_processes() -> None:
+    driver = Driver(card(0), card(1))
+    driver.busy = (ProcessUtilization(pid=9, at_us=100, compute=30, memory=1),)
+    sample = sampler(driver).take()
+    assert [(each.memory_used, each.utilization) for each in sample.cards] == [(7, (50, 25))] * 2
+    assert [(each.uuid, each.index, each.mig) for each in sample.processes] == [
+        ("GPU-0", 0, False),
+        ("GPU-1", 1, False),
+    ]
+    assert sample.processes[0].processes == (GpuProcess(pid=9, memory=3),)
+    assert sample.processes[0].compute == {9: 30}
+
+
+def test_each_sample_of_a_process_counts_once() -> None:
+    driver = Driver(card(0))
+    driver.busy = (ProcessUtilization(pid=9, at_us=100, compute=30, memory=1),)
+    taking = sampler(driver)
+    taking.take()
+    driver.busy = ()
+    assert taking.take().processes[0].compute == {}
+    assert driver.asked_since == [0, 100]
+
+
+def test_compute_that_is_not_reported_is_not_zero() -> None:
+    driver = Driver(card(0))
+    driver.busy = None
+    assert sampler(driver).take().processes[0].compute is None
+
+
+def test_a_card_that_is_lost_leaves_the_others_as_they_are() -> None:
+    driver, clock = Driver(card(0), card(1)), Clock()
+    taking = sampler(driver, clock)
+    taking.take()
+    driver.lost = {"GPU-1"}
+    sample = taking.take()
+    assert [each.memory_used for each in sample.cards] == [7, None]
+    assert [each.processes for each in sample.processes] == [(GpuProcess(pid=9, memory=3),), ()]
+    assert sample.processes[1].compute is None
+    clock.now = 61
+    assert [each.card.index for each in taking.take().cards] == [0]
+    assert driver.reopened == 1
+    driver.lost = set()
+    clock.now = 122
+    assert [each.card.index for each in taking.take().cards] == [0, 1]
+
+
+def test_processes_on_mig_devices_are_sampled_by_device() -> None:
+    devices = tuple(
+        MigDevice(
+            uuid=f"MIG-{number}",
+            profile="1g.5gb",
+            memory=1,
+            gpu_instance_id=number,
+            compute_instance_id=0,
+            parent="GPU-0",
+        )
+        for number in range(2)
+    )
+    sample = sampler(Driver(card(0, *devices))).take()
+    assert [(each.uuid, each.index, each.mig) for each in sample.processes] == [
+        ("MIG-0", 0, True),
+        ("MIG-1", 0, True),
+    ]
+    assert sample.processes[0].compute is None
+
+
+def test_without_a_driver_there_is_nothing_and_it_is_tried_again() -> None:
+    clock, driver, tries = Clock(), Driver(card(0)), 0
+
+    def open_driver(_root: str) -> Driver:
+        nonlocal tries
+        tries += 1
+        if tries < 2:
+            raise NvmlError("NVML", "is not there", "install it")
+        return driver
+
+    taking = Sampler("", open_driver=open_driver, clock=clock)
+    assert taking.take().cards == ()
+    assert not taking.is_open()
+    assert taking.take().cards == ()
+    assert tries == 1
+    clock.now = 31
+    assert len(taking.take().cards) == 1
+    assert taking.is_open()
+
+
+def test_a_driver_that_goes_away_is_opened_again() -> None:
+    clock, driver = Clock(), Driver(card(0))
+    taking = sampler(driver, clock)
+    taking.take()
+    driver.dead = True
+    clock.now = 61
+    assert taking.take().cards == ()
+    assert driver.closed
+    assert not taking.is_open()
+    driver.dead = False
+    clock.now = 95
+    assert len(taking.take().cards) == 1
+
+
+def test_processes_that_are_still_there() -> None:
+    driver = Driver(card(0), card(1))
+    taking = sampler(driver)
+    assert taking.still_there(["GPU-0"]) == {}
+    taking.take()
+    driver.lost = {"GPU-1"}
+    assert taking.still_there(["GPU-0", "GPU-1"]) == {
+        "GPU-0": frozenset({9}),
+        "GPU-1": frozenset(),
+    }
