@@ -23,6 +23,7 @@ TESTED = os.environ.get("HAMI_TESTED_CHECKOUT")
 SETTINGS = hypothesis.settings(
     database=None,
     deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # it is a matter of the machine
     # A mutant only has to fail; nobody reads its smallest example.
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
     if TESTED

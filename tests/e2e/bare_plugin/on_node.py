@@ -21,6 +21,7 @@ SWEPT_S = 60
 def running(cluster: Cluster, node: str) -> Iterator[str]:
     """Run it, wait until the node has its devices, and give the resource's name."""
     machine = cluster.machine(node)
+    await_no_devices(cluster, node)
     machine.start_beside(
         "bare-plugin",
         [
@@ -36,6 +37,21 @@ def running(cluster: Cluster, node: str) -> Iterator[str]:
         wait_for("the tokens to be swept", lambda: not list(tokens.iterdir()), SWEPT_S)
     finally:
         machine.end("bare-plugin")
+
+
+def await_no_devices(cluster: Cluster, node: str) -> None:
+    """Wait until the node's status no longer shows what an earlier plugin offered.
+
+    kubelet writes it every ten seconds. With the old number taken for the new plugin's,
+    pods would come for which kubelet has no healthy device yet; it refuses them for good.
+    """
+
+    def none() -> bool:
+        allocatable: dict[str, str] = client.get(nodes(node))["status"]["allocatable"]
+        return allocatable.get(RESOURCE, "0") == "0"
+
+    with cluster.joined_network(), cluster.client as client:
+        wait_for(f"{node} to offer no {RESOURCE} any more", none, REGISTERED_S)
 
 
 def await_devices(cluster: Cluster, node: str) -> None:
