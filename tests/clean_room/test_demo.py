@@ -46,7 +46,7 @@ def test_the_first_command_of_a_stranger_shows_every_example(room: Room) -> None
 def test_where_user_namespaces_are_forbidden_it_says_so_and_does_the_same(room: Room) -> None:
     done = room.run("make", "demo", "DEMO=--once", user_namespaces=False, limit_s=LIMIT_S)
     assert done.code == 0, done.text
-    assert "this machine does not let us have namespaces" in done.text
+    assert "this machine does not allow namespaces" in done.text
     assert "LD_PRELOAD" in done.text
     check_end(room, done)
 

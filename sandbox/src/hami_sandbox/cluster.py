@@ -116,6 +116,7 @@ class Sandbox:
         await self._stack.aclose()
 
     async def _start(self) -> None:
+        since = api_objects.stamp(api_objects.now())
         self.folder = _folder(self._wanted_folder)
         self._stack.callback(_remove, self.folder)
         if self._kept_logs is not None:
@@ -134,6 +135,7 @@ class Sandbox:
         await readiness.await_ready(
             self.client,
             nodes=self.nodes,
+            since=since,
             scheduler_url=self.scheduler_url,
             authority=self.folder / "scheduler" / "ca.crt",
             programs=self.programs.values(),
@@ -197,7 +199,7 @@ class Sandbox:
         return self.folder / "grant-keys"
 
     async def _configure(self, config: Path, authority: Path) -> None:
-        """Have the product write the scheduler's configuration, as an administrator does."""
+        """Write kube-scheduler's configuration with `hami scheduler config`."""
         command = programs.python(
             *("-m", "hami", "scheduler", "config"),
             f"--kube-version={api_objects.KUBERNETES_MINOR}",

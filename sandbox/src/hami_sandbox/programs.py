@@ -186,7 +186,7 @@ class Programs:
 
 
 def python(*arguments: str) -> list[str]:
-    """Return the command of a Python program of ours."""
+    """Return the command of one of our Python programs."""
     return [sys.executable, *arguments]
 
 

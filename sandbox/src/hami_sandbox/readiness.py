@@ -36,6 +36,18 @@ _BAD = ('"level":"error"', '"level":"warning"', "Error: ")
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
+class _Condition(codec.Object, frozen=True):
+    last_heartbeat_time: str | None = None
+
+
+class _NodeStatus(codec.Object, frozen=True):
+    conditions: tuple[_Condition, ...] | None = None
+
+
+class _Node(codec.Object, frozen=True):
+    status: _NodeStatus = _NodeStatus()
+
+
 async def await_file(path: Path, program: Program) -> None:
     """Wait for the file that a program writes when it serves."""
 
@@ -49,11 +61,15 @@ async def await_ready(
     client: Client,
     *,
     nodes: Collection[str],
+    since: str,
     scheduler_url: str,
     authority: Path,
     programs: Collection[Program],
 ) -> None:
-    """Wait until pods can be placed, then register the webhook: from there on it must answer."""
+    """Wait until pods can be placed, then register the webhook: from there on it must answer.
+
+    `since` is the start of the sandbox, as the API writes times: older statuses do not count.
+    """
     trust = ssl.create_default_context(cafile=str(authority))
     async with aiohttp.ClientSession() as session:
 
@@ -62,7 +78,7 @@ async def await_ready(
                 return answer.status == HTTPStatus.OK
 
         for name in nodes:
-            await _until(f"node {name} to offer its cards", _offers(client, name), programs)
+            await _until(f"node {name} to offer its cards", _offers(client, name, since), programs)
         await _until("hami scheduler to be ready", answers, programs)
     webhook = codec.encode(_webhook(scheduler_url, authority))
     try:
@@ -71,12 +87,15 @@ async def await_ready(
         await client.patch(f"{_WEBHOOKS}/{WEBHOOK}", webhook)
 
 
-def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
+def _offers(client: Client, name: str, since: str) -> Callable[[], Awaitable[bool]]:
     async def offers() -> bool:
         try:
             body = await client.get(paths.nodes(name))
         except kube_errors.NotFound:
             return False
+        conditions = codec.decode(body, _Node, what=f"node {name}").status.conditions or ()
+        if max((each.last_heartbeat_time or "" for each in conditions), default="") < since:
+            return False  # a snapshot's status: the kubelet of this run has not written its own
         node = codec.decode(body, objects.Node, what=f"node {name}")
         # A node may have only MIG slices, each profile with its own resource name.
         offered = [name for name in node.allocatable if name.startswith(_NVIDIA)]

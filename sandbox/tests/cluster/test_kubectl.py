@@ -174,7 +174,7 @@ def test_logs_that_cannot_be_had_say_why(
     silent = f"silent-{secrets.token_hex(3)}"
     make_node(api, silent)
     make_pod(api, namespace, "lost", silent)
-    with pytest.raises(KubectlError, match="tells no address and port of its kubelet"):
+    with pytest.raises(KubectlError, match="has no address and port of its kubelet"):
         kubectl("logs", "lost")
     endpoint = {"daemonEndpoints": {"kubeletEndpoint": {"Port": 9}}}
     api.patch(nodes(silent, "status"), {"status": {**kubelet.status(), **endpoint}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,10 +27,16 @@ def place() -> Iterator[Path]:
 async def test_a_program_that_does_not_come_up_is_named_with_what_it_says(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "_PATIENCE_S", 3.0)
     snapshot = place / "snapshot.json"
     snapshot.write_text("no snapshot")
     folder = place / "cluster"
+    log = folder / "logs" / "apiserver.log"
+
+    def clock() -> float:
+        """Return a time after the deadline once the program has complained."""
+        return 1e9 if log.exists() and "snapshot.json" in log.read_text() else 0.0
+
+    monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=clock))
     with pytest.raises(SandboxError, match=r"apiserver to serve.*\n.*snapshot\.json"):
         async with Sandbox(PLAN, folder=folder, snapshot=snapshot, keep_logs=place / "logs"):
             raise AssertionError("it started")

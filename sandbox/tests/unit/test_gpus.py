@@ -145,7 +145,7 @@ def test_faults_replace_the_earlier_ones(node: Path) -> None:
     ["cuInit", "cuInit 0 2", "cuInit 1 0", "init 1 2", "card GPU-x broken", "pids inner", "a;b"],
 )
 def test_faults_that_nobody_would_apply(node: Path, line: str) -> None:
-    with pytest.raises(SandboxError, match="is none that the stand-in driver knows; see"):
+    with pytest.raises(SandboxError, match="is not a fault of the stand-in driver; use"):
         gpus.set_faults(node, [line])
 
 

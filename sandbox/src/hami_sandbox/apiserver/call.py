@@ -165,7 +165,7 @@ class Call(msgspec.Struct, kw_only=True):
         return asked or "Warn"
 
     def dry_run(self, options: Object | None = None) -> bool:
-        """Return whether nothing shall be stored; `options` are those in a body."""
+        """Return whether nothing is to be stored; `options` are those of a body."""
         asked: list[str] = list((options or {}).get("dryRun") or ())
         if "dryRun" in self.query:
             asked.append(self.query["dryRun"])

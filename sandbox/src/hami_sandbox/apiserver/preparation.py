@@ -32,7 +32,7 @@ def strip(metadata: Object) -> None:
 
 
 def identify(kind: Kind, content: Object, *, now: dt.datetime) -> None:
-    """Give a new object its identity."""
+    """Set uid, creation time and generation of a new object."""
     metadata = content["metadata"]
     strip(metadata)
     metadata["uid"] = str(uuid.uuid4())

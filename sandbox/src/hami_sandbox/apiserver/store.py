@@ -27,7 +27,7 @@ class Store:
         self._wakers: set[Callable[[], None]] = set()
         #: The version of the newest write. The first one is 2: 1 is before everything.
         self.revision = 1
-        #: Whether watches shall end, because the server does.
+        #: Whether watches end, because the server stops.
         self.stopping = False
         # New kinds have no history before this version.
         self._begins = 0
@@ -57,7 +57,7 @@ class Store:
             table.wake_all()
 
     def has(self, stored: tuple[str, str], table: Table) -> bool:
-        """Whether this is still the table of the kind."""
+        """Return whether this is still the table of the kind."""
         return self._tables.get(stored) is table
 
     def tables(self) -> Iterator[tuple[tuple[str, str], Table]]:

@@ -232,7 +232,7 @@ def bounds(replicas: int, surge: str | int, unavailable: str | int) -> Bounds:
 
 
 def new_size(replicas: int, limits: Bounds, new: Set, old: Sequence[Set]) -> int:
-    """Return how many pods the new set shall have now."""
+    """Return the size of the new set for now."""
     if new.wanted >= replicas:
         return replicas
     others = sum(each.wanted for each in old)
@@ -241,7 +241,7 @@ def new_size(replicas: int, limits: Bounds, new: Set, old: Sequence[Set]) -> int
 
 
 def old_sizes(replicas: int, limits: Bounds, new: Set, old: Sequence[Set]) -> list[int]:
-    """Return how many pods each old set shall have now; the first shrink first.
+    """Return the sizes of the old sets for now; the first shrink first.
 
     Their unavailable pods are given up before those that serve.
     """

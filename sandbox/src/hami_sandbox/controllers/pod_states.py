@@ -93,7 +93,7 @@ def dispensable_first(pod: Object) -> tuple[bool, bool, bool, str]:
     """Sort key of pods to delete first: unplaced, not running, not ready, newest."""
     placed = bool(pod["spec"].get("nodeName"))
     created = pod["metadata"]["creationTimestamp"]
-    # Texts sort upwards; the newest shall come first.
+    # Texts sort upwards; the newest is to come first.
     age = "".join(chr(255 - ord(letter)) for letter in created)
     return placed, phase(pod) == "Running", ready_since(pod) is not None, age
 

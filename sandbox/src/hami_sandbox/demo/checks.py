@@ -25,7 +25,7 @@ _SHOWN = 400
 
 
 class View(Protocol):
-    """What a check may read."""
+    """The part of the cluster that checks read."""
 
     @property
     def refusals(self) -> Mapping[str, str]:

@@ -27,7 +27,7 @@ _NO_FILE = "write one: title, text, promise, and one [[step]] or more"
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a fleet must have for an example."""
+    """The fleet that an example needs."""
 
     #: Cards on one node.
     cards: checks.Number = 1

@@ -94,7 +94,7 @@ def _keep_quiet(folder: Path | None) -> None:
         stream = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - lives as long as we do
     except OSError as error:
         raise errors.usage(
-            "--keep-logs", str(folder), f"cannot be used ({error.strerror})", "take another"
+            "--keep-logs", str(folder), f"cannot be used ({error.strerror})", "give another folder"
         ) from error
     logs.set_up(level="info", stream=stream, format="text")
 
@@ -110,9 +110,9 @@ _DESCRIPTION = """\
 Run a whole cluster on this machine, without Kubernetes, root or GPU, and show what hami does.
 
 hami's own scheduler, webhook, agents and monitors run as they do on a real cluster; Kubernetes and
-the GPUs are stand-ins. The examples are run one after the other, and each is held against its text.
-On a terminal the cluster then stays up, for you and kubectl, until Ctrl-C. No process and no file
-is left behind."""
+the GPUs are stand-ins. The examples are run one after the other, and each is checked against its
+text. On a terminal the cluster then stays up, for you and kubectl, until Ctrl-C. No process and no
+file is left behind."""
 
 
 _EPILOG = """\
@@ -164,7 +164,7 @@ def build_parser(prog: str) -> errors.Parser:
         "--folder",
         type=Path,
         metavar="DIR",
-        help="where the cluster's files are meanwhile; must be new or empty, and goes at the end "
+        help="folder for the cluster's files; must be new or empty, and is removed at the end "
         "(default: a new one below /tmp)",
     )
     made.add_argument(

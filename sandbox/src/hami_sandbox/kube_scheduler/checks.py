@@ -14,22 +14,20 @@ from hami_sandbox.kube_scheduler import pods, selection
 from hami_sandbox.kube_scheduler.nodes import Node, Row
 from hami_sandbox.kube_scheduler.pods import Pod, PodTerm
 
+UNSCHEDULABLE = "node(s) were unschedulable"
+UNTOLERATED = "node(s) had untolerated taint(s)"
+NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
+NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
+TOO_MANY_PODS = "Too many pods"
 NOT_NEAR = "node(s) didn't match pod affinity rules"
 NOT_FAR = "node(s) didn't match pod anti-affinity rules"
 UNWANTED = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
-Part = tuple[str, str | None]
-
-
-UNSCHEDULABLE = "node(s) were unschedulable"
-UNTOLERATED = "node(s) had untolerated taint(s)"
-NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
-NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
-TOO_MANY_PODS = "Too many pods"
-
 Reasons = tuple[str, ...]
+#: A label of nodes and its value.
+Domain = tuple[str, str | None]
 
 
 def reasons(pod: Pod, row: Row) -> Reasons:
@@ -80,37 +78,37 @@ class Neighbours:
     def __init__(self, pod: Pod, rows: Iterable[Row], repelling: Iterable[tuple[Pod, Row]]) -> None:
         """Gather domains; `repelling` are the placed pods with anti-affinity."""
         self._near: list[tuple[str, set[str | None]]] = [(t.topology_key, set()) for t in pod.near]
-        self._far: set[Part] = set()
+        self._far: set[Domain] = set()
         self._unwanted = {
             (term.topology_key, row.node.labels[term.topology_key])
             for other, row in repelling
             if row.node is not None
             for term in other.far
-            if term.topology_key in row.node.labels and _means(term, other, pod)
+            if term.topology_key in row.node.labels and _selects(term, other, pod)
         }
         found = False
         if pod.near or pod.far:
             for row in rows:
                 for other in row.pods.values():
-                    found |= self._look_at(pod, other, row.node)
+                    found |= self._record(pod, other, row.node)
         # The first pod of a group that wants to stay together has no pod to be near.
-        self._first = not found and all(_means(term, pod, pod) for term in pod.near)
+        self._first = not found and all(_selects(term, pod, pod) for term in pod.near)
 
-    def _look_at(self, pod: Pod, other: Pod, node: Node | None) -> bool:
+    def _record(self, pod: Pod, other: Pod, node: Node | None) -> bool:
         """Record the domains of a pod that terms select; return whether all terms select it."""
         if node is None or other.uid == pod.uid:
             return False
-        meant = [_means(term, pod, other) for term in pod.near]
-        if all(meant):
+        selected = [_selects(term, pod, other) for term in pod.near]
+        if all(selected):
             for key, values in self._near:
                 if key in node.labels:
                     values.add(node.labels[key])
         self._far.update(
             (term.topology_key, node.labels[term.topology_key])
             for term in pod.far
-            if term.topology_key in node.labels and _means(term, pod, other)
+            if term.topology_key in node.labels and _selects(term, pod, other)
         )
-        return bool(meant) and all(meant)
+        return bool(selected) and all(selected)
 
     def why_not(self, node: Node) -> str:
         """Return why the pod cannot be on a node; empty if it can."""
@@ -125,7 +123,7 @@ class Neighbours:
         return ""
 
 
-def _means(term: PodTerm, owner: Pod, other: Pod) -> bool:
+def _selects(term: PodTerm, owner: Pod, other: Pod) -> bool:
     """Return whether a term of one pod selects another."""
     namespaces, selector = term.namespaces, term.namespace_selector
     if namespaces or selector is not None:

@@ -48,7 +48,7 @@ class Entry:
     not_before: float = 0.0
     #: A change during the attempt makes another one sensible.
     woken: bool = False
-    #: Its present item in a heap; older ones are void.
+    #: The number of its current item in a heap; older items are stale.
     ticket: int = -1
 
     @property
@@ -166,7 +166,7 @@ class Queue:
             self._on_change()
 
     def _flush(self) -> None:
-        """Move those whose time has come, and see that the first of each heap is really there."""
+        """Move pods whose time has come, and drop stale items from the heads of the heaps."""
         now = ending = self._clock()
         while self._backoff:
             until, ticket, entry = self._backoff[0]

@@ -21,7 +21,7 @@ MOST = 100
 PER_EXTENDER_POINT = 10
 
 
-#: Kinds of pods that are remembered; the one that was not asked for the longest goes first.
+#: Kinds of pods that are kept; the least recently used one is dropped.
 KINDS = 64
 
 
@@ -87,7 +87,7 @@ class Surveys:
         return survey
 
     def touch(self, row: Row) -> None:
-        """Take note that a node, or what is on it, has changed."""
+        """Mark a node as changed; `refresh` checks it again."""
         for survey in self._surveys.values():
             survey.touch(row)
 

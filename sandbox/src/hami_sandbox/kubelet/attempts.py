@@ -20,7 +20,7 @@ from hami_sandbox.runtime.states import UnknownContainerError
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One container of the runtime: the n-th try at a container of a pod."""
+    """One container of the runtime: an attempt at a container of a pod."""
 
     id: str
     name: str
@@ -91,7 +91,7 @@ def latest(found: Histories, name: str) -> Attempt | None:
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds."""
+    """Seconds between restarts of a container that ends."""
 
     first: float = 10.0
     longest: float = 300.0

@@ -114,7 +114,7 @@ _MILLI = 1000
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What a node has for pods."""
+    """The room of a node for pods."""
 
     cpu: str
     memory: str

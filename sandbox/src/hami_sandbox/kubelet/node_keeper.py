@@ -83,7 +83,10 @@ class NodeKeeper:
                     continue
                 await asyncio.sleep(backoff.next())
             except errors.KubeError as error:
-                _log.warning("not written", extra={"what": what, "error": str(error)})
+                _log.warning(
+                    "cannot write to the API server, retrying",
+                    extra={"what": what, "error": str(error)},
+                )
                 await asyncio.sleep(backoff.next(error.retry_after))
             else:
                 return

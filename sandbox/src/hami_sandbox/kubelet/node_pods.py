@@ -209,7 +209,10 @@ class NodePods:
                 await self._tools.runtime.stop(attempt.id, LEAST_GRACE_S)
             await self._tools.runtime.remove(attempt.id)
         except (ContainerError, OSError) as error:
-            _log.warning("cannot remove a container, it stays", extra={"error": str(error)})
+            _log.warning(
+                "cannot remove a container, it stays",
+                extra={"container": attempt.id, "error": str(error)},
+            )
 
 
 def _runs(tools: Tools, uid: str) -> bool:

@@ -86,7 +86,7 @@ class PodWorker:
         self.poke()
 
     def reject(self, reason: str, message: str) -> None:
-        """Fail it before anything of it runs."""
+        """Fail the pod before a container runs."""
         self._ending = self.over = True
         self._tools.recorder.rejected(self.pod, reason, message)
         self._status = statuses.rejected(self.pod, reason, message, self._tools.now())
@@ -316,7 +316,10 @@ class PodWorker:
                     await self._tools.runtime.remove(attempt.id)
                     self._tools.view.look_at(self.uid, attempt.id)
                 except (ContainerError, OSError) as error:
-                    _log.warning("cannot remove a container, it stays", extra={"error": str(error)})
+                    _log.warning(
+                        "cannot remove a container, it stays",
+                        extra={"container": attempt.id, "error": str(error)},
+                    )
         self._tools.volumes.remove(self.uid)
 
 

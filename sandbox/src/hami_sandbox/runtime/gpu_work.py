@@ -54,7 +54,7 @@ class Cuda:
             raise CudaError(label or function, code, text)
 
     def open(self, device: int) -> None:
-        """Have a context on a card."""
+        """Create a context on a card."""
         self.call("cuInit", 0)
         handle, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGet", ctypes.byref(handle), device)
@@ -106,7 +106,7 @@ def seconds(text: str) -> float:
 
 
 class Orders:
-    """What the command line asks for."""
+    """The parsed command line."""
 
     def __init__(self, arguments: list[str]) -> None:
         values = _values(arguments)

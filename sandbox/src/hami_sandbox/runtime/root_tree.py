@@ -84,7 +84,7 @@ class Tree:
         self._mounting = mounting
         #: The bases of folders that were opened.
         self.opened: set[str] = set()
-        #: What goes into folders that were asked for themselves: place, and what it is.
+        #: Mounts inside requested mounts: path and node.
         self.nested: list[tuple[str, Bound]] = []
 
     def lay(self, path: str, node: Node) -> None:
@@ -118,7 +118,7 @@ class Tree:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
     def shows(self, path: str) -> bool:
-        """Tell whether the machine's own file or folder of this path is seen at it."""
+        """Return whether the container sees the machine's own file or folder at this path."""
         walk = _Walk(path)
         folder = self.root
         while True:

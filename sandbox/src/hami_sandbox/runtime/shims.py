@@ -52,7 +52,7 @@ def spawn(place: Path, lifeline: int | None) -> tuple[int, int]:
 
 
 async def end_of(pipe: int) -> None:
-    """Wait until all who hold the other end of a pipe have closed it; then close ours."""
+    """Wait until the other end of a pipe is closed everywhere; then close ours."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(pipe, ended.set)

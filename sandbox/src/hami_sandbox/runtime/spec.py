@@ -37,7 +37,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...] = ()
     #: Made if it is not there; empty: the root.
     working_dir: str = ""
-    #: Where its output goes, in CRI's format. kubelet's: it stays when the container is removed.
+    #: The log file, in CRI's format. It is kubelet's and stays when the container is removed.
     log: str
     #: Full names, as in hami.io/vgpu=<allocation id>.
     cdi_devices: tuple[str, ...] = ()

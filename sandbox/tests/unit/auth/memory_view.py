@@ -1,4 +1,4 @@
-"""Objects for the doors to read, kept in a dictionary."""
+"""Objects for authentication, authorization and admission, kept in a dictionary."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def test_a_damaged_file_is_said_and_begun_anew(
             assert manager.capacity() == {}
             async with desk.plugin(FakePlugin("a"), manager):
                 assert desk.entries() == {}
-    assert "allocations of before are not known" in caplog.text
+    assert "cannot read the checkpoint" in caplog.text
 
 
 async def test_what_cannot_be_written_is_not_allocated(desk: Desk) -> None:

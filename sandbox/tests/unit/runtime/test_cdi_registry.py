@@ -119,5 +119,5 @@ def test_hooks_are_left_out_and_that_is_said_once(
         for _ in range(2):
             registry.resolve([f"{KIND}=a"])
     assert [record.getMessage() for record in caplog.records] == [
-        "hooks of CDI specs are not run in the sandbox"
+        "sandbox skips hooks of CDI specs"
     ]

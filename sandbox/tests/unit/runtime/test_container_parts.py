@@ -83,8 +83,8 @@ def test_options_come_in_both_forms() -> None:
     ("arguments", "why"),
     [
         (["--memory"], "'--memory' has no value"),
-        (["--memry", "1Gi"], "'--memry' is none of the options"),
-        (["1Gi", "2"], "'1Gi' is none of the options"),
+        (["--memry", "1Gi"], "'--memry' is not an option"),
+        (["1Gi", "2"], "'1Gi' is not an option"),
         (["--seconds=long"], "'long' is no number of seconds"),
         (["--memory=much"], "'much' is no size"),
     ],

@@ -160,7 +160,7 @@ class Authenticator:
         return f"{signed}.{_encoded(self._signature(signed))}", float(now + seconds)
 
     def _claims(self, token: str) -> _Claims | None:
-        """Return what a token of ours says; None for any other text."""
+        """Return the claims of our own token; None for any other text."""
         parts = token.split(".")
         if len(parts) != _PARTS:
             return None

@@ -245,6 +245,6 @@ def _prune(shape: Shape, value: Any, path: Path, dropped: Paths) -> None:
         if inner is not None:
             was_leaf = is_leaf(inner, value[name])
             _prune(inner, value[name], below, dropped)
-            # What lost its last part goes as well, unless Go always writes it.
+            # A field without parts is removed as well, unless Go always writes it.
             if not was_leaf and not value[name] and not inner.always:
                 del value[name]

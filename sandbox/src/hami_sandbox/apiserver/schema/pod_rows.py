@@ -131,7 +131,7 @@ def _running(each: Object) -> bool:
 
 
 def _initialised(spec: Object, status: Object, sidecars: frozenset[str]) -> bool:
-    """Whether the main containers count: a sidecar may end, even badly, when all is done."""
+    """Return whether the main containers count: a sidecar may fail when all is done."""
     return _is_true(status, "Initialized") or not _initialising(spec, status, sidecars)
 
 

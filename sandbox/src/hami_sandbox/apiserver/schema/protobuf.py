@@ -170,7 +170,7 @@ def _time(data: bytes, what: str) -> str | None:
 
 
 def _raw(data: bytes) -> Any:
-    """Return JSON that lies in a message as bytes, as the owners of fields do."""
+    """Return JSON that a message has as bytes, as in managedFields."""
     if not data:
         return None
     try:

@@ -100,7 +100,7 @@ class Allocations:
                 answer = AllocateResponse.decode(entry.answer or b"")
             except MessageError as error:
                 _log.warning(
-                    "an entry of the checkpoint has no answer that can be read",
+                    "cannot read a checkpoint entry, skipping it",
                     extra={"uid": entry.pod_uid, "container": entry.container, "error": str(error)},
                 )
                 continue
@@ -140,7 +140,7 @@ class Allocations:
                     yield uid, container, resource, allocated
 
 
-#: Takes the available ids, those that must be among the chosen, and how many there are to be.
+#: Called with the available ids, those that must be chosen, and the number to choose.
 Prefer = Callable[[AbstractSet[str], AbstractSet[str], int], Awaitable[AbstractSet[str]]]
 
 
@@ -153,7 +153,7 @@ async def choose(
     reusable: AbstractSet[str],
     prefer: Prefer,
 ) -> frozenset[str]:
-    """Return as many ids as asked for; DevicesError: there are too few."""
+    """Choose `size` ids; raises DevicesError if there are too few."""
     chosen: set[str] = set()
 
     def take(ids: Iterable[str]) -> bool:
@@ -187,7 +187,7 @@ _REMEDY = "delete the file; containers that run keep what they have"
 def write_checkpoint(
     path: Path, entries: Sequence[PodEntry], registered: Mapping[str, Collection[str]]
 ) -> None:
-    """Put it into place in one step; OSError: it cannot be written."""
+    """Write the checkpoint atomically; raises OSError."""
     data = Data(
         entries=list(entries) or None,  # a slice that nothing was appended to is null in Go
         registered={name: list(registered[name]) for name in sorted(registered)},
@@ -203,7 +203,7 @@ def encode_checkpoint(data: Data) -> bytes:
 
 
 def read_checkpoint(path: Path) -> Data | None:
-    """Return what was written last; None: nothing yet. SandboxError: it is damaged."""
+    """Read the checkpoint; None: there is none. Raises SandboxError if it is damaged."""
     what = f"checkpoint {path}"
     try:
         file = codec.decode(path.read_bytes(), File, what=what)

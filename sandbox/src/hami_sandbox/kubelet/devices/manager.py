@@ -120,9 +120,9 @@ class DeviceManager:
         return self._plugins.allocatable()
 
     async def admit(self, pod: Object) -> None:
-        """Give every container its devices; AdmissionError: the pod has failed.
+        """Allocate devices for every container; raises AdmissionError: the pod has failed.
 
-        To be called for every pod that is to run, those that were admitted before a restart too.
+        Call it for every pod that is to run, also for those that an earlier kubelet admitted.
         """
         admitted = Pod.of(pod)
         async with self._turn:
@@ -144,7 +144,7 @@ class DeviceManager:
         self._pods[known.uid] = known
 
     async def pre_start(self, uid: str, container: str) -> None:
-        """Have the plugins prepare a start of a container; StartError: try again later."""
+        """Call PreStart of a container's plugins; raises StartError: try again later."""
         pod = self._pods.get(uid)
         found = None if pod is None else pod.container(container)
         if pod is None or found is None:

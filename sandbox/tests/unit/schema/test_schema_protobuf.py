@@ -139,8 +139,8 @@ def test_a_negative_number_is_read() -> None:
         (_CONFIG_MAP[:-1], "ends early"),
         (_body("v1", "Unicorn", b""), "as JSON only"),
         (_body("v1", "ConfigMap", _field(15, b"x")), "field number 15 is not known"),
-        (_body("v1", "ConfigMap", _field(1, _field(1, 7))), "a number stands where"),
-        (_body("v1", "ConfigMap", _field(1, _field(1, b"\xff"))), "makes no sense"),
+        (_body("v1", "ConfigMap", _field(1, _field(1, 7))), "found a number, expected"),
+        (_body("v1", "ConfigMap", _field(1, _field(1, b"\xff"))), "cannot be decoded"),
     ],
 )
 def test_what_cannot_be_read_is_refused(body: bytes, words: str) -> None:
