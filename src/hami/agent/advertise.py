@@ -1,4 +1,4 @@
-"""What kubelet and the Node object should show, from cards, mode and ledger.
+"""Decide what kubelet and the Node object show, from cards, mode and ledger.
 
 `Advertiser` runs after every change of cards, binding mode or ledger. It gives kubelet the list of
 device ids, and `hami.agent.node_status` an `Advertisement` to write to the Node object.

@@ -4,7 +4,7 @@ The scheduler lets one pod at a time between its binding and its last Allocate, 
 that pod. Each Allocate serves its next container, in the order in which kubelet asks: init
 containers first. The answer carries cards, limits and library itself. If a container cannot be
 served, the pod's status says so; the lock is released either way. See
-docs/designs/001-late-binding.md and docs/designs/006-hami-protocol.md.
+docs/designs/001-late-binding.md, and docs/designs/006 for the lock.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One JSON file per pod UID on persistent disk. The agent writes it before a conta
 monitor reads it to map a process to its container. A record that does not decode affects its own
 pod only.
 
-The JSON keys `tokens`, `token`, `slot` and `told` are older than the names used here. They stay as
-they are: files written by earlier versions are on nodes.
+Some JSON keys are older than the names used here (`rename`). They stay as they are, because files
+of earlier versions are on nodes.
 """
 
 from __future__ import annotations

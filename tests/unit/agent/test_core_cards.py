@@ -142,7 +142,7 @@ async def test_a_changed_configuration_ends_the_process_in_order(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr("hami.agent.cards.node_config._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("hami.agent.cards.node_config._READ_EVERY", 0.01)
     file = node.root / "config.json"
     file.write_text(json.dumps({"nodeconfig": [{"name": NODE, "devicesplitcount": 3}]}))
     async with node.running(node_config_file=str(file)) as agent:

@@ -246,4 +246,4 @@ async def test_a_failing_preference_leaves_the_choice_to_kubelet(
     async with called(plugin) as (client, _):
         requests = [{"available_deviceIDs": [id_], "allocation_size": 1} for id_ in "ab"]
         assert await prefer(client, *requests) == [[], ["b"]]
-    assert "no device ids are preferred" in caplog.text
+    assert "cannot prefer device ids" in caplog.text

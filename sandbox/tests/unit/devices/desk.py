@@ -79,7 +79,7 @@ class Desk:
             sources_ready=lambda: self.ready,
             **options,
         )
-        manager.subscribe(self._noticed)
+        manager.add_handler(self._noticed)
         await manager.start(running)
         try:
             yield manager
@@ -94,7 +94,7 @@ class Desk:
         self, plugin: Plugin, manager: DeviceManager | None = None, *, name: str = "fake"
     ) -> AsyncIterator[Registration]:
         """Serve a plugin by the agent's own link; with a manager, wait until it is listed."""
-        link = Registration(self.layout, plugin, name, look_every=0.01)
+        link = Registration(self.layout, plugin, name, check_every=0.01)
         running = asyncio.create_task(link.run())
         try:
             if manager is not None:
