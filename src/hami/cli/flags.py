@@ -37,9 +37,9 @@ CONFIG = Flag(
 )
 _SOURCES = (
     "\n\n"
-    "Each setting can be a flag, an environment variable or a key of --config; the first that is\n"
-    "given counts. Durations are written as 5m, 28s or 1h30m. An empty variable is an empty text,\n"
-    "and leaves numbers and switches as they are."
+    "Each setting can be a flag, an environment variable or a key of --config; a flag overrides\n"
+    "the variable, and that the file. Durations are written as 5m, 28s or 1h30m. An empty\n"
+    "variable is an empty text; it leaves numbers and switches as they are."
 )
 _MOST_CHARACTERS = 64 * 1024
 _LEVEL = re.compile(r"-v([0-9]+)")

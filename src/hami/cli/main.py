@@ -35,17 +35,17 @@ COMMANDS = {
     ("monitor",): ("hami.cli.monitor", "show what containers use of a node's GPUs"),
     ("certs", "create"): (
         "hami.cli.jobs:create_certs",
-        "make or renew the webhook's certificate and the key that signs grants",
+        "create or renew the webhook's certificate and the key that signs grants",
     ),
     ("certs", "patch"): (
         "hami.cli.jobs:patch_webhook",
-        "have the API server trust the webhook's certificate",
+        "let the API server trust the webhook's certificate",
     ),
     ("certs", "rotate-grant-key"): (
         "hami.cli.jobs:rotate_grant_key",
         "sign grants with a new key",
     ),
-    ("cleanup",): ("hami.cli.jobs:clean_up", "after an uninstall, remove what is left behind"),
+    ("cleanup",): ("hami.cli.jobs:clean_up", "remove what an uninstall leaves behind"),
     ("image", "build"): ("hami.cli.image", "build the image of hami as an archive"),
     ("explain",): ("hami.cli.explain", "show why a pod waits, or which cards it got"),
     ("version",): ("hami.cli.main:version", "print the version"),
@@ -139,7 +139,7 @@ def _fail(prog: str, error: errors.CommandError) -> int:
 def _unknown(word: str) -> errors.UsageError:
     known = [words for words, _ in _listed()]
     near = difflib.get_close_matches(word[:100], known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f" (did you mean {near[0]}?)" if near else ""
     shown = wire_errors.shorten(word)
     return errors.UsageError(f"no command {shown}{hint}; there are: {', '.join(known)}")
 

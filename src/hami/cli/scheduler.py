@@ -130,8 +130,8 @@ def _leadership(settings: Settings, failure: Failure) -> None:
     if settings.leader_elect:
         for field in ("leader_elect_resource_name", "leader_elect_resource_namespace"):
             if not getattr(settings, field):
-                remedy = "write what leaderElection of the kube-scheduler's configuration says"
-                raise failure(field, "must say which lease, as --leader-elect is given", remedy)
+                remedy = "copy it from leaderElection of the kube-scheduler's configuration"
+                raise failure(field, "must name the lease, as --leader-elect is given", remedy)
     if settings.leader_elect_renew_deadline >= settings.leader_elect_lease_duration:
         rule = "must be less than --leader-elect-lease-duration, or two could lead at once"
         raise failure("leader_elect_renew_deadline", rule, "write for example 6s and 8s")

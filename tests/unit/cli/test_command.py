@@ -57,7 +57,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     code, out, err = run(capsys, "schedler", "--debug")
     assert (code, out) == (2, "")
     assert err == (
-        f"hami: no command 'schedler'; did you mean scheduler?; there are: {', '.join(EVERY)}\n"
+        f"hami: no command 'schedler' (did you mean scheduler?); there are: {', '.join(EVERY)}\n"
     )
 
 

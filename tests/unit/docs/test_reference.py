@@ -64,5 +64,5 @@ def test_the_metrics_page_has_counted_and_hand_written_metrics(tmp_path: Path) -
 def test_the_values_page_has_type_default_and_comment() -> None:
     page = values.render(ROOT)
     line = next(each for each in page.splitlines() if each.startswith("| `scheduler.replicas` "))
-    assert line.startswith("| `scheduler.replicas` | integer | `1` | How many run;")
+    assert line.startswith("| `scheduler.replicas` | integer | `1` | Number of replicas;")
     assert "| `fallback.mode` | `off`, `type`, `available` | `" in page
