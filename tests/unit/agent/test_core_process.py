@@ -138,7 +138,7 @@ async def test_without_kubelet_driver_and_api_server_it_waits(machine: Machine) 
     url = "http://127.0.0.1:1"
     config = kubeconfigs.write(machine.root / "nowhere", cluster={"server": url})
     async with machine.process(**{"driver-root": str(machine.root), "kubeconfig": config}) as agent:
-        await agent.logged("kubelet is not connected")
+        await agent.logged("not registered with kubelet")
         await agent.logged("no card is offered")
         await agent.logged("list failed")
         assert agent.running

@@ -131,7 +131,7 @@ async def test_an_error_of_an_unknown_card_takes_out_none(
     health, driver = make_health(quarantine=1000.0), ScriptedDriver()
     async with watching(health, driver):
         driver.xids.put(XidEvent("", 79))
-        await until(lambda: "not known" in caplog.text)
+        await until(lambda: "unknown card" in caplog.text)
     assert all(map(health.is_healthy, CARDS))
 
 
@@ -144,9 +144,9 @@ async def test_a_wait_that_fails_makes_no_card_unhealthy_and_is_logged_once(
         driver.deaf.set()
         await until(lambda: len(driver.sources) >= 3)
         assert all(map(health.is_healthy, CARDS))
-        assert caplog.text.count("cannot be waited for") == 1
+        assert caplog.text.count("cannot wait for XIDs") == 1
         driver.deaf.clear()
-        await until(lambda: "waited for again" in caplog.text)
+        await until(lambda: "waiting for XIDs again" in caplog.text)
         driver.xids.put(XidEvent(A, 62))
         await until(lambda: not health.is_healthy(A))
 

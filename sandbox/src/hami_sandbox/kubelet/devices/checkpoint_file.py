@@ -35,7 +35,7 @@ def write(
 
 
 def encode(data: Data) -> bytes:
-    content = msgspec.json.encode(File(data=data, checksum=checkpoint.of(data)))
+    content = msgspec.json.encode(File(data=data, checksum=checkpoint.checksum(data)))
     for plain, escaped in _ESCAPED.items():
         content = content.replace(plain, escaped)
     return content
@@ -50,7 +50,7 @@ def read(path: Path) -> Data | None:
         return None
     except (OSError, errors.WireError) as error:
         raise SandboxError(what, str(error), _REMEDY) from error
-    expected = checkpoint.of(file.data)
+    expected = checkpoint.checksum(file.data)
     if file.checksum != expected:
         raise SandboxError(what, f"has checksum {file.checksum}, not {expected}", _REMEDY)
     return file.data
