@@ -50,7 +50,7 @@ async def test_the_schedulers_metrics_are_read(program: str) -> None:
         api.put(rig.node("a", cards=2))
         async with rig.running(api) as replica:
             assert await replica.place(rig.pod("p")) == "a"
-            async with servers.serving(*replica.scheduler.metrics_routes()) as server:
+            async with servers.serving(replica.scheduler.metrics_page.route()) as server:
                 _, _, text = await servers.ask(server.port, "GET", "/metrics")
     assert b"hami_gpu_shared_count{" in text
     # HAMi's dashboards know the first by this name.

@@ -1,4 +1,4 @@
-"""Compare the driver's processes with the limits of containers, every five seconds.
+"""Compare the driver's processes with limits of containers, every five seconds.
 
 The driver is asked first and the state files after it, and a process that seems to be unmanaged is
 looked for once more. So a process that starts or ends in between is never reported.

@@ -1,4 +1,4 @@
-"""Collect one snapshot of the node for a scrape: usage of every share, and findings.
+"""Collect a snapshot of the node for a scrape: usage of shares, and findings.
 
 Containers are read again for each scrape; other tasks have their turn in between. A number that is
 not known is None, never 0.

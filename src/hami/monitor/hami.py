@@ -1,4 +1,4 @@
-"""Containers that HAMi's plugin started: their usage, priorities between them, old files.
+"""Containers that HAMi's plugin started: usage, priorities, removal of old files.
 
 HAMi's library has a region in `<hook>/vgpu/containers/<pod UID>_<container>/*.cache`, in a folder
 that the container's processes can write. It is opened without following links, read and written by

@@ -1,15 +1,14 @@
-"""Cards held for pods until they are bound, and lost answers resolved.
+"""Pods assumed on a node until they are bound, and Bindings without a response.
 
-Reservations on their way to become bound pods.
-A booking is a reservation in the ledger plus what happens to it. It is *held* after /filter; while
-a Binding is on its way nobody but the binder may end it. It ends when the pod is seen bound, is
-filtered again, is gone, or after a quarter of an hour without a Binding. Its cells are freed only
-when it is certain that no Binding of it can come true any more.
+An assumed pod holds its cards in the cluster's state from /filter on, so that the next pod is
+decided while this one is on its way to /bind. It is *held* first. While a Binding is on its way
+only the binder may end it. It ends when the watch shows the pod bound, when the pod is filtered
+again, finishes or is deleted, or after `--reservation-timeout` without a Binding.
 
-What became of a Binding whose answer was lost.
-The API server is asked for the pod until that is certain. Its cells stay booked meanwhile: freeing
-them on a guess is how two pods get one card. A pod that is still unbound counts as never bound only
-after the time in which the lost Binding could have taken effect.
+If the response to a Binding is lost, the API server is asked for the pod until the bind result is
+known. The cards stay held meanwhile: freeing them on a guess gives one card to two pods. A pod
+that is still unbound counts as never bound only after the time in which the lost Binding could
+have taken effect.
 """
 
 from __future__ import annotations
@@ -27,183 +26,266 @@ from hami.kube.client import Client
 from hami.kube.transport import Backoff
 from hami.placement import decide
 from hami.placement.request import PodRequest
+from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.informers import World
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
+_log = logging.getLogger(__name__)
+
+#: Seconds that /bind waits for the result of a Binding whose response was lost.
+RESULT_PATIENCE_S = 12.0
+ASK_AGAIN_S, ASK_AT_MOST_S = 0.5, 30.0
+#: Seconds until a pod is read whose accepted Binding no watch has shown.
+ACCEPTED_FOR_S = 60.0
+
 
 class Stage(enum.Enum):
+    """The way of an assumed pod; the values are shown by /explain and metrics."""
+
     #: Decided; kube-scheduler has not asked to bind it yet.
     HELD = "held"
     #: A Binding is being prepared or on its way.
     BINDING = "binding"
-    #: A Binding was sent, and its answer is lost.
+    #: A Binding was sent, and its response is lost.
     UNKNOWN = "unknown"
     #: The API server has accepted the Binding; the watch has not shown it yet.
     ACCEPTED = "accepted"
-    #: Bound and seen, or given up; it is not in the book any more.
+    #: Shown bound, or released; it is not assumed any more.
     OVER = "over"
+
+
+_UNSETTLED = (Stage.BINDING, Stage.UNKNOWN)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class AssumedPod:
+    """A pod whose cards are held on a node though the API server does not show it there."""
+
     uid: str
     namespace: str
     name: str
     node: str
     stage: Stage
-    #: When it was made, and since when it is in this stage (monotonic seconds).
+    #: Since when it is in this stage (monotonic seconds).
     since: float
     #: Carries the trace from /filter to /bind.
     trace: str = ""
-    #: Whether the pod carries an explanation of why it waited.
+    #: Whether the pod carries an explanation of why it was unschedulable.
     explained: bool = False
-    #: The gang that the pod belongs to, or empty.
+    #: The pod group of the pod, or empty.
     group: str = ""
     #: Set, and replaced by a new one, when its stage changes.
     moved: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
 
 class AssumedPods:
+    """All assumed pods, by UID; their cards are counted in the cluster's state."""
+
     def __init__(self, world: World, *, clock: Callable[[], float], timeout: float) -> None:
         self._world = world
         self._clock = clock
         self._timeout = timeout
-        self._bookings: dict[str, AssumedPod] = {}
+        self._assumed: dict[str, AssumedPod] = {}
         world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._on_gone)
+        world.pod_gone.listen(self._on_deleted)
 
     def __len__(self) -> int:
-        return len(self._bookings)
+        return len(self._assumed)
 
     def __iter__(self) -> Iterator[AssumedPod]:
-        return iter(tuple(self._bookings.values()))
+        return iter(tuple(self._assumed.values()))
 
     def get(self, uid: str) -> AssumedPod | None:
-        return self._bookings.get(uid)
+        return self._assumed.get(uid)
 
-    def row(self, booking: AssumedPod) -> PodInfo:
-        return self._world.cluster.pods[booking.uid]
+    def info(self, assumed: AssumedPod) -> PodInfo:
+        """Return the cards that are held for a pod."""
+        return self._world.cluster.pods[assumed.uid]
 
-    def hold(self, pod: PodRequest, winner: decide.Placement) -> AssumedPod:
-        """Reserve the winner's cards; what the pod had held is replaced."""
+    async def settled(self, uid: str, patience: float | None = None) -> AssumedPod | None:
+        """Return an assumed pod once its bind result is known; None if it is not assumed.
+
+        Raises BindRefusedError if an earlier bind takes longer than `patience` seconds; None:
+        as long as /bind waits for a result.
+        """
+        assumed = self._assumed.get(uid)
+        if assumed is None or assumed.stage not in _UNSETTLED:
+            return assumed
+        until = self._clock() + (RESULT_PATIENCE_S if patience is None else patience)
+        while assumed.stage in _UNSETTLED:
+            moved = assumed.moved
+            try:
+                await asyncio.wait_for(moved.wait(), max(until - self._clock(), 0))
+            except TimeoutError:
+                raise BindRefusedError(
+                    f"an earlier bind of pod {assumed.key} to node {assumed.node} is still "
+                    f"{assumed.stage.value}; its cards stay reserved until the API server shows "
+                    "the result. Nothing to do: kube-scheduler retries"
+                ) from None
+        return self._assumed.get(uid)
+
+    def assume(
+        self,
+        wanted: PodRequest,
+        placement: decide.Placement,
+        *,
+        group: str = "",
+        explained: bool = False,
+    ) -> AssumedPod:
+        """Hold the cards of a placement; those that the pod held before are released."""
         deadline = self._clock() + self._timeout
-        before = self._world.cluster.pods.get(pod.uid)
-        row = decide.reservation(pod, winner, deadline=deadline)
-        self._end(self._bookings.pop(pod.uid, None))
-        self._world.cluster.apply(state.PutPod(row))
-        booking = AssumedPod(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            name=pod.name,
-            node=winner.node,
+        before = self._world.cluster.pods.get(wanted.uid)
+        info = decide.reservation(wanted, placement, deadline=deadline)
+        self._end(self._assumed.pop(wanted.uid, None))
+        self._world.cluster.apply(state.PutPod(info))
+        assumed = AssumedPod(
+            uid=wanted.uid,
+            namespace=wanted.namespace,
+            name=wanted.name,
+            node=placement.node,
             stage=Stage.HELD,
             since=self._clock(),
+            explained=explained,
+            group=group,
         )
-        self._bookings[pod.uid] = booking
-        if before is not None and (before.node, before.shares) != (row.node, row.shares):
+        self._assumed[wanted.uid] = assumed
+        if before is not None and (before.node, before.shares) != (info.node, info.shares):
             self._world.room(before.node, "")
-        return booking
+        return assumed
 
-    def enter(self, booking: AssumedPod, stage: Stage) -> None:
-        booking.stage = stage
-        booking.since = self._clock()
-        booking.moved.set()
-        booking.moved = asyncio.Event()
+    def enter(self, assumed: AssumedPod, stage: Stage) -> None:
+        """Change the stage, and resume `settled`."""
+        assumed.stage = stage
+        assumed.since = self._clock()
+        assumed.moved.set()
+        assumed.moved = asyncio.Event()
 
-    def give_up(self, uid: str) -> None:
-        """End a booking that will not be bound, and free its cells."""
-        self._end(self._bookings.pop(uid, None))
-        row = self._world.cluster.pods.get(uid)
-        if self._world.cluster.lapse(uid) is not None and row is not None:
-            self._world.room(row.node, row.namespace)
+    def release(self, uid: str) -> None:
+        """End an assumed pod that will not be bound, and free its cards."""
+        self._end(self._assumed.pop(uid, None))
+        info = self._world.cluster.pods.get(uid)
+        if self._world.cluster.lapse(uid) is not None and info is not None:
+            self._world.room(info.node, info.namespace)
 
-    def give_up_held(self) -> None:
-        """End all that wait for a Binding: somebody else decides from now on."""
-        for booking in self:
-            if booking.stage is Stage.HELD:
-                self.give_up(booking.uid)
+    def release_held(self) -> None:
+        """Release all that wait for /bind."""
+        for assumed in self:
+            if assumed.stage is Stage.HELD:
+                self.release(assumed.uid)
 
-    def lapse(self) -> list[AssumedPod]:
-        """End what was held too long; returns it."""
-        due = [self._bookings.get(uid) for uid in self._world.cluster.lapsed(self._clock())]
-        lapsed = [booking for booking in due if booking and booking.stage is Stage.HELD]
-        for booking in lapsed:
-            self.give_up(booking.uid)
-        return lapsed
+    def leadership_changed(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
+        """Release what is held when the lease is lost: the new leader decides again.
+
+        Bindings on their way are decided by the API server.
+        """
+        if not leading:
+            self.release_held()
+
+    def expire(self) -> list[AssumedPod]:
+        """Release what was held for too long; returns it."""
+        due = [self._assumed.get(uid) for uid in self._world.cluster.lapsed(self._clock())]
+        expired = [assumed for assumed in due if assumed and assumed.stage is Stage.HELD]
+        for assumed in expired:
+            self.release(assumed.uid)
+        return expired
 
     def in_doubt(self, accepted_for: float) -> list[AssumedPod]:
-        """Return what only the API server can decide: answers lost, or not seen for too long."""
+        """Return pods to ask the API server for: response lost, or accepted but not shown.
+
+        `accepted_for` are the seconds that the watch has to show an accepted Binding.
+        """
         now = self._clock()
         return [
-            booking
-            for booking in self
-            if booking.stage is Stage.UNKNOWN
-            or (booking.stage is Stage.ACCEPTED and now - booking.since >= accepted_for)
+            assumed
+            for assumed in self
+            if assumed.stage is Stage.UNKNOWN
+            or (assumed.stage is Stage.ACCEPTED and now - assumed.since >= accepted_for)
         ]
 
     def _on_pod(self, pod: objects.Pod) -> None:
-        booking = self._bookings.get(pod.uid)
-        if booking is None:
+        assumed = self._assumed.get(pod.uid)
+        if assumed is None:
             return
-        row = self._world.cluster.pods.get(pod.uid)
-        if row is None or row.hold is Hold.BOUND:
-            del self._bookings[pod.uid]
-            self._end(booking)
+        info = self._world.cluster.pods.get(pod.uid)
+        if info is None or info.hold is Hold.BOUND:
+            del self._assumed[pod.uid]
+            self._end(assumed)
 
-    def _on_gone(self, uid: str) -> None:
-        self._end(self._bookings.pop(uid, None))
+    def _on_deleted(self, uid: str) -> None:
+        self._end(self._assumed.pop(uid, None))
 
-    def _end(self, booking: AssumedPod | None) -> None:
-        if booking is not None:
-            self.enter(booking, Stage.OVER)
-
-
-_log = logging.getLogger(__name__)
-
-ASK_AGAIN_S, ASK_AT_MOST_S = 0.5, 30.0
-#: Seconds until an accepted Binding that no watch has shown is looked up.
-ACCEPTED_FOR_S = 60.0
+    def _end(self, assumed: AssumedPod | None) -> None:
+        if assumed is not None:
+            self.enter(assumed, Stage.OVER)
 
 
 class LostAnswers:
+    """Resolve Bindings whose response was lost, by reading their pods."""
+
     def __init__(
-        self, client: Client, world: World, bookings: AssumedPods, *, clock: Callable[[], float]
+        self, client: Client, world: World, assumed_pods: AssumedPods, *, clock: Callable[[], float]
     ) -> None:
         self._client = client
         self._world = world
-        self._bookings = bookings
+        self._assumed_pods = assumed_pods
         self._clock = clock
-        self._asking: dict[str, asyncio.Task[bool]] = {}
+        self._tasks: dict[str, asyncio.Task[bool]] = {}
 
-    def ask(self, booking: AssumedPod, certain_at: float) -> asyncio.Task[bool]:
-        """Find out whether a pod is bound to its booked node; once per booking at a time."""
-        task = self._asking.get(booking.uid)
+    async def wait(self, assumed: AssumedPod, certain_at: float, cause: errors.KubeError) -> None:
+        """Wait for the result of a Binding; raise BindRefusedError unless it took effect.
+
+        `cause` is why the response is lost, `certain_at` as in `resolve`.
+        """
+        if assumed.stage is not Stage.OVER:
+            self._assumed_pods.enter(assumed, Stage.UNKNOWN)
+        result = self.resolve(assumed, certain_at)
+        done, _ = await asyncio.wait([result], timeout=RESULT_PATIENCE_S)
+        if not done:
+            raise BindRefusedError(
+                f"it is not known whether the Binding took effect: {cause}. Its cards stay "
+                "reserved until the API server shows the result; kube-scheduler retries"
+            )
+        if not result.result():
+            raise BindRefusedError(
+                f"the Binding did not take effect: {cause}. Nothing to do: kube-scheduler retries"
+            )
+
+    def resolve(self, assumed: AssumedPod, certain_at: float) -> asyncio.Task[bool]:
+        """Find out whether a pod is bound to its node, with one task per pod at a time.
+
+        From `certain_at` on (monotonic) an unbound pod will stay unbound.
+        """
+        task = self._tasks.get(assumed.uid)
         if task is None:
-            task = asyncio.create_task(self._ask(booking, certain_at))
-            self._asking[booking.uid] = task
-            task.add_done_callback(lambda _: self._asking.pop(booking.uid, None))
+            task = asyncio.create_task(self._resolve(assumed, certain_at))
+            self._tasks[assumed.uid] = task
+            task.add_done_callback(lambda _: self._tasks.pop(assumed.uid, None))
         return task
 
-    def ask_overdue(self) -> None:
-        """Look up what the watch should have shown long ago."""
-        for booking in self._bookings.in_doubt(ACCEPTED_FOR_S):
-            self.ask(booking, self._clock())
+    def resolve_overdue(self) -> None:
+        """Read the pods that the watch should have shown long ago."""
+        for assumed in self._assumed_pods.in_doubt(ACCEPTED_FOR_S):
+            self.resolve(assumed, self._clock())
 
     async def end(self) -> None:
-        for task in tuple(self._asking.values()):
+        for task in tuple(self._tasks.values()):
             task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _ask(self, booking: AssumedPod, certain_at: float) -> bool:
+    async def _resolve(self, assumed: AssumedPod, certain_at: float) -> bool:
         pause = Backoff(first=ASK_AGAIN_S, longest=ASK_AT_MOST_S)
-        extra = {"pod": f"{booking.namespace}/{booking.name}", "node": booking.node}
-        while booking.stage is not Stage.OVER:
+        extra = {"pod": assumed.key, "node": assumed.node}
+        while assumed.stage is not Stage.OVER:
             pod: objects.Pod | None
             asked_at = self._clock()
             try:
-                body = await self._client.get(paths.pods(booking.namespace, booking.name))
-                pod = codec.decode(body, objects.Pod, what=f"pod {booking.name}")
+                body = await self._client.get(paths.pods(assumed.namespace, assumed.name))
+                pod = codec.decode(body, objects.Pod, what=f"pod {assumed.name}")
             except errors.NotFound:
                 pod = None
             except (errors.KubeError, wire_errors.WireError) as error:
@@ -211,20 +293,24 @@ class LostAnswers:
                     error.retry_after if isinstance(error, errors.KubeError) else None
                 )
                 _log.warning(
-                    "fate still unknown",
+                    "bind result unknown, retrying",
                     extra=extra | {"error": str(error), "wait": round(wait, 3)},
                 )
                 await asyncio.sleep(wait)
                 continue
-            if pod is None or pod.uid != booking.uid or pod.finished:
-                _log.info("pod is gone, its booking ends", extra=extra)
-                self._world.pods.drop(booking.uid)
+            if pod is None or pod.uid != assumed.uid or pod.finished:
+                _log.info("pod deleted or finished, releasing its cards", extra=extra)
+                self._world.pods.drop(assumed.uid)
             elif pod.node_name:
                 self._world.pods.put(pod)
             elif asked_at >= certain_at:
-                _log.info("pod was not bound, its booking ends", extra=extra)
-                self._bookings.give_up(booking.uid)
+                _log.info("pod was not bound, releasing its cards", extra=extra)
+                self._assumed_pods.release(assumed.uid)
             else:
                 await asyncio.sleep(min(ASK_AGAIN_S, max(certain_at - self._clock(), 0.01)))
-        row = self._world.cluster.pods.get(booking.uid)
-        return row is not None and row.node == booking.node and not self._bookings.get(booking.uid)
+        info = self._world.cluster.pods.get(assumed.uid)
+        return (
+            info is not None
+            and info.node == assumed.node
+            and self._assumed_pods.get(assumed.uid) is None
+        )

@@ -1,25 +1,20 @@
-"""/bind: the one write that places a pod, and certainty about it.
+"""/bind: write the Binding that places a pod, and be certain of its result.
 
-What a Binding writes into its pod: the decision, in HAMi's annotations, and its proof.
-One write binds the pod and records where its cards are (D3). Devices are written twice: the list
-that HAMi's device plugins consume, and the one that stays. The proof covers pod, node and the
-latter (D14).
+One write binds the pod and records its cards, in HAMi's annotations
+(docs/designs/001-late-binding.md). The steps: take the assumed pod of /filter, or place the pod on
+the node that kube-scheduler names; queue for the node and take its lock where the node needs one;
+send the Binding. If kube-scheduler disconnects, a bind that waits leaves the queue. Once its
+Binding is on its way it is carried to its end in a task of its own.
 
-/bind: the one write that places a pod, and certainty about it.
-The way of a bind: a booking (from /filter, or fitted again on the node that kube-scheduler names),
-a turn and a lock where the node needs one, then the Binding. Whoever asked may go away while it
-waits, and then it leaves the queue; once the Binding is on its way it is carried to its end,
-whoever listens.
-
-A Binding is done, refused or lost. If its answer is lost, the cells stay booked and the API server
-is asked for the pod (`assumed_pods`) until it is certain what became of it. A crash at any point
-leaves nothing but what the API server has: the next process reads the bound pods there, and
-a lock whose pod was never bound is found stale.
+A Binding is accepted, refused or lost. While it is lost its cards stay held, and the API server is
+asked for the pod (`assumed_pods`). A crash at any point leaves only what the API server has: the
+next process reads the bound pods there, and a lock whose pod was never bound is stale.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
@@ -28,151 +23,115 @@ from typing import Any
 from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.placement import decide, request
 from hami.scheduler import node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
 from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.informers import World
-from hami.scheduler.leadership import Leadership, NotLeadingError, Permit, PermitExpiredError
+from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpiredError
+from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
-from hami.scheduler.unschedulable import carried
-from hami.serving import grant_keys
+from hami.scheduler.placer import Placer
+from hami.serving import grant_keys, tracing
 from hami.vendors.family import Family
-from hami.wire import annotation_keys, codec, extender_api, objects, signature
+from hami.wire import (
+    annotation_keys,
+    codec,
+    explanation_note,
+    extender_api,
+    objects,
+    signature,
+)
 from hami.wire import errors as wire_errors
-
-ALLOCATING = "allocating"
-
-
-def write(
-    row: PodInfo, families: Mapping[str, Family], *, now: float, keys: signature.GrantKeys | None
-) -> dict[str, str]:
-    """Return the annotations of the Binding that puts `row`'s pod on its node."""
-    if not row.shares:
-        return {}
-    seconds = str(int(now))
-    written = {
-        annotation_keys.ASSIGNED_NODE: row.node,
-        annotation_keys.ASSIGNED_TIME: seconds,
-        annotation_keys.BIND_PHASE: ALLOCATING,
-        annotation_keys.BIND_TIME: seconds,
-    }
-    for vendor, pod_shares in row.shares:
-        written |= families[vendor].record(pod_shares)
-    devices = written.get(annotation_keys.SIGNED_DEVICES)
-    if keys is not None and devices is not None:
-        written[annotation_keys.GRANT_MAC] = signature.sign(
-            keys, uid=row.uid, node=row.node, devices=devices
-        )
-    return written
-
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a caller waits for the fate of a Binding whose answer was lost.
-FATE_PATIENCE_S = 12.0
+ALLOCATING = "allocating"
 SEND_ATTEMPTS = 5
-
-Annotations = Callable[[AssumedPod], dict[str, str]]
 
 
 class Binder:
+    """Bind pods, each once, while this replica leads."""
+
     def __init__(
         self,
         *,
         client: Client,
         world: World,
-        bookings: AssumedPods,
+        placer: Placer,
+        assumed_pods: AssumedPods,
         leadership: Leadership,
         locks: NodeLocks,
-        fates: LostAnswers,
+        lost_answers: LostAnswers,
         keys: grant_keys.KeyFolder | None,
-        defaults: request.Defaults,
+        metrics: Metrics,
         group_patience: float,
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
         self._client = client
         self._world = world
-        self._bookings = bookings
+        self._placer = placer
+        self._assumed_pods = assumed_pods
         self._leadership = leadership
         self._locks = locks
-        self._fates = fates
-        self._keys = keys
-        self._defaults = defaults
+        self._lost_answers = lost_answers
+        self._keys = keys  # None: decisions are not signed
+        self._metrics = metrics
+        #: Seconds that a member of a pod group waits for a node lock.
         self._group_patience = group_patience
         self._clock = clock
         self._now = now
-        self._turns = BindQueue()
+        self._queue = BindQueue()
         self._under_way: set[asyncio.Task[None]] = set()
-        #: Told how many seconds a bind waited for its node's lock.
-        self.waited: Callable[[float], None] = lambda _: None
-        #: Further annotations for the Binding.
-        self.further: Annotations = lambda _: {}
 
     async def bind(self, args: extender_api.BindingArgs, *, trace: str = "") -> AssumedPod | None:
-        """Bind a pod, or raise BindRefusedError. None: there was nothing (more) to book."""
-        booking = await self._booking(args)
-        if booking is None:
+        """Bind a pod, or raise BindRefusedError; None: it held no cards, or was bound before."""
+        assumed = await self._assumed_pod(args)
+        if assumed is None:
             return None
-        booking.trace = trace or booking.trace
-        patience = self._group_patience if booking.group else math.inf
+        assumed.trace = trace or assumed.trace
+        patience = self._group_patience if assumed.group else math.inf
         caller = Caller(self._leadership, waits_until=self._clock() + patience)
-        self._bookings.enter(booking, Stage.BINDING)
-        if self._needs_lock(booking):
+        self._assumed_pods.enter(assumed, Stage.BINDING)
+        if self._needs_lock(assumed):
             begin = self._clock()
-            turn = await self._turn(booking, caller)
-            work = self._lock_and_post(booking, caller, turn, begin)
+            queued = await self._wait_in_queue(assumed, caller)
+            work = self._lock_and_post(assumed, caller, queued, begin)
         else:
-            work = self._post(booking, caller)
+            work = self._post(assumed, caller)
         await self._to_its_end(work, caller)
-        return booking
+        return assumed
 
     async def drain(self) -> None:
         """Wait until every Binding that is on its way has come to its end."""
         if self._under_way:
             await asyncio.wait(self._under_way)
 
-    # Which booking.
+    # The assumed pod.
 
-    async def _booking(self, args: extender_api.BindingArgs) -> AssumedPod | None:
-        booking = self._bookings.get(args.pod_uid)
-        if booking is not None and booking.stage in (Stage.BINDING, Stage.UNKNOWN):
-            await self.settled(booking, FATE_PATIENCE_S)
-            booking = self._bookings.get(args.pod_uid)
-        if booking is not None and booking.node == args.node:
-            return None if booking.stage is Stage.ACCEPTED else booking
-        if booking is not None and booking.stage is Stage.ACCEPTED:
-            raise BindRefusedError(f"the pod was bound to {booking.node} already")
-        row = self._world.cluster.pods.get(args.pod_uid)
-        if row is not None and row.hold is Hold.BOUND:
-            _require_same(args, row.node)
+    async def _assumed_pod(self, args: extender_api.BindingArgs) -> AssumedPod | None:
+        assumed = await self._assumed_pods.settled(args.pod_uid)
+        if assumed is not None and assumed.node == args.node:
+            return None if assumed.stage is Stage.ACCEPTED else assumed
+        if assumed is not None and assumed.stage is Stage.ACCEPTED:
+            raise _bound_elsewhere(args, assumed.node)
+        bound = self._bound_node(args.pod_uid)
+        if bound is not None and bound != args.node:
+            raise _bound_elsewhere(args, bound)
+        if bound is not None:
             return None
-        return await self._fit_again(args)
+        return await self._place(args)
 
-    async def settled(self, booking: AssumedPod, patience: float) -> None:
-        """Wait until an earlier bind of the pod has come to its end; raise if it takes too long."""
-        until = self._clock() + patience
-        while booking.stage in (Stage.BINDING, Stage.UNKNOWN):
-            left = until - self._clock()
-            moved = booking.moved
-            try:
-                await asyncio.wait_for(moved.wait(), max(left, 0))
-            except TimeoutError:
-                raise BindRefusedError(
-                    f"an earlier bind of {booking.namespace}/{booking.name} to {booking.node} is "
-                    f"still {booking.stage.value}; its cards stay booked until that is certain"
-                ) from None
-
-    async def _fit_again(self, args: extender_api.BindingArgs) -> AssumedPod | None:
-        """Book the node that kube-scheduler names for a pod without a reservation there."""
+    async def _place(self, args: extender_api.BindingArgs) -> AssumedPod | None:
+        """Assume a pod on the node that kube-scheduler names, if nothing is held for it there."""
         pod = await self._read_pod(args)
         if pod.node_name:
             self._world.pods.put(pod)
-            _require_same(args, pod.node_name)
+            if pod.node_name != args.node:
+                raise _bound_elsewhere(args, pod.node_name)
             return None
         try:
-            wanted = request.parse(pod, tuple(self._world.cluster.vendors.values()), self._defaults)
+            wanted = self._placer.parse(pod)
         except wire_errors.WireError as error:
             raise BindRefusedError(str(error)) from error
         if wanted is None:
@@ -180,62 +139,64 @@ class Binder:
             await self._to_its_end(self._post_plain(args, caller), caller)
             return None
         if self._decided_meanwhile(args):
-            return await self._booking(args)
-        decision = decide.decide(self._world.cluster, wanted, [args.node])
+            return await self._assumed_pod(args)
+        decision = self._placer.decide(wanted, [args.node])
         if decision.winner is None:
             raise BindRefusedError(
-                f"nothing is reserved on {args.node} for the pod, and it does not fit there now: "
-                f"{decision.explanation.summary()}"
+                f"nothing is reserved on node {args.node} for pod {_key(args)}, and it does not "
+                f"fit there now: {decision.explanation.summary()}. Nothing to do: kube-scheduler "
+                "chooses a node again"
             )
-        _log.info("fitted again at bind", extra={"pod": _key(args), "node": args.node})
-        booking = self._bookings.hold(wanted, decision.winner)
-        booking.group = pod.pod_group
-        booking.explained = carried(pod) is not None
-        return booking
+        _log.info("placed again at bind", extra={"pod": _key(args), "node": args.node})
+        return self._placer.assume(pod, wanted, decision.winner)
 
     def _decided_meanwhile(self, args: extender_api.BindingArgs) -> bool:
-        """Whether, while the pod was read, somebody booked that node or bound the pod."""
-        booking = self._bookings.get(args.pod_uid)
-        if booking is not None:
-            return booking.node == args.node or booking.stage is not Stage.HELD
-        row = self._world.cluster.pods.get(args.pod_uid)
-        return row is not None and row.hold is Hold.BOUND
+        """Whether the pod was assumed on that node, or bound, while it was read."""
+        assumed = self._assumed_pods.get(args.pod_uid)
+        if assumed is not None:
+            return assumed.node == args.node or assumed.stage is not Stage.HELD
+        return self._bound_node(args.pod_uid) is not None
+
+    def _bound_node(self, uid: str) -> str | None:
+        """Return the node that the watch shows a pod on; None: it is not bound."""
+        info = self._world.cluster.pods.get(uid)
+        return info.node if info is not None and info.hold is Hold.BOUND else None
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
         if self._world.pods.is_gone(args.pod_uid):
-            raise BindRefusedError(f"pod {_key(args)} with UID {args.pod_uid} is gone")
+            raise _deleted(args)
         try:
             body = await self._client.get(paths.pods(args.pod_namespace, args.pod_name))
             pod = codec.decode(body, objects.Pod, what=f"pod {_key(args)}")
         except (errors.KubeError, wire_errors.WireError) as error:
             raise BindRefusedError(f"pod {_key(args)} cannot be read: {error}") from error
         if pod.uid != args.pod_uid or pod.finished or self._world.pods.is_gone(args.pod_uid):
-            raise BindRefusedError(f"pod {_key(args)} with UID {args.pod_uid} is gone")
+            raise _deleted(args)
         return pod
 
-    # Carrying it out.
+    # Queue and lock.
 
-    def _needs_lock(self, booking: AssumedPod) -> bool:
-        record = self._world.nodes.get(booking.node)
-        late = record.late if record is not None else frozenset()
+    def _needs_lock(self, assumed: AssumedPod) -> bool:
+        node = self._world.nodes.get(assumed.node)
+        late = node.late if node is not None else frozenset()
         vendors = self._world.cluster.vendors
-        held = self._bookings.row(booking).vendors()
-        return any(vendors[name].takes_lock and name not in late for name in held)
+        names = self._assumed_pods.info(assumed).vendors()
+        return any(vendors[name].takes_lock and name not in late for name in names)
 
-    async def _turn(self, booking: AssumedPod, caller: Caller) -> QueuedBind:
+    async def _wait_in_queue(self, assumed: AssumedPod, caller: Caller) -> QueuedBind:
         patience = caller.patience(self._clock())
         try:
             async with asyncio.timeout(None if math.isinf(patience) else patience):
-                return await self._turns.wait(booking.node)
+                return await self._queue.wait(assumed.node)
         except TimeoutError:
-            self._back_to_held(booking)
-            raise node_lock.out_of_patience() from None
+            self._back_to_held(assumed)
+            raise node_lock.lock_timeout(assumed.node) from None
         except asyncio.CancelledError:
-            self._back_to_held(booking)
+            self._back_to_held(assumed)
             raise
 
     async def _to_its_end(self, work: Coroutine[Any, Any, None], caller: Caller) -> None:
-        """Wait for work that goes on, to where it can stop, even if nobody waits any more."""
+        """Wait for work in a task of its own, which goes on if the caller disconnects."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._finished)
@@ -251,96 +212,85 @@ class Binder:
             _log.debug("bind ended", extra={"error": str(task.exception())})
 
     async def _lock_and_post(
-        self, booking: AssumedPod, caller: Caller, turn: QueuedBind, begin: float
+        self, assumed: AssumedPod, caller: Caller, queued: QueuedBind, begin: float
     ) -> None:
         lock = ""
         try:
-            if not self._still_needed(booking):
+            if not self._still_needed(assumed):
                 return
-            lock = await self._locks.take(booking.node, booking.namespace, booking.name, caller)
-            self.waited(self._clock() - begin)
-            await self._post(booking, caller)
+            lock = await self._locks.take(assumed.node, assumed.namespace, assumed.name, caller)
+            self._metrics.queue_seconds.observe(self._clock() - begin)
+            await self._post(assumed, caller)
         except BaseException as error:
-            if booking.stage is Stage.BINDING:
-                self._back_to_held(booking)
-            if lock and booking.stage is not Stage.UNKNOWN:
-                await self._give_back(booking.node, lock)
+            self._back_to_held(assumed)
+            if lock and assumed.stage is not Stage.UNKNOWN:
+                await self._release_lock(assumed.node, lock)
             if isinstance(error, errors.KubeError):
-                raise BindRefusedError(f"node {booking.node} cannot be locked: {error}") from error
+                raise BindRefusedError(f"node {assumed.node} cannot be locked: {error}") from error
             if isinstance(error, NotLeadingError):
-                self._bookings.give_up(booking.uid)
+                self._assumed_pods.release(assumed.uid)
             if isinstance(error, CallerLeftError | NotLeadingError):
                 raise BindRefusedError(str(error)) from error
             raise
         finally:
-            turn.hand_on()
+            queued.leave()
 
-    def _still_needed(self, booking: AssumedPod) -> bool:
+    async def _release_lock(self, node: str, lock: str) -> None:
+        try:
+            await self._locks.release(node, lock)
+        except errors.KubeError as error:
+            # The next bind to this node finds it stale: its pod is not bound.
+            _log.warning("cannot release node lock", extra={"node": node, "error": str(error)})
+
+    # The Binding.
+
+    def _still_needed(self, assumed: AssumedPod) -> bool:
         """Return whether the pod is still to be bound; raise if it cannot be any more."""
-        if booking.stage is Stage.BINDING:
+        if assumed.stage is Stage.BINDING:
             return True
-        row = self._world.cluster.pods.get(booking.uid)
-        if row is not None and row.hold is Hold.BOUND and row.node == booking.node:
+        info = self._world.cluster.pods.get(assumed.uid)
+        if info is not None and info.hold is Hold.BOUND and info.node == assumed.node:
             return False
-        what = f"bound to {row.node}" if row is not None else "deleted, or has finished,"
+        what = f"bound to {info.node}" if info is not None else "deleted, or has finished,"
         raise BindRefusedError(
-            f"pod {booking.namespace}/{booking.name} was {what} while its bind waited"
+            f"pod {assumed.key} was {what} while its bind waited; to schedule it again, create a "
+            "new one"
         )
 
-    async def _give_back(self, node: str, lock: str) -> None:
-        try:
-            await self._locks.give_back(node, lock)
-        except errors.KubeError as error:
-            # Found stale by the next bind to this node: its pod is not bound.
-            _log.warning("lock stays behind", extra={"node": node, "error": str(error)})
-
-    async def _post(self, booking: AssumedPod, caller: Caller) -> None:
-        """Send the Binding, and leave the booking in the stage that is then true."""
-        if not self._still_needed(booking):
+    async def _post(self, assumed: AssumedPod, caller: Caller) -> None:
+        """Send the Binding, and leave the assumed pod in the stage that is then true."""
+        if not self._still_needed(assumed):
             return
-        uid = booking.uid
+        uid = assumed.uid
         try:
-            row = self._bookings.row(booking)
+            info, families = self._assumed_pods.info(assumed), self._world.cluster.families
             keys = self._keys.keys() if self._keys is not None else None
-            families = self._world.cluster.families
-            annotations = write(row, families, now=self._now(), keys=keys)
+            annotations = decision_annotations(info, families, now=self._now(), keys=keys)
             body = objects.binding(
-                name=booking.name,
-                namespace=booking.namespace,
+                name=assumed.name,
+                namespace=assumed.namespace,
                 uid=uid,
-                node=booking.node,
-                annotations=annotations | self.further(booking),
+                node=assumed.node,
+                annotations=annotations | _pod_annotations(assumed),
             )
             await self._send(body, caller)
         except CallerLeftError as error:
-            self._back_to_held(booking)
+            self._back_to_held(assumed)
             raise BindRefusedError(str(error)) from error
         except (NotLeadingError, wire_errors.WireError) as error:
-            self._bookings.give_up(uid)
+            self._assumed_pods.release(uid)
             raise BindRefusedError(str(error)) from error
         except errors.KubeError as error:
             if error.outcome_unknown or isinstance(error, errors.Conflict):
                 # A conflict is certain, but it may be with our own earlier Binding.
                 still = self._leadership.longest_write if error.outcome_unknown else 0.0
-                await self._ask_for_fate(booking, self._clock() + still, error)
+                await self._lost_answers.wait(assumed, self._clock() + still, error)
                 return
-            self._bookings.give_up(uid)
+            self._assumed_pods.release(uid)
             raise BindRefusedError(f"the API server refused the Binding: {error}") from error
         else:
-            if booking.stage is Stage.BINDING:  # the watch may have been faster
-                self._bookings.enter(booking, Stage.ACCEPTED)
-
-    async def _ask_for_fate(
-        self, booking: AssumedPod, certain_at: float, cause: errors.KubeError
-    ) -> None:
-        if booking.stage is not Stage.OVER:
-            self._bookings.enter(booking, Stage.UNKNOWN)
-        fate = self._fates.ask(booking, certain_at)
-        done, _ = await asyncio.wait([fate], timeout=FATE_PATIENCE_S)
-        if not done:
-            raise BindRefusedError(f"it is not known whether the Binding took effect: {cause}")
-        if not fate.result():
-            raise BindRefusedError(f"the Binding did not take effect: {cause}")
+            if assumed.stage is Stage.BINDING:  # the watch may have been faster
+                self._assumed_pods.enter(assumed, Stage.ACCEPTED)
 
     async def _post_plain(self, args: extender_api.BindingArgs, caller: Caller) -> None:
         """Bind a pod that asks for none of our cards: kube-scheduler may leave that to us, too."""
@@ -357,14 +307,21 @@ class Binder:
             raise BindRefusedError(str(error)) from error
 
     async def _send(self, body: objects.Binding, caller: Caller) -> None:
-        """Send a Binding while we lead; what was certainly not done is sent again."""
+        """Send a Binding while we lead; retry what certainly had no effect."""
         refusal: errors.KubeError = errors.Unreachable(
             "the Binding could not be sent in time", outcome_unknown=False
         )
         for _ in range(SEND_ATTEMPTS):
             permit = self._leadership.permit(caller.term)
             try:
-                await self._send_once(body, permit, caller)
+                await self._client.create(
+                    paths.binding(body.namespace, body.name),
+                    codec.encode(body),
+                    query={"timeout": f"{permit.may_take:.1f}s"},
+                    guard=functools.partial(caller.require, permit),
+                    timeout=permit.may_take + 1,
+                    retry_busy=False,
+                )
             except PermitExpiredError:
                 continue
             except errors.TooManyRequests as busy:
@@ -374,29 +331,62 @@ class Binder:
                 return
         raise refusal
 
-    async def _send_once(self, body: objects.Binding, permit: Permit, caller: Caller) -> None:
-        def last_moment() -> None:
-            permit.check()
-            caller.require()
+    def _back_to_held(self, assumed: AssumedPod) -> None:
+        if assumed.stage is Stage.BINDING:
+            self._assumed_pods.enter(assumed, Stage.HELD)
 
-        await self._client.create(
-            paths.binding(body.namespace, body.name),
-            codec.encode(body),
-            query={"timeout": f"{permit.may_take:.1f}s"},
-            guard=last_moment,
-            timeout=permit.may_take + 1,
-            retry_busy=False,
+
+def decision_annotations(
+    info: PodInfo, families: Mapping[str, Family], *, now: float, keys: signature.GrantKeys | None
+) -> dict[str, str]:
+    """Return the annotations by which a Binding records a pod's node and cards.
+
+    The device list is written twice: HAMi's device plugins consume one copy, the other stays. The
+    signature covers pod, node and the copy that stays (docs/designs/002-grants.md).
+    """
+    if not info.shares:
+        return {}
+    seconds = str(int(now))
+    written = {
+        annotation_keys.ASSIGNED_NODE: info.node,
+        annotation_keys.ASSIGNED_TIME: seconds,
+        annotation_keys.BIND_PHASE: ALLOCATING,
+        annotation_keys.BIND_TIME: seconds,
+    }
+    for vendor, pod_shares in info.shares:
+        written |= families[vendor].record(pod_shares)
+    devices = written.get(annotation_keys.SIGNED_DEVICES)
+    if keys is not None and devices is not None:
+        written[annotation_keys.GRANT_MAC] = signature.sign(
+            keys, uid=info.uid, node=info.node, devices=devices
         )
+    return written
 
-    def _back_to_held(self, booking: AssumedPod) -> None:
-        if booking.stage is Stage.BINDING:
-            self._bookings.enter(booking, Stage.HELD)
+
+def _pod_annotations(assumed: AssumedPod) -> dict[str, str]:
+    """Return the trace, and an explanation that replaces the one of an earlier refusal."""
+    written = {}
+    if assumed.trace:
+        written[tracing.ANNOTATION] = assumed.trace
+    if assumed.explained:
+        note = explanation_note.Note(summary=f"placed on {assumed.node}", fitting=1)
+        written[annotation_keys.EXPLANATION] = explanation_note.encode(note)
+    return written
 
 
 def _key(args: extender_api.BindingArgs) -> str:
     return f"{args.pod_namespace}/{args.pod_name}"
 
 
-def _require_same(args: extender_api.BindingArgs, node: str) -> None:
-    if node != args.node:
-        raise BindRefusedError(f"pod {_key(args)} is bound to {node} already, not to {args.node}")
+def _bound_elsewhere(args: extender_api.BindingArgs, node: str) -> BindRefusedError:
+    return BindRefusedError(
+        f"pod {_key(args)} is bound to {node} already, not to {args.node}; to move it, delete it "
+        "and create it again"
+    )
+
+
+def _deleted(args: extender_api.BindingArgs) -> BindRefusedError:
+    return BindRefusedError(
+        f"pod {_key(args)} with UID {args.pod_uid} is deleted or finished; create a new one to "
+        "have it scheduled"
+    )

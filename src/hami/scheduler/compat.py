@@ -1,11 +1,11 @@
-"""The old liveness conversation, with plugins that hold it.
+"""HAMi's handshake with device plugins that still use it.
 
-HAMi writes `Requesting_<time>` onto every node for every vendor. Here only plugins that answer are
-asked: a node gets a request when its plugin has written something else there, which means it was
-alive at that time, and is due again when the plugin has overwritten ours. Nodes of our own agents
-and of plugins that never speak stay untouched. What the answer decides (whether cards count) is
-bounded by what kubelet offers anyway, so a silent plugin costs a node nothing but its allocatable
-devices.
+HAMi writes `Requesting_<time>` onto every node for every vendor, to learn whether the plugin is
+alive (docs/designs/006-hami-protocol.md). Here only plugins that answer get a request: one is
+written where the plugin has written something else, which shows that it was alive then, and again
+when the plugin has overwritten ours. Nodes of our own agents and of plugins that never answer are
+not written. Cards do not depend on the handshake: a plugin that is silent takes its devices from
+kubelet's allocatable anyway.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ ROUND_S = 1.0
 
 
 class Handshakes:
+    """Write a new request wherever a plugin has answered."""
+
     def __init__(
         self, client: Client, world: World, readiness: Readiness, *, now: Callable[[], float]
     ) -> None:
@@ -34,41 +36,40 @@ class Handshakes:
         self._world = world
         self._readiness = readiness
         self._now = now
-        #: Nodes seen since the last round.
-        self._seen: dict[str, None] = {}
+        #: Nodes that changed since the last round.
+        self._changed: dict[str, None] = {}
         world.node_seen.listen(self._on_node)
 
     def _on_node(self, name: str) -> None:
-        self._seen[name] = None
+        self._changed[name] = None
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(ROUND_S)
-            await self.answer()
+            await self.run_round()
 
-    async def answer(self) -> None:
-        """Answer the plugins that have spoken since the last round."""
+    async def run_round(self) -> None:
+        """Write requests where plugins have answered since the last round."""
         if not self._readiness.ready:
             return
-        seen, self._seen = self._seen, {}
-        for name in seen:
-            record = self._world.nodes.get(name)
-            for word, value in record.handshakes if record is not None else ():
-                if value is not None and self._has_spoken(value):
-                    await self._request(name, word)
+        changed, self._changed = self._changed, {}
+        for name in changed:
+            node = self._world.nodes.get(name)
+            for vendor, value in node.handshakes if node is not None else ():
+                if value is not None and node_marks.handshake_answered(value):
+                    await self._request(name, vendor)
 
-    def _has_spoken(self, value: str) -> bool:
-        return node_marks.evaluate_handshake(value, now=self._time(), allocatable=0).refresh
-
-    async def _request(self, node: str, word: str) -> None:
-        key = self._world.cluster.vendors[word].annotations.handshake
+    async def _request(self, node: str, vendor: str) -> None:
+        key = self._world.cluster.vendors[vendor].annotations.handshake
         patch = {"metadata": {"annotations": {key: node_marks.handshake_request(self._time())}}}
         try:
             await self._client.patch(paths.nodes(node), codec.encode(patch))
         except errors.KubeError as error:
-            _log.warning("handshake not written", extra={"node": node, "error": str(error)})
-            self._seen[node] = None
+            _log.warning(
+                "cannot write handshake, retrying", extra={"node": node, "error": str(error)}
+            )
+            self._changed[node] = None
 
     def _time(self) -> dt.datetime:
-        # Local, without a zone: so it stands in the annotation.
-        return dt.datetime.fromtimestamp(self._now())  # noqa: DTZ006 - the annotation has none
+        # Local time without a zone, as HAMi writes it.
+        return dt.datetime.fromtimestamp(self._now())  # noqa: DTZ006

@@ -1,4 +1,4 @@
-"""Why a verb is refused: the text goes to kube-scheduler, into an event and the log."""
+"""Reasons to refuse a verb; the text goes to kube-scheduler, an event and the log."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from hami.wire import objects
 
 
 class RefusedError(Exception):
-    """A request cannot be granted; the message names the value, the rule and the remedy."""
+    """A request cannot be granted; the message names the object, the rule and the remedy."""
 
     def __init__(self, message: str, pod: objects.Pod | None = None) -> None:
         super().__init__(message)
-        #: The pod at fault, if its owner should be told.
+        #: The pod at fault: it gets an event with the message. None: no event.
         self.pod = pod
 
 
 class BindRefusedError(RefusedError):
-    """A pod is not bound, and nothing of this attempt remains."""
+    """A pod is not bound."""

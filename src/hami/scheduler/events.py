@@ -1,36 +1,40 @@
 """Events on pods, in HAMi's words; pods that bypassed admission.
 
-Events on pods, in HAMi's words: reasons and message forms that users and tools know.
+Reasons and message forms are those that HAMi's users and tools know.
 
-Pods that got onto a node with a request for cards, but past admission and past us.
-The webhook may have been down with failurePolicy Ignore, the pod labelled to be ignored, or its
-scheduler another one. Nobody chose cards for such a pod. The node agent will not start it, and
-until somebody notices, it waits there: so it is counted, and told on the pod.
+A pod bypasses admission if the webhook was down with failurePolicy Ignore, if the pod is labelled
+to be ignored, or if another scheduler placed it. It asks for cards, was bound to a node and has no
+cards: the node agent will not start it. So such pods are counted, and each gets an event.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hami.admission import edits
 from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
 from hami.scheduler.filter import Outcome
 from hami.scheduler.informers import World
+from hami.scheduler.leadership import Leadership
 from hami.vendors.table import Vendor
 from hami.wire import extender_api, objects
+
+_log = logging.getLogger(__name__)
 
 #: Names per reason in a message; the rest is a number.
 NAMED = 5
 
 
 class PodEvents:
+    """Record what became of a pod; `kubectl describe pod` shows it."""
+
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
 
     def filtering_failed(self, pod: objects.Pod, message: str) -> None:
-        self._tell(pod, "Warning", "FilteringFailed", message)
+        self._record(pod, "Warning", "FilteringFailed", message)
 
     def filtering_succeeded(self, pod: objects.Pod, explanation: Explanation) -> None:
         winner, score = explanation.winner, explanation.score or 0.0
@@ -41,20 +45,20 @@ class PodEvents:
             f"find fit node({winner}), {not_fitting} nodes not fit, "
             f"{fitting} nodes fit({winner}:{score:.2f}{',…' if fitting > 1 else ''})"
         )
-        self._tell(pod, "Normal", "FilteringSucceed", message)
+        self._record(pod, "Normal", "FilteringSucceed", message)
 
     def binding_failed(self, args: extender_api.BindingArgs, message: str) -> None:
-        self._tell_of(args, "Warning", "BindingFailed", message)
+        self._record_bind(args, "Warning", "BindingFailed", message)
 
     def binding_succeeded(self, args: extender_api.BindingArgs) -> None:
         key = f"{args.pod_namespace}/{args.pod_name}"
         message = f"Successfully binding node [{args.node}] to {key}"
-        self._tell_of(args, "Normal", "BindingSucceed", message)
+        self._record_bind(args, "Normal", "BindingSucceed", message)
 
     def bypassed(self, pod: objects.Pod, message: str) -> None:
-        self._tell(pod, "Warning", "AdmissionBypassed", message)
+        self._record(pod, "Warning", "AdmissionBypassed", message)
 
-    def _tell(self, pod: objects.Pod, kind: str, reason: str, message: str) -> None:
+    def _record(self, pod: objects.Pod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(
             namespace=pod.namespace,
             name=pod.name,
@@ -64,7 +68,7 @@ class PodEvents:
             message=message,
         )
 
-    def _tell_of(
+    def _record_bind(
         self, args: extender_api.BindingArgs, kind: str, reason: str, message: str
     ) -> None:
         self._recorder.record(
@@ -78,45 +82,44 @@ class PodEvents:
 
 
 def no_node(outcome: Outcome) -> str:
-    """Say why no node fits: each reason with its number of nodes, and some of their names."""
+    """Return why no node fits: each reason with its number of nodes, and some of their names."""
     names: dict[str, list[str]] = {}
     for group in outcome.groups:
         for reason in group.reasons:
             known = names.setdefault(reason, [])
             known.extend(sorted(group.names)[:NAMED] if len(known) < NAMED else ())
-    told = []
+    parts = []
     for reason, (nodes, _) in outcome.counts.items():
         named = sorted(names[reason])[:NAMED]
         more = f",… {nodes - len(named)} more" if nodes > len(named) else ""
-        told.append(f"{nodes} nodes {reason}({','.join(named)}{more})")
+        parts.append(f"{nodes} nodes {reason}({','.join(named)}{more})")
     head = f"no available node, {outcome.asked_nodes} nodes do not meet"
-    return "; ".join([head, *told])
+    return "; ".join([head, *parts])
 
 
-_log = logging.getLogger(__name__)
+class BypassedPods:
+    """Bound pods that ask for cards and were given none; the leader reports each once."""
 
-
-class Bypassed:
     def __init__(
         self,
         world: World,
-        teller: PodEvents,
+        pod_events: PodEvents,
+        leadership: Leadership,
         *,
-        leads: Callable[[], bool],
         scheduler_name: str,
     ) -> None:
         self._vendors: Iterable[Vendor] = tuple(world.cluster.vendors.values())
-        self._teller = teller
-        self._leads = leads
+        self._pod_events = pod_events
+        self._leadership = leadership
         self._scheduler_name = scheduler_name
         self._uids: set[str] = set()
-        world.pod_seen.listen(self._seen)
+        world.pod_seen.listen(self._on_pod)
         world.pod_gone.listen(self._uids.discard)
 
     def __len__(self) -> int:
         return len(self._uids)
 
-    def _seen(self, pod: objects.Pod) -> None:
+    def _on_pod(self, pod: objects.Pod) -> None:
         missed = self._missed(pod)
         if missed is None:
             self._uids.discard(pod.uid)
@@ -124,22 +127,22 @@ class Bypassed:
         if pod.uid in self._uids:
             return
         self._uids.add(pod.uid)
-        # Every replica sees it; one is enough to tell.
-        if not self._leads():
+        # Every replica sees it; one event is enough.
+        if not self._leadership.leading:
             return
         named = (pod.spec and pod.spec.scheduler_name) or "none"
         message = (
             f"bound to {pod.node_name} without a card: it asks for {missed.resources.count}, but "
             f"was placed by schedulerName {named} and not by {self._scheduler_name}. Delete it and "
-            "create it again where admission sees it: no label hami.io/webhook=ignore, no "
-            "schedulerName of its own, and the webhook up"
+            "create it again so that admission sees it: without the label hami.io/webhook=ignore, "
+            "without a schedulerName of its own, and while the webhook runs"
         )
         extra = {"pod": f"{pod.namespace}/{pod.name}", "node": pod.node_name, "scheduler": named}
-        _log.warning("a pod got past admission", extra=extra)
-        self._teller.bypassed(pod, message)
+        _log.warning("pod bypassed admission", extra=extra)
+        self._pod_events.bypassed(pod, message)
 
     def _missed(self, pod: objects.Pod) -> Vendor | None:
-        """Return the vendor whose cards a bound pod asks for and was not given."""
+        """Return the vendor whose cards a bound pod asks for and was not given; None: no such."""
         if not pod.node_name or pod.finished:
             return None
         for vendor in self._vendors:

@@ -1,8 +1,8 @@
-"""/explain: why a pod waits, or where it is, as this replica sees it now.
+"""/explain: why a pod is unschedulable, or where it is, as this replica sees it.
 
-`?pod=<namespace>/<name>` or `?uid=<UID>`. For a pod that waits the decision is made again, against
-the cluster of this moment, and nothing is booked; the note of its last real refusal stands beside
-it.
+`?pod=<namespace>/<name>` or `?uid=<UID>`. For a pod that was refused the decision is made again
+against the cluster of this moment, and no card is held; the explanation of its last real refusal
+is shown beside it. The keys of the answer are read by `hami explain`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ import msgspec
 from hami.kube import errors as kube_errors
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.placement import decide, request
 from hami.scheduler.assumed_pods import AssumedPods
 from hami.scheduler.informers import World
+from hami.scheduler.placer import Placer
 from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving.http_server import Request, Response
 from hami.wire import codec, errors, objects
-
-
-class _NamesakeError(Exception):
-    """There is a pod of that name, and it is another one."""
+from hami.wire.shares import Share
 
 
 class Explainer:
@@ -30,17 +27,18 @@ class Explainer:
         *,
         client: Client,
         world: World,
-        bookings: AssumedPods,
-        waiting: UnschedulablePods,
-        defaults: request.Defaults,
+        placer: Placer,
+        assumed_pods: AssumedPods,
+        unschedulable: UnschedulablePods,
     ) -> None:
         self._client = client
         self._world = world
-        self._bookings = bookings
-        self._waiting = waiting
-        self._defaults = defaults
+        self._placer = placer
+        self._assumed_pods = assumed_pods
+        self._unschedulable = unschedulable
 
     async def answer(self, asked: Request) -> Response:
+        """Answer with JSON: 400 without a pod, 404 if there is none, 422 if it is unreadable."""
         uid, key = asked.query.get("uid", ""), asked.query.get("pod", "")
         namespace, slash, name = key.partition("/")
         if not uid and not (slash and namespace and name):
@@ -48,11 +46,15 @@ class Explainer:
                 400, f"pod {key!r} is not <namespace>/<name>; write ?pod=default/mine or ?uid=<UID>"
             )
         known = uid or self._uid_of(namespace, name)
-        told = self._known(known) if known else None
-        if told is None and not key:
-            return Response.error(404, f"no pod with UID {uid} waits here or has cards")
+        found = self._known(known) if known else None
+        if found is None and not key:
+            return Response.error(
+                404,
+                f"no pod with UID {uid} is unschedulable here or has cards; ask for it by name: "
+                "?pod=<namespace>/<name>",
+            )
         try:
-            return Response(body=codec.encode(told or await self._fresh(namespace, name, uid)))
+            return Response(body=codec.encode(found or await self._read(namespace, name, uid)))
         except (kube_errors.NotFound, _NamesakeError):
             return Response.error(404, f"there is no pod {key}{uid and f' with UID {uid}'}")
         except kube_errors.KubeError as error:
@@ -61,44 +63,60 @@ class Explainer:
             return Response.error(422, str(error))
 
     def _uid_of(self, namespace: str, name: str) -> str:
-        for pod in self._waiting:
+        for pod in self._unschedulable:
             if (pod.wanted.namespace, pod.wanted.name) == (namespace, name):
                 return pod.wanted.uid
-        for row in self._world.cluster.pods.values():
-            if (row.namespace, row.name) == (namespace, name):
-                return row.uid
+        for info in self._world.cluster.pods.values():
+            if (info.namespace, info.name) == (namespace, name):
+                return info.uid
         return ""
 
     def _known(self, uid: str) -> dict[str, object] | None:
-        waiting = self._waiting.get(uid)
-        if waiting is not None:
-            decision = decide.decide(self._world.cluster, waiting.wanted)
+        refused = self._unschedulable.get(uid)
+        if refused is not None:
+            decision = self._placer.decide(refused.wanted)
             return {
                 "state": "waiting",
-                "refusals": waiting.refusals,
-                "last": msgspec.to_builtins(waiting.note),
+                "refusals": refused.refusals,
+                "last": msgspec.to_builtins(refused.note),
                 "now": decision.explanation.to_data(),
             }
-        row = self._world.cluster.pods.get(uid)
-        if row is None:
+        info = self._world.cluster.pods.get(uid)
+        if info is None:
             return None
-        booking = self._bookings.get(uid)
+        assumed = self._assumed_pods.get(uid)
         return {
-            "state": booking.stage.value if booking is not None else row.hold.name.lower(),
-            "pod": f"{row.namespace}/{row.name}",
-            "uid": row.uid,
-            "node": row.node,
-            "devices": {vendor: msgspec.to_builtins(held) for vendor, held in row.shares},
+            "state": assumed.stage.value if assumed is not None else info.hold.name.lower(),
+            "pod": f"{info.namespace}/{info.name}",
+            "uid": info.uid,
+            "node": info.node,
+            "devices": {
+                vendor: [[_share_data(share) for share in container] for container in containers]
+                for vendor, containers in info.shares
+            },
         }
 
-    async def _fresh(self, namespace: str, name: str, uid: str) -> dict[str, object]:
+    async def _read(self, namespace: str, name: str, uid: str) -> dict[str, object]:
         body = await self._client.get(paths.pods(namespace, name))
         pod = codec.decode(body, objects.Pod, what=f"pod {namespace}/{name}")
         if uid and pod.uid != uid:
             raise _NamesakeError
-        vendors = tuple(self._world.cluster.vendors.values())
-        wanted = request.parse(pod, vendors, self._defaults)
+        wanted = self._placer.parse(pod)
         if wanted is None:
             return {"state": "not ours", "pod": f"{namespace}/{name}", "uid": pod.uid}
-        decision = decide.decide(self._world.cluster, wanted)
+        decision = self._placer.decide(wanted)
         return {"state": "not asked about yet", "now": decision.explanation.to_data()}
+
+
+class _NamesakeError(Exception):
+    """There is a pod of that name, with another UID."""
+
+
+def _share_data(share: Share) -> dict[str, object]:
+    # The keys are part of the answer and older than the names of the fields.
+    return {
+        "uuid": share.card,
+        "type": share.vendor,
+        "memory": share.memory_mib,
+        "cores": share.cores,
+    }

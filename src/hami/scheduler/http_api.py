@@ -1,9 +1,9 @@
-"""The scheduling verbs over HTTP: bytes in, bytes out, and everybody told.
+"""/filter, /bind and /explain over HTTP.
 
-Decisions are made elsewhere; here they become answers in kube-scheduler's JSON, events on pods,
-log lines, spans and histograms. A request that cannot be granted is answered with status 200 and
-the error in the result, as the extender protocol wants it; only what is no request at all gets
-another status.
+Other modules decide; this one turns their results into answers in kube-scheduler's JSON, events on
+pods, log lines, spans and histograms. A request that cannot be granted is answered with status 200
+and the error in the result, as the extender protocol wants it; only a body that is no request at
+all gets another status.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from hami.scheduler import events
-from hami.scheduler import explain as scheduler_explain
-from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
+from hami.scheduler import events, explain
+from hami.scheduler.assumed_pods import AssumedPods
 from hami.scheduler.bind import Binder
 from hami.scheduler.errors import BindRefusedError, RefusedError
 from hami.scheduler.filter import Filter, Outcome
@@ -22,7 +21,7 @@ from hami.scheduler.metrics import Metrics
 from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.serving import tracing
 from hami.serving.http_server import Request, Response, Route
-from hami.wire import annotation_keys, errors, explanation_note, extender_api, objects
+from hami.wire import errors, extender_api, objects
 
 _log = logging.getLogger(__name__)
 
@@ -33,27 +32,26 @@ class HttpApi:
         *,
         filter_: Filter,
         binder: Binder,
-        bookings: AssumedPods,
+        assumed_pods: AssumedPods,
         readiness: Readiness,
-        explainer: scheduler_explain.Explainer,
-        teller: events.PodEvents,
-        instruments: Metrics,
+        explainer: explain.Explainer,
+        pod_events: events.PodEvents,
+        metrics: Metrics,
         tracer: tracing.Tracer,
         budget: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._filter = filter_
         self._binder = binder
-        self._bookings = bookings
+        self._assumed_pods = assumed_pods
         self._readiness = readiness
         self._explainer = explainer
-        self._teller = teller
-        self._instruments = instruments
+        self._pod_events = pod_events
+        self._metrics = metrics
         self._tracer = tracer
+        #: Seconds that /bind and /explain wait for readiness.
         self._budget = budget
         self._clock = clock
-        binder.waited = instruments.queue_seconds.observe
-        binder.further = _further
 
     def routes(self) -> tuple[Route, ...]:
         return (
@@ -61,8 +59,6 @@ class HttpApi:
             Route("POST", "/bind", self.bind, trusted=True),
             Route("GET", "/explain", self.explain, trusted=True),
         )
-
-    # /filter
 
     async def filter(self, request: Request) -> Response:
         if not request.body:
@@ -76,39 +72,37 @@ class HttpApi:
             parent = args.pod.annotation(tracing.ANNOTATION) if args.pod is not None else ""
             with self._tracer.span("filter", parent=parent) as span:
                 outcome = await self._filter.filter(args)
-                result = self._told(outcome, span)
+                result = self._report(outcome, span)
         except (errors.WireError, RefusedError, NotReadyError) as error:
             _log.warning("filter refused", extra=extra | {"error": str(error)})
             if isinstance(error, RefusedError) and error.pod is not None:
-                self._teller.filtering_failed(error.pod, str(error))
+                self._pod_events.filtering_failed(error.pod, str(error))
             return Response(body=extender_api.encode_filter_result(error=str(error)))
         finally:
             took = self._clock() - begin
-            self._instruments.filter_seconds.labels(result).observe(took)
+            self._metrics.filter_seconds.labels(result).observe(took)
         return Response(body=outcome.answer)
 
-    def _told(self, outcome: Outcome, span: tracing.Span) -> str:
-        """Tell of a decision; returns the word for it."""
+    def _report(self, outcome: Outcome, span: tracing.Span) -> str:
+        """Report an outcome to events, logs and the trace; returns its name in metrics."""
         pod, explanation = outcome.pod, outcome.explanation
         if pod is None or explanation is None:
             return "passed"
-        self._instruments.filter_nodes.observe(outcome.asked_nodes)
+        self._metrics.filter_nodes.observe(outcome.asked_nodes)
         extra = _extra(pod) | {"nodes": outcome.asked_nodes}
         span.set("pod", f"{pod.namespace}/{pod.name}")
         span.set("nodes", outcome.asked_nodes)
-        if outcome.booking is None:
+        if outcome.assumed is None:
             summary = explanation.summary(outcome.counts)
             span.fail(summary)
             _log.info("no node fits", extra=extra | {"why": summary})
-            self._teller.filtering_failed(pod, events.no_node(outcome))
+            self._pod_events.filtering_failed(pod, events.no_node(outcome))
             return "refused"
-        outcome.booking.trace = span.carrier
-        span.set("node", outcome.booking.node)
-        _log.info("placed", extra=extra | {"node": outcome.booking.node})
-        self._teller.filtering_succeeded(pod, explanation)
+        outcome.assumed.trace = span.carrier
+        span.set("node", outcome.assumed.node)
+        _log.info("placed", extra=extra | {"node": outcome.assumed.node})
+        self._pod_events.filtering_succeeded(pod, explanation)
         return "placed"
-
-    # /bind
 
     async def bind(self, request: Request) -> Response:
         if not request.body:
@@ -122,30 +116,25 @@ class HttpApi:
                 "uid": args.pod_uid,
                 "node": args.node,
             }
-            booking = self._bookings.get(args.pod_uid)
-            parent = booking.trace if booking is not None else ""
+            assumed = self._assumed_pods.get(args.pod_uid)
+            parent = assumed.trace if assumed is not None else ""
             with self._tracer.span("bind", parent=parent, attributes=extra) as span:
-                await self._bind(args, trace=span.carrier)
+                await self._readiness.require(self._budget)
+                await self._binder.bind(args, trace=span.carrier)
             result = "bound"
             _log.info("bound", extra=extra)
-            self._teller.binding_succeeded(args)
+            self._pod_events.binding_succeeded(args)
             return Response(body=extender_api.encode_binding_result())
         except errors.WireError as error:
             _log.warning("bind not understood", extra={"error": str(error)})
             return Response(body=extender_api.encode_binding_result(str(error)))
         except (BindRefusedError, NotReadyError) as error:
             _log.warning("bind refused", extra=extra | {"error": str(error)})
-            self._teller.binding_failed(args, str(error))
+            self._pod_events.binding_failed(args, str(error))
             return Response(body=extender_api.encode_binding_result(str(error)))
         finally:
             took = self._clock() - begin
-            self._instruments.bind_seconds.labels(result).observe(took)
-
-    async def _bind(self, args: extender_api.BindingArgs, *, trace: str) -> None:
-        await self._readiness.require(self._budget)
-        await self._binder.bind(args, trace=trace)
-
-    # /explain
+            self._metrics.bind_seconds.labels(result).observe(took)
 
     async def explain(self, request: Request) -> Response:
         try:
@@ -162,14 +151,3 @@ def _extra(pod: objects.Pod | None) -> dict[str, object]:
 def _empty(path: str, wanted: str) -> Response:
     _log.warning("empty body", extra={"path": path})
     return Response.text(400, f"{path}: the body is empty; send {wanted} as JSON")
-
-
-def _further(booking: AssumedPod) -> dict[str, str]:
-    """Return what a Binding carries beside the decision: the trace, and an end to the waiting."""
-    further = {}
-    if booking.trace:
-        further[tracing.ANNOTATION] = booking.trace
-    if booking.explained:
-        note = explanation_note.Note(summary=f"placed on {booking.node}", fitting=1)
-        further[annotation_keys.EXPLANATION] = explanation_note.encode(note)
-    return further

@@ -1,17 +1,15 @@
 """The kube-scheduler beside us: its configuration, its version.
 
-The configuration of the kube-scheduler that runs beside us, for every version that has one.
-The format changed five times, and a field that one version demands another refuses; here each
-version gets what it reads. The text carries its reasons as comments, because whoever edits it next
-sees neither this file nor the design. Before 1.19 extenders stood in a second file, the Policy.
-The facts are those of the types in k8s.io/kube-scheduler, from 0.16 to 0.36.
+The format of the configuration changed five times, and a field that one version demands another
+refuses; here each version gets what it reads. The text carries its reasons as comments: a person
+who edits it does not see this file. Before 1.19 extenders were configured in a second file, the
+Policy. The formats are those of the types in k8s.io/kube-scheduler, from 0.16 to 0.36.
 
-Which Kubernetes this is, as far as it matters to us.
-kube-scheduler came to hear every change of a node with its queueing hints, which are on since 1.32.
-An older one looks first whether the node offers all that the waiting pod asks for, and counts our
-shares of memory and compute as missing there whatever its configuration says; it hears of a change
-of the pod itself, though. The API server's version stands for kube-scheduler's: they are released
-together and at most one apart.
+kube-scheduler watches every change of a node since its queueing hints, which are on since 1.32. An
+older one first checks whether the node offers all that an unschedulable pod asks for, and counts
+our shares of memory and compute as missing there whatever its configuration says; it watches
+changes of the pod itself, though. The API server's version is taken for kube-scheduler's: they are
+released together and at most one apart.
 """
 
 from __future__ import annotations
@@ -30,11 +28,13 @@ from hami.vendors.table import Vendor
 from hami.wire import codec
 from hami.wire import errors as wire_errors
 
+_log = logging.getLogger(__name__)
+
 CONFIG_FILE = "kube-scheduler.yaml"
 POLICY_FILE = "policy.yaml"
 
+#: Before, the file could not name the leader's lease.
 OLDEST = (1, 16)
-"""Before, the lease of the leader could not be named in the file as it can since."""
 
 _API_VERSIONS = (
     ((1, 25), "kubescheduler.config.k8s.io/v1"),
@@ -56,7 +56,7 @@ _DEFAULTS = Settings()
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between installations."""
+    """Values that differ between installations."""
 
     #: Every resource that makes a pod ours.
     managed_resources: tuple[str, ...]
@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     leader_elect: bool = True
     lease_name: str = "hami-scheduler"
     lease_namespace: str = "kube-system"
-    #: Seconds; `hami scheduler` must be told the same three.
+    #: Seconds; `hami scheduler` must be configured with the same three.
     lease_duration: float = _DEFAULTS.leader_elect_lease_duration
     renew_deadline: float = _DEFAULTS.leader_elect_renew_deadline
     retry_period: float = _DEFAULTS.leader_elect_retry_period
@@ -97,7 +97,9 @@ def parse_version(text: str) -> tuple[int, int]:
     version = (int(found[1]), int(found[2])) if found else (0, 0)
     if version[0] != 1:
         remedy = "write the server's version as `kubectl version` prints it, for example 1.30"
-        raise wire_errors.WireError("Kubernetes version", text, "is none", remedy)
+        raise wire_errors.WireError(
+            "Kubernetes version", text, "is no version of Kubernetes 1", remedy
+        )
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         rule = f"is older than {oldest}, the oldest whose kube-scheduler can be configured for us"
@@ -243,10 +245,9 @@ def _scalar(value: str | bool) -> str:  # noqa: FBT001 - a value, not a switch o
     return value if _PLAIN.fullmatch(value) else codec.encode_text(value)
 
 
-_log = logging.getLogger(__name__)
-
-#: The first whose kube-scheduler hears every change of a node, and one more for the difference.
-_HEARS_NODES = 33
+#: The first minor version whose kube-scheduler watches every change of a node, plus one: it may be
+#: one older than the API server.
+_WATCHES_NODES = 33
 RETRY_S, AGAIN_S = 5.0, 3600.0
 
 
@@ -255,22 +256,26 @@ class _Version(codec.Object, frozen=True):
 
 
 class KubeVersion:
+    """The API server's version, read again every hour: servers are upgraded."""
+
     def __init__(self, client: Client) -> None:
         self._client = client
         #: Of the API server; None: not known yet.
         self.minor: int | None = None
 
     @property
-    def node_events_wake(self) -> bool:
-        """Whether a changed node is enough to have waiting pods tried again."""
-        return self.minor is not None and self.minor >= _HEARS_NODES
+    def node_events_requeue(self) -> bool:
+        """Whether a changed node makes kube-scheduler retry unschedulable pods."""
+        return self.minor is not None and self.minor >= _WATCHES_NODES
 
     async def run(self) -> None:
         while True:
             try:
                 await self.read()
             except (errors.KubeError, wire_errors.WireError) as error:
-                _log.warning("version of the API server unknown", extra={"error": str(error)})
+                _log.warning(
+                    "cannot read the API server's version, retrying", extra={"error": str(error)}
+                )
             await asyncio.sleep(AGAIN_S if self.minor is not None else RETRY_S)
 
     async def read(self) -> None:

@@ -1,13 +1,10 @@
-"""`hami scheduler`: builds its parts and runs them.
+"""`hami scheduler`: build the parts and run them.
 
-The scheduler process put together: every part made once, and what it needs handed to it.
-Nothing here decides anything. `hami.scheduler.main` starts and stops what is assembled here;
-tests assemble the same with another clock or another API server.
+The servers start first, so that probes are answered; the watches fill the cluster's state; once
+they have and this replica leads, requests are answered. On SIGTERM requests under way are
+finished, and a Binding that has been sent is always waited for.
 
-`hami scheduler`, from start to end.
-The servers come first, so that a probe finds somebody; the caches fill; once they are and we lead,
-requests are answered. On SIGTERM requests under way are finished, and a Binding that has been sent
-is always waited for.
+Tests build the same `Scheduler` with another clock or another API server.
 """
 
 from __future__ import annotations
@@ -17,352 +14,52 @@ import gc
 import logging
 import socket
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
-
-from hami.admission import serve as admission_instruments
+from hami.admission import serve as admission_serve
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
 from hami.admission.serve import Reviewer
 from hami.admission.settings import Context, Rules
-from hami.kube import access, events, paths, store
+from hami.kube import access, paths, store
 from hami.kube.client import Client
+from hami.kube.events import EventRecorder
 from hami.kube.informer import Reflector
-from hami.kube.lease import LeaseElector
 from hami.kube.store import Tee
 from hami.placement.request import Defaults
-from hami.scheduler import cluster_metrics, explain, readiness
-from hami.scheduler import events as scheduler_events
+from hami.scheduler import leadership, readiness
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
-from hami.scheduler.events import Bypassed
+from hami.scheduler.events import BypassedPods, PodEvents
+from hami.scheduler.explain import Explainer
 from hami.scheduler.filter import Filter
 from hami.scheduler.http_api import HttpApi
 from hami.scheduler.informers import World
 from hami.scheduler.kube_scheduler import KubeVersion
-from hami.scheduler.leadership import AlwaysLeading, Leadership, is_sibling
+from hami.scheduler.leadership import Leadership
 from hami.scheduler.maintenance import Maintenance
-from hami.scheduler.metrics import Metrics
+from hami.scheduler.metrics import Metrics, MetricsPage
 from hami.scheduler.node_lock import NodeLocks
+from hami.scheduler.placer import Placer
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
-from hami.scheduler.unschedulable import FIRST_AFTER_S, ExplanationNotes, UnschedulablePods
-from hami.serving import addresses, endpoints, lifetime, metrics, tracing
+from hami.scheduler.unschedulable import ExplanationNotes, UnschedulablePods
+from hami.serving import addresses, endpoints, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.grant_keys import KeyFolder
-from hami.serving.http_server import Request, Response, Route, Server
+from hami.serving.http_server import Route, Server
 from hami.vendors import device_config
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import objects, text_values
 
-
-def boot_time() -> float:
-    """Return seconds since boot: never set back, and going on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Scheduler:
-    """All parts of one replica."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        client: Client,
-        *,
-        rules: Rules,
-        keys: KeyFolder | None,
-        tracer: tracing.Tracer,
-        hostname: str = "",
-        clock: Callable[[], float] = boot_time,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        hostname = hostname or socket.gethostname()
-        self.settings = settings
-        self.client = client
-        self.tracer = tracer
-        self.instruments = Metrics()
-        defaults = rules.defaults
-        self.world = world = World(
-            rules.vendors, reservation_timeout=settings.reservation_timeout, now=now
-        )
-        self.bookings = AssumedPods(world, clock=clock, timeout=settings.reservation_timeout)
-        self.waiting = UnschedulablePods(world, clock=clock, first_note_after=FIRST_AFTER_S)
-        self.elector: LeaseElector | None = None
-        self.leadership = self._leadership(hostname, clock, now)
-        plan = rules.fallback
-        self.inventory = MigOffer(plan.vendor.resources.count if plan is not None else "")
-        self.caches = self._caches(rules)
-        self.roles = readiness.LeaderLabel(
-            client,
-            self.pods,
-            namespace=settings.pod_namespace,
-            name=settings.pod_name,
-            leads=lambda: self.leadership.leading,
-            now=now,
-        )
-        self.readiness = Readiness(self.leadership, self.caches, self.roles.catch_up)
-        self.fates = LostAnswers(client, world, self.bookings, clock=clock)
-        self.recorder = events.EventRecorder(
-            client, component=settings.scheduler_name, host=hostname
-        )
-        teller = scheduler_events.PodEvents(self.recorder)
-        bypassed = Bypassed(
-            world,
-            teller,
-            leads=lambda: self.leadership.leading,
-            scheduler_name=settings.scheduler_name,
-        )
-        self.instruments.bypassed_pods.set_function(lambda: len(bypassed))
-        self.binder = Binder(
-            client=client,
-            world=world,
-            bookings=self.bookings,
-            leadership=self.leadership,
-            locks=NodeLocks(
-                client, world, timeout=settings.node_lock_timeout, clock=clock, now=now
-            ),
-            fates=self.fates,
-            keys=keys,
-            defaults=defaults,
-            group_patience=settings.node_lock_retry_timeout,
-            clock=clock,
-            now=now,
-        )
-        self.kube_version = KubeVersion(client)
-        self.wake_ups = Requeue(
-            client,
-            world,
-            self.waiting,
-            self.readiness,
-            node_events_wake=lambda: self.kube_version.node_events_wake,
-            clock=clock,
-            now=now,
-        )
-        self.notes = ExplanationNotes(client, self.waiting, self.leadership, clock=clock)
-        self.handshakes = Handshakes(client, world, self.readiness, now=now)
-        self.upkeep = Maintenance(
-            world=world,
-            bookings=self.bookings,
-            waiting=self.waiting,
-            wake_ups=self.wake_ups,
-            fates=self.fates,
-            leadership=self.leadership,
-            readiness=self.readiness,
-            caches=self.caches,
-            recorder=self.recorder,
-            instruments=self.instruments,
-            interval=settings.resync_interval,
-        )
-        self.verbs = HttpApi(
-            filter_=Filter(
-                world=world,
-                bookings=self.bookings,
-                waiting=self.waiting,
-                binder=self.binder,
-                readiness=self.readiness,
-                defaults=defaults,
-                budget=settings.filter_budget,
-                now=now,
-            ),
-            binder=self.binder,
-            bookings=self.bookings,
-            readiness=self.readiness,
-            explainer=explain.Explainer(
-                client=client,
-                world=world,
-                bookings=self.bookings,
-                waiting=self.waiting,
-                defaults=defaults,
-            ),
-            teller=teller,
-            instruments=self.instruments,
-            tracer=tracer,
-            budget=settings.filter_budget,
-        )
-        self.stopping = lifetime.Stopping(settings.shutdown_delay)
-        self.reviewer = Reviewer(
-            Context(rules=rules, mig_offer=self.inventory, headroom=world.cluster.quotas.headroom),
-            instruments=admission_instruments.Metrics(self.instruments.registry),
-            tracer=tracer,
-            why_not_ready=self._caches_missing,
-            patience=settings.filter_budget,
-        )
-        self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
-        self.leadership.changed.listen(self._on_leadership)
-
-    def routes(self) -> tuple[Route, ...]:
-        """Return what is served where kube-scheduler calls."""
-        checks = endpoints.Health(
-            {
-                "caches": self._caches_missing,
-                "leader": self._leader_missing,
-                "running": self.stopping.why_not_ready,
-            },
-            # Every synced replica answers admission, the leader alone schedules.
-            subsets={"webhook": ("caches", "running")},
-        )
-        debug = endpoints.debug_routes() if self.settings.profiling else ()
-        return (
-            *self.verbs.routes(),
-            self.reviewer.route(),
-            *endpoints.health_routes(checks.ready),
-            *debug,
-        )
-
-    def metrics_routes(self) -> tuple[Route, ...]:
-        route = metrics.route(self.instruments.registry, self._families)
-
-        async def answer(request: Request) -> Response:
-            self.upkeep.count()  # before they are written, not by the second
-            return await route.handler(request)
-
-        return (msgspec.structs.replace(route, handler=answer),)
-
-    def background(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return what runs beside the requests, by name; none of it ever ends by itself."""
-        tasks: dict[str, Coroutine[Any, Any, None]] = {
-            f"cache of {kind}": cache.run() for kind, cache in self.caches.items()
-        }
-        if self.elector is not None:
-            tasks["own lease"] = self.elector.run()
-        tasks |= {
-            "readiness": self.readiness.run(),
-            "upkeep": self.upkeep.run(),
-            "wake-ups": self.wake_ups.run(),
-            "notes": self.notes.run(),
-            "handshakes": self.handshakes.run(),
-            "events": self.recorder.run(),
-            "version": self.kube_version.run(),
-            "roles": readiness.follow(self.roles, self._role_changes),
-        }
-        return tasks
-
-    def _leadership(
-        self, hostname: str, clock: Callable[[], float], now: Callable[[], float]
-    ) -> Leadership:
-        settings = self.settings
-        if not settings.leader_elect:
-            return AlwaysLeading(clock=clock)
-        identity = f"{hostname}_{uuid.uuid4()}"
-        own = settings.leader_elect_own_lease
-        leadership = Leadership(
-            is_ours=(
-                (lambda holder: holder == identity)
-                if own
-                else (lambda holder: is_sibling(holder, hostname))
-            ),
-            lease_duration=settings.leader_elect_lease_duration,
-            renew_deadline=settings.leader_elect_renew_deadline,
-            clock=clock,
-            now=now,
-        )
-        if own:
-            self.elector = LeaseElector(
-                self.client,
-                namespace=settings.leader_elect_resource_namespace,
-                name=settings.leader_elect_resource_name,
-                identity=identity,
-                lease_duration=settings.leader_elect_lease_duration,
-                renew_deadline=settings.leader_elect_renew_deadline,
-                retry_period=settings.leader_elect_retry_period,
-                on_observed=leadership.observe,
-            )
-        return leadership
-
-    def _caches(self, rules: Rules) -> dict[str, Reflector[Any]]:
-        settings, client = self.settings, self.client
-        words = (
-            word
-            for vendor in rules.vendors
-            for word in (vendor.resources.count, vendor.annotations.allocated)
-        )
-        looked_for = admission_settings.pod_marks(rules.fallback)
-        nodes_query = (
-            {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
-        )
-        self.pods = Reflector(
-            client,
-            paths.pods(),
-            # Pods without anything of ours are not even decoded.
-            decode=store.pods_with([*(f'"{word}"' for word in words if word), *looked_for]),
-            sink=Tee(self.world.pods, self.inventory.pods) if looked_for else self.world.pods,
-            kind="pods",
-            resync_interval=settings.resync_interval,
-        )
-        caches: dict[str, Reflector[Any]] = {
-            "nodes": Reflector(
-                client,
-                paths.nodes(),
-                decode=store.all_of(objects.Node, "node"),
-                sink=Tee(self.world.nodes, self.inventory.nodes),
-                kind="nodes",
-                query=nodes_query,
-                resync_interval=settings.resync_interval,
-            ),
-            "pods": self.pods,
-            "quotas": Reflector(
-                client,
-                paths.quotas(),
-                decode=store.all_of(objects.ResourceQuota, "resource quota"),
-                sink=self.world.quotas,
-                kind="quotas",
-                resync_interval=settings.resync_interval,
-            ),
-        }
-        if settings.leader_elect and not settings.leader_elect_own_lease:
-            name = settings.leader_elect_resource_name
-            caches["lease"] = Reflector(
-                client,
-                paths.leases(settings.leader_elect_resource_namespace),
-                decode=store.all_of(objects.Lease, "lease"),
-                sink=_LeaseSink(self.leadership),
-                kind="lease",
-                query={"fieldSelector": f"metadata.name={name}"},
-                resync_interval=settings.resync_interval,
-            )
-        return caches
-
-    def _on_leadership(self, leading: bool) -> None:  # noqa: FBT001  a signal's only value
-        if not leading:
-            # Whoever leads now decides anew; what is on its way is settled by the API server.
-            self.bookings.give_up_held()
-        self._role_changes.put_nowait(leading)
-
-    def _families(self) -> AsyncIterator[bytes]:
-        return cluster_metrics.families(self.world.cluster, legacy=self.settings.legacy_metrics)
-
-    def _caches_missing(self) -> str:
-        return "" if self.readiness.caches_synced else self.readiness.why_not()
-
-    def _leader_missing(self) -> str:
-        return "" if self.readiness.ready else self.readiness.why_not()
-
-
-class _LeaseSink:
-    def __init__(self, leadership: Leadership) -> None:
-        self._leadership = leadership
-
-    def put(self, lease: objects.Lease) -> None:
-        self._leadership.observe(lease)
-
-    def drop(self, uid: str) -> None:  # noqa: ARG002  there is only one
-        self._leadership.observe(None)
-
-    def retain(self, uids: Any) -> None:
-        if not uids:
-            self._leadership.observe(None)
-
-
 _log = logging.getLogger(__name__)
 
 USER_AGENT = "hami-scheduler"
-#: Young objects before a collection. What is decoded from the API server is not tracked at all, and
-#: a full collection over a large ledger would hold up a request for longer than its decision takes.
+#: Young objects before a collection. Objects decoded from the API server are not tracked at all,
+#: and a full collection over a large cluster would delay a request for longer than its decision.
 GC_THRESHOLDS = (50_000, 25, 100)
 
 
@@ -386,7 +83,7 @@ async def run(settings: Settings) -> None:
 
 
 def admission_rules(settings: Settings, config: DeviceConfig) -> Rules:
-    """Return what admission in this process goes by; reads the file of MIG chains."""
+    """Return the rules of admission in this process; reads the file of MIG chains."""
     return Rules(
         vendors=config.vendors,
         nvidia=config.nvidia,
@@ -407,26 +104,287 @@ def admission_rules(settings: Settings, config: DeviceConfig) -> Rules:
     )
 
 
-async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
-    settings = scheduler.settings
-    certificate = None
-    if settings.cert_file:
-        certificate = LiveCertificate(
-            settings.cert_file, settings.key_file, settings.client_ca_file
+def boot_time() -> float:
+    """Return seconds since boot: never set back, and going on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Scheduler:
+    """All parts of one replica, built in the order in which they need each other."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        *,
+        rules: Rules,
+        keys: KeyFolder | None,
+        tracer: tracing.Tracer,
+        hostname: str = "",
+        clock: Callable[[], float] = boot_time,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        hostname = hostname or socket.gethostname()
+        self.settings = settings
+        self.client = client
+        self.metrics = Metrics()
+        self.certificate = _certificate(settings)
+        self.stopping = lifetime.Stopping(settings.shutdown_delay)
+
+        # The cluster's state, and the pods on their way through it.
+        plan = rules.fallback
+        self.mig_offer = MigOffer(plan.vendor.resources.count if plan is not None else "")
+        self.world = world = World(
+            rules.vendors, reservation_timeout=settings.reservation_timeout, now=now
         )
-        scheduler.instruments.certificate_days.set_function(certificate.days_left)
+        self.assumed_pods = AssumedPods(world, clock=clock, timeout=settings.reservation_timeout)
+        self.unschedulable = UnschedulablePods(world, clock=clock)
+        self.placer = Placer(world.cluster, self.assumed_pods, rules.defaults)
+        self.lost_answers = LostAnswers(client, world, self.assumed_pods, clock=clock)
+
+        # Who may write.
+        self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
+        self.leadership, self.elector = leadership.elect(
+            settings,
+            client,
+            hostname=hostname,
+            clock=clock,
+            now=now,
+            handlers=(self.assumed_pods.leadership_changed, self._role_changes.put_nowait),
+        )
+        self.informers = self._informers(rules)
+        self.leader_label = readiness.LeaderLabel(
+            client,
+            self.pods,
+            namespace=settings.pod_namespace,
+            name=settings.pod_name,
+            leadership=self.leadership,
+            now=now,
+        )
+        self.readiness = Readiness(self.leadership, self.informers, self.leader_label.catch_up)
+
+        # Events.
+        self.recorder = EventRecorder(client, component=settings.scheduler_name, host=hostname)
+        self.pod_events = PodEvents(self.recorder)
+        self.bypassed = BypassedPods(
+            world, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
+        )
+
+        # The verbs.
+        self.filter = Filter(
+            world=world,
+            placer=self.placer,
+            assumed_pods=self.assumed_pods,
+            unschedulable=self.unschedulable,
+            readiness=self.readiness,
+            budget=settings.filter_budget,
+            now=now,
+        )
+        self.binder = Binder(
+            client=client,
+            world=world,
+            placer=self.placer,
+            assumed_pods=self.assumed_pods,
+            leadership=self.leadership,
+            locks=NodeLocks(
+                client, world, timeout=settings.node_lock_timeout, clock=clock, now=now
+            ),
+            lost_answers=self.lost_answers,
+            keys=keys,
+            metrics=self.metrics,
+            group_patience=settings.node_lock_retry_timeout,
+            clock=clock,
+            now=now,
+        )
+        self.http_api = HttpApi(
+            filter_=self.filter,
+            binder=self.binder,
+            assumed_pods=self.assumed_pods,
+            readiness=self.readiness,
+            explainer=Explainer(
+                client=client,
+                world=world,
+                placer=self.placer,
+                assumed_pods=self.assumed_pods,
+                unschedulable=self.unschedulable,
+            ),
+            pod_events=self.pod_events,
+            metrics=self.metrics,
+            tracer=tracer,
+            budget=settings.filter_budget,
+        )
+        self.reviewer = Reviewer(
+            Context(rules=rules, mig_offer=self.mig_offer, headroom=world.cluster.quotas.headroom),
+            instruments=admission_serve.Metrics(self.metrics.registry),
+            tracer=tracer,
+            why_not_ready=self.readiness.why_not_synced,
+            patience=settings.filter_budget,
+        )
+
+        # Work beside the requests.
+        self.kube_version = KubeVersion(client)
+        self.requeue = Requeue(
+            client,
+            world,
+            self.unschedulable,
+            self.readiness,
+            self.kube_version,
+            clock=clock,
+            now=now,
+        )
+        self.explanation_notes = ExplanationNotes(
+            client, self.unschedulable, self.leadership, clock=clock
+        )
+        self.handshakes = Handshakes(client, world, self.readiness, now=now)
+        self.maintenance = Maintenance(
+            world=world,
+            assumed_pods=self.assumed_pods,
+            lost_answers=self.lost_answers,
+            leadership=self.leadership,
+            interval=settings.resync_interval,
+        )
+        self.metrics_page = MetricsPage(
+            self.metrics,
+            world=world,
+            assumed_pods=self.assumed_pods,
+            unschedulable=self.unschedulable,
+            requeue=self.requeue,
+            bypassed=self.bypassed,
+            maintenance=self.maintenance,
+            leadership=self.leadership,
+            readiness=self.readiness,
+            informers=self.informers,
+            recorder=self.recorder,
+            certificate=self.certificate,
+            legacy=settings.legacy_metrics,
+        )
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the server that kube-scheduler and the API server call."""
+        checks = endpoints.Health(
+            {
+                "caches": self.readiness.why_not_synced,
+                "leader": self.readiness.why_not_ready,
+                "running": self.stopping.why_not_ready,
+            },
+            # Every synced replica answers admission, the leader alone schedules.
+            subsets={"webhook": ("caches", "running")},
+        )
+        debug = endpoints.debug_routes() if self.settings.profiling else ()
+        return (
+            *self.http_api.routes(),
+            self.reviewer.route(),
+            *endpoints.health_routes(checks.ready),
+            *debug,
+        )
+
+    def background(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return the work beside the requests, by name; none of it ends by itself."""
+        tasks: dict[str, Coroutine[Any, Any, None]] = {
+            f"informer of {kind}": informer.run() for kind, informer in self.informers.items()
+        }
+        if self.elector is not None:
+            tasks["own lease"] = self.elector.run()
+        if self.certificate is not None:
+            tasks["certificate"] = self.certificate.watch()
+        tasks |= {
+            "readiness": self.readiness.run(),
+            "maintenance": self.maintenance.run(),
+            "requeue": self.requeue.run(),
+            "explanations": self.explanation_notes.run(),
+            "handshakes": self.handshakes.run(),
+            "events": self.recorder.run(),
+            "version": self.kube_version.run(),
+            "leader label": readiness.follow(self.leader_label, self._role_changes),
+        }
+        return tasks
+
+    def _informers(self, rules: Rules) -> dict[str, Reflector[Any]]:
+        settings, client = self.settings, self.client
+        words = (
+            word
+            for vendor in rules.vendors
+            for word in (vendor.resources.count, vendor.annotations.allocated)
+        )
+        looked_for = admission_settings.pod_marks(rules.fallback)
+        nodes_query = (
+            {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
+        )
+        self.pods = Reflector(
+            client,
+            paths.pods(),
+            # Pods without anything of ours are not even decoded.
+            decode=store.pods_with([*(f'"{word}"' for word in words if word), *looked_for]),
+            sink=Tee(self.world.pods, self.mig_offer.pods) if looked_for else self.world.pods,
+            kind="pods",
+            resync_interval=settings.resync_interval,
+        )
+        informers: dict[str, Reflector[Any]] = {
+            "nodes": Reflector(
+                client,
+                paths.nodes(),
+                decode=store.all_of(objects.Node, "node"),
+                sink=Tee(self.world.nodes, self.mig_offer.nodes),
+                kind="nodes",
+                query=nodes_query,
+                resync_interval=settings.resync_interval,
+            ),
+            "pods": self.pods,
+            "quotas": Reflector(
+                client,
+                paths.quotas(),
+                decode=store.all_of(objects.ResourceQuota, "resource quota"),
+                sink=self.world.quotas,
+                kind="quotas",
+                resync_interval=settings.resync_interval,
+            ),
+        }
+        if settings.leader_elect and not settings.leader_elect_own_lease:
+            name = settings.leader_elect_resource_name
+            informers["lease"] = Reflector(
+                client,
+                paths.leases(settings.leader_elect_resource_namespace),
+                decode=store.all_of(objects.Lease, "lease"),
+                sink=_LeaseSink(self.leadership),
+                kind="lease",
+                query={"fieldSelector": f"metadata.name={name}"},
+                resync_interval=settings.resync_interval,
+            )
+        return informers
+
+
+class _LeaseSink:
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+
+    def put(self, lease: objects.Lease) -> None:
+        self._leadership.observe(lease)
+
+    def drop(self, uid: str) -> None:  # noqa: ARG002  there is only one
+        self._leadership.observe(None)
+
+    def retain(self, uids: Any) -> None:
+        if not uids:
+            self._leadership.observe(None)
+
+
+def _certificate(settings: Settings) -> LiveCertificate | None:
+    if not settings.cert_file:
+        return None
+    return LiveCertificate(settings.cert_file, settings.key_file, settings.client_ca_file)
+
+
+async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
+    settings, certificate = scheduler.settings, scheduler.certificate
     main = Server(scheduler.routes(), tls=certificate, drain_timeout=settings.drain_timeout)
-    metrics = Server(scheduler.metrics_routes(), drain_timeout=1)
+    metrics = Server([scheduler.metrics_page.route()], drain_timeout=1)
     async with asyncio.TaskGroup() as group:
         await main.start(*addresses.parse(settings.http_bind))
         _log.info("serving", extra={"address": settings.http_bind, "tls": certificate is not None})
         if settings.metrics_bind_address:
             await metrics.start(*addresses.parse(settings.metrics_bind_address))
-        works = scheduler.background()
-        if certificate is not None:
-            works["certificate"] = certificate.watch()
-        tasks = lifetime.start(group, works)
-        tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.caches.values())))
+        tasks = lifetime.start(group, scheduler.background())
+        tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.informers.values())))
         await stop.wait()
         main.let_go()
         await scheduler.stopping.announce()
@@ -435,6 +393,6 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         await metrics.stop()
         if scheduler.elector is not None:
             await scheduler.elector.release()
-        await scheduler.fates.end()
+        await scheduler.lost_answers.end()
         for task in tasks:
             task.cancel()

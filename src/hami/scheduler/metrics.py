@@ -1,21 +1,42 @@
-"""What the scheduler process counts about itself.
+"""Metrics of the scheduler process, and the route of /metrics.
 
-The cluster-wide families (cards, shares, quotas) are written by `hami.scheduler.cluster_metrics`;
-these are the process's own: how long the verbs take and how they end, what waits, whether it
-leads, and whether its state agrees with the API server's.
+`Metrics` are the process's own: how long the verbs take and how they end, unschedulable pods,
+leadership, and whether its state agrees with the API server's. The metrics of the whole cluster
+(cards, shares, quotas) are written by `hami.scheduler.cluster_metrics`.
 """
 
 from __future__ import annotations
 
+import collections
 import importlib.metadata
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
 
+import msgspec
+
+from hami.kube import events
+from hami.kube.events import EventRecorder
+from hami.kube.store import Stats
+from hami.scheduler import cluster_metrics
+from hami.scheduler.assumed_pods import AssumedPods, Stage
+from hami.scheduler.events import BypassedPods
+from hami.scheduler.informers import World
+from hami.scheduler.leadership import Leadership
+from hami.scheduler.maintenance import Maintenance
+from hami.scheduler.readiness import Readiness
+from hami.scheduler.requeue import Requeue
+from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving import metrics
+from hami.serving.certificates import LiveCertificate
+from hami.serving.http_server import Request, Response, Route
 
 _QUEUE_S = (0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 _NODES = (1, 10, 100, 500, 1000, 2000, 5000, 10000, 20000)
 
 
 class Metrics:
+    """Histograms and gauges of this process, by their names."""
+
     def __init__(self) -> None:
         self.registry = metrics.Registry()
         self.registry.build_info(version=importlib.metadata.version("hami"))
@@ -43,7 +64,7 @@ class Metrics:
         self.reservations = make.gauge(
             "hami_scheduler_reservations", "Pods with reserved cards, by stage.", ("stage",)
         )
-        self.waiting_pods = make.gauge(
+        self.unschedulable_pods = make.gauge(
             "hami_scheduler_waiting_pods", "Pods that no node could take when last asked."
         )
         self.bypassed_pods = make.gauge(
@@ -57,7 +78,7 @@ class Metrics:
         )
         self.leading = make.gauge("hami_scheduler_leading", "1 while this replica may bind.")
         self.ready = make.gauge("hami_scheduler_ready", "1 while this replica can schedule.")
-        self.wake_ups = make.gauge(
+        self.requeues = make.gauge(
             "hami_scheduler_wake_ups", "Nodes touched because a waiting pod fits there now."
         )
         self.events = make.gauge(
@@ -73,3 +94,80 @@ class Metrics:
         self.certificate_days = make.gauge(
             "hami_scheduler_certificate_days", "Days until the serving certificate expires."
         )
+
+
+class Counted(Protocol):
+    """The part of an informer that metrics need."""
+
+    @property
+    def stats(self) -> Stats: ...
+
+
+class MetricsPage:
+    """/metrics: gauges are brought up to date for each request, then the cluster is written."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        world: World,
+        assumed_pods: AssumedPods,
+        unschedulable: UnschedulablePods,
+        requeue: Requeue,
+        bypassed: BypassedPods,
+        maintenance: Maintenance,
+        leadership: Leadership,
+        readiness: Readiness,
+        informers: Mapping[str, Counted],
+        recorder: EventRecorder,
+        certificate: LiveCertificate | None,
+        legacy: bool,
+    ) -> None:
+        self._metrics = metrics
+        self._world = world
+        self._assumed_pods = assumed_pods
+        self._unschedulable = unschedulable
+        self._requeue = requeue
+        self._bypassed = bypassed
+        self._maintenance = maintenance
+        self._leadership = leadership
+        self._readiness = readiness
+        self._informers = informers
+        self._recorder = recorder
+        self._certificate = certificate
+        #: Whether HAMi's old names are written, too.
+        self._legacy = legacy
+
+    def route(self) -> Route:
+        page = metrics.route(self._metrics.registry, self._cluster)
+
+        async def answer(request: Request) -> Response:
+            self._update()
+            return await page.handler(request)
+
+        return msgspec.structs.replace(page, handler=answer)
+
+    def _cluster(self) -> AsyncIterator[bytes]:
+        return cluster_metrics.families(self._world.cluster, legacy=self._legacy)
+
+    def _update(self) -> None:
+        gauges = self._metrics
+        stages = collections.Counter(assumed.stage for assumed in self._assumed_pods)
+        for stage in Stage:
+            if stage is not Stage.OVER:
+                gauges.reservations.labels(stage.value).set(stages[stage])
+        gauges.unschedulable_pods.set(len(self._unschedulable))
+        gauges.bypassed_pods.set(len(self._bypassed))
+        gauges.requeues.set(self._requeue.sent)
+        gauges.leading.set(self._leadership.leading)
+        gauges.ready.set(self._readiness.ready)
+        gauges.unreadable.set(len(self._world.cluster.problems()))
+        gauges.drift.labels("tables").set(self._maintenance.table_drift)
+        for outcome in events.Stats.__struct_fields__:
+            gauges.events.labels(outcome).set(getattr(self._recorder.stats, outcome))
+        for kind, informer in self._informers.items():
+            gauges.drift.labels(kind).set(informer.stats.repaired)
+            for what in Stats.__struct_fields__:
+                gauges.watch.labels(kind, what).set(getattr(informer.stats, what))
+        if self._certificate is not None:
+            gauges.certificate_days.set(self._certificate.days_left())

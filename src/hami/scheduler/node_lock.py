@@ -1,21 +1,14 @@
 """HAMi's lock on a node: queue, take, judge, release.
 
-Whether the lock on a node still means something.
-HAMi's lock says which pod is between bind and Allocate. It is a text with a time, and whoever
-should remove it may have died. Time alone proves nothing (a slow image or a waiting kubelet is no
-crime, and a stolen lock serves a pod with another one's cards), so the owner is looked at: a lock
-is stale when its pod cannot be waiting for Allocate any more. Pure; `hami.scheduler.bind_queue`
-acts on the verdict.
+The lock names the pod that is between bind and Allocate. Only nodes whose agent does not bind late
+need it (docs/designs/001-late-binding.md). Binds to one node queue first come, first served. The
+first in the queue waits for the lock: the watch shows when it is released, and meanwhile the pod
+that holds it is read from time to time.
 
-Binds to one node, one after the other, in the order they came.
-
-Whoever waits for a bind: still there, and for how long.
-
-HAMi's lock on a node: waiting for it, taking it, giving it back.
-Only nodes whose agent cannot bind late need it (D5). Waiting is not polling: the watch shows when
-the lock is gone. While another pod holds it, that pod is looked at from time to time, and a lock
-that means nothing any more is removed. Every write names the node's version, so two writers never
-both believe they have it.
+A lock is an annotation with a time, and the process that should remove it may have died. Its age
+alone proves nothing: an image may be slow to pull, and a stolen lock gives a pod the cards of
+another. So a lock is stale when its pod cannot be waiting for Allocate any more. Every write names
+the node's version, so that of two writers only one has the lock.
 """
 
 from __future__ import annotations
@@ -32,26 +25,156 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.informers import NodeRecord, World
-from hami.scheduler.leadership import Leadership
+from hami.scheduler.leadership import Leadership, Permit
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
 
+_log = logging.getLogger(__name__)
+
 #: Seconds after which an owner that is still not bound has lost its Binding: no write takes longer.
 BINDING_GRACE_S = 15.0
+#: Seconds between two reads of the owner of a lock that a bind waits for.
+READ_OWNER_S = 2.0
+WRITE_ATTEMPTS = 8
+
+
+class NodeLocks:
+    """Take and release the locks of nodes."""
+
+    def __init__(
+        self,
+        client: Client,
+        world: World,
+        *,
+        timeout: float,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._world = world
+        #: Seconds after which a lock that names no pod is stale.
+        self._timeout = timeout
+        self._clock = clock
+        self._now = now
+        #: (node, value) -> when a bind first waited for this value (monotonic).
+        self._first_seen: dict[tuple[str, str], float] = {}
+
+    async def take(self, name: str, pod_namespace: str, pod_name: str, caller: Caller) -> str:
+        """Wait until no other pod holds the node's lock, take it, and return its value."""
+        conflicts = 0
+        while conflicts < WRITE_ATTEMPTS:
+            caller.require_patience(self._clock(), name)
+            node = self._world.nodes.get(name)
+            if node is None:
+                raise BindRefusedError(
+                    f"node {name} does not exist, or was deleted; nothing to do: kube-scheduler "
+                    "chooses another"
+                )
+            if lock_owner(node.lock) == (pod_namespace, pod_name):
+                return node.lock  # a bind that began before has taken it
+            if node.lock:
+                await self._wait_or_remove(node, caller)
+                continue
+            value = node_marks.encode_lock(node_marks.Lock(self._time(), pod_namespace, pod_name))
+            try:
+                await self._write(node, value)
+            except errors.Conflict:
+                conflicts += 1
+                await self._refresh(name)
+            else:
+                return value
+        raise BindRefusedError(
+            f"node {name} changed {WRITE_ATTEMPTS} times while it was being locked; nothing to "
+            "do: kube-scheduler retries"
+        )
+
+    async def release(self, name: str, value: str) -> None:
+        """Remove a lock if it still has this value."""
+        for _ in range(WRITE_ATTEMPTS):
+            node = self._world.nodes.get(name)
+            if node is None or node.lock != value:
+                return
+            try:
+                await self._write(node, None)
+            except errors.NotFound:
+                return
+            except errors.Conflict:
+                await self._refresh(name)
+            else:
+                return
+        _log.warning(
+            "cannot release node lock: the node changes too fast",
+            extra={"node": name, "lock": value},
+        )
+
+    async def _wait_or_remove(self, node: NodeRecord, caller: Caller) -> None:
+        """Wait until a node with a living lock changes, or remove a stale lock."""
+        state = await self._lock_state(node)
+        if self._world.nodes.get(node.name) is not node:
+            return  # it changed while its owner was read
+        extra = {"node": node.name, "lock": node.lock, "why": state.why}
+        if state.held:
+            _log.debug("waiting for node lock", extra=extra)
+            await self._world.nodes.changed(
+                node.name,
+                within=min(READ_OWNER_S, caller.patience(self._clock())),
+                unless=caller.left,
+            )
+            return
+        _log.warning("removing a stale node lock", extra=extra)
+        await self.release(node.name, node.lock)
+
+    async def _lock_state(self, node: NodeRecord) -> LockState:
+        key = (node.name, node.lock)
+        self._first_seen = {k: at for k, at in self._first_seen.items() if k[0] != node.name} | {
+            key: self._first_seen.get(key, self._clock())
+        }
+        owner = lock_owner(node.lock)
+        pod = None
+        if owner is not None:
+            try:
+                body = await self._client.get(paths.pods(*owner))
+                pod = codec.decode(body, objects.Pod, what=f"pod {owner[0]}/{owner[1]}")
+            except errors.NotFound:
+                pod = None
+            except errors.KubeError as error:
+                return LockState(held=True, why=f"its pod cannot be read: {error}")
+        return judge(
+            node.lock,
+            node=node.name,
+            pod=pod,
+            now=self._time(),
+            seen_for=self._clock() - self._first_seen[key],
+            timeout=self._timeout,
+        )
+
+    async def _write(self, node: NodeRecord, value: str | None) -> None:
+        patch = {
+            "metadata": {
+                "annotations": {annotation_keys.NODE_LOCK: value},
+                "resourceVersion": str(node.version),
+            }
+        }
+        body = await self._client.patch(paths.nodes(node.name), codec.encode(patch))
+        self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {node.name}"))
+
+    async def _refresh(self, name: str) -> None:
+        try:
+            body = await self._client.get(paths.nodes(name))
+        except errors.NotFound:
+            await asyncio.sleep(0)  # the watch will show it
+            return
+        self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {name}"))
+
+    def _time(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self._now(), dt.UTC)
 
 
 class LockState(msgspec.Struct, frozen=True):
+    """Whether a lock is held or stale, and why."""
+
     held: bool
     why: str
-
-
-def lock_owner(value: str) -> tuple[str, str] | None:
-    """Return namespace and name of the pod a lock names; None if it names none."""
-    try:
-        lock = node_marks.decode_lock(value)
-    except wire_errors.WireError:
-        return None
-    return (lock.namespace, lock.name) if lock.name else None
 
 
 def judge(  # noqa: PLR0911  one line per rule
@@ -63,7 +186,11 @@ def judge(  # noqa: PLR0911  one line per rule
     seen_for: float,
     timeout: float,
 ) -> LockState:
-    """Judge a lock; `pod` is its owner as the API server has it, `seen_for` how long we know it."""
+    """Judge a lock by its owner.
+
+    `pod` is the owner as the API server has it, `seen_for` the seconds that we know the lock,
+    `timeout` the seconds after which a lock without a readable owner is stale.
+    """
     try:
         lock = node_marks.decode_lock(value)
     except wire_errors.WireError as error:
@@ -72,7 +199,7 @@ def judge(  # noqa: PLR0911  one line per rule
     if not lock.name:
         return LockState(age < timeout, "it names no pod")
     if pod is None:
-        return LockState(held=False, why="its pod is gone")
+        return LockState(held=False, why="its pod is deleted")
     if pod.finished:
         return LockState(held=False, why=f"its pod is {pod.phase}")
     if _created(pod) > lock.time + dt.timedelta(seconds=1):
@@ -87,6 +214,15 @@ def judge(  # noqa: PLR0911  one line per rule
     return LockState(held=True, why=f"its pod waits for kubelet for {age:.0f} s")
 
 
+def lock_owner(value: str) -> tuple[str, str] | None:
+    """Return namespace and name of the pod a lock names; None if it names none."""
+    try:
+        lock = node_marks.decode_lock(value)
+    except wire_errors.WireError:
+        return None
+    return (lock.namespace, lock.name) if lock.name else None
+
+
 def _created(pod: objects.Pod) -> dt.datetime:
     text = (pod.metadata and pod.metadata.creation_timestamp) or ""
     try:
@@ -95,222 +231,99 @@ def _created(pod: objects.Pod) -> dt.datetime:
         return dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
-class QueuedBind:
-    """The right to bind to a node until it is handed on."""
-
-    def __init__(self, turns: BindQueue, node: str) -> None:
-        self._turns = turns
-        self._node = node
-        self._done = False
-
-    def hand_on(self) -> None:
-        """Let the next in line go on; doing it twice does no harm."""
-        if not self._done:
-            self._done = True
-            self._turns.end(self._node)
-
-
 class BindQueue:
+    """FIFO queue of binds per node."""
+
     def __init__(self) -> None:
-        #: Node -> its lock, and how many hold it or wait for it.
-        self._lines: dict[str, tuple[asyncio.Lock, int]] = {}
+        #: Node -> its lock, and how many binds hold it or wait for it.
+        self._queues: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def wait(self, node: str) -> QueuedBind:
-        """Wait for one's turn. Whoever is cancelled has left the line."""
-        lock, waiting = self._lines.get(node, (asyncio.Lock(), 0))
-        self._lines[node] = (lock, waiting + 1)
+        """Wait to be the first; a cancelled bind has left the queue."""
+        lock, length = self._queues.get(node, (asyncio.Lock(), 0))
+        self._queues[node] = (lock, length + 1)
         try:
             await lock.acquire()
         except BaseException:
-            self._leave(node)
+            self._remove(node)
             raise
         return QueuedBind(self, node)
 
-    def waiting(self) -> int:
-        """Return how many binds hold a turn or wait for one."""
-        return sum(number for _, number in self._lines.values())
+    def __len__(self) -> int:
+        """Return how many binds are first in their queue or wait, on all nodes."""
+        return sum(length for _, length in self._queues.values())
 
     def end(self, node: str) -> None:
-        self._lines[node][0].release()
-        self._leave(node)
+        self._queues[node][0].release()
+        self._remove(node)
 
-    def _leave(self, node: str) -> None:
-        lock, waiting = self._lines[node]
-        if waiting == 1:
-            del self._lines[node]
+    def _remove(self, node: str) -> None:
+        lock, length = self._queues[node]
+        if length == 1:
+            del self._queues[node]
         else:
-            self._lines[node] = (lock, waiting - 1)
+            self._queues[node] = (lock, length - 1)
+
+
+class QueuedBind:
+    """The first in the queue of a node, until it leaves."""
+
+    def __init__(self, queue: BindQueue, node: str) -> None:
+        self._queue = queue
+        self._node = node
+        self._left = False
+
+    def leave(self) -> None:
+        """Let the next bind go on; doing it twice does no harm."""
+        if not self._left:
+            self._left = True
+            self._queue.end(self._node)
 
 
 class CallerLeftError(Exception):
-    """Nobody waits for this bind any more, and no Binding was sent."""
+    """The caller of /bind disconnected, and no Binding was sent."""
 
 
 class Caller:
+    """A /bind caller: deadline, disconnect, and the term of leadership it came in."""
+
     def __init__(self, leadership: Leadership, *, waits_until: float = math.inf) -> None:
         self._leadership = leadership
-        #: The term of leadership in which the bind began; what was decided holds in it alone.
+        #: The term of leadership in which the bind began; a decision holds in its term alone.
         self.term = leadership.term
         #: Monotonic.
         self._waits_until = waits_until
-        #: Done when the caller has gone away.
+        #: Done when the caller has disconnected.
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:
         if not self.left.done():
             self.left.set_result(None)
 
-    def require(self) -> None:
-        """Raise unless somebody still waits, and we still lead."""
+    def require(self, permit: Permit | None = None) -> None:
+        """Raise unless the permit holds, we still lead and the caller is connected."""
+        if permit is not None:
+            permit.check()
         self._leadership.check_decision(self.term)
         if self.left.done():
-            raise CallerLeftError("whoever asked for the bind has gone away")
+            raise CallerLeftError(
+                "kube-scheduler closed its connection before the Binding was sent; if that "
+                "repeats, raise the extender's httpTimeout in its configuration"
+            )
 
     def patience(self, clock: float) -> float:
         """Return for how many more seconds the caller waits for a lock."""
         return max(self._waits_until - clock, 0.0)
 
-    def require_patience(self, clock: float) -> None:
-        """Raise unless the caller is there and still willing to wait."""
+    def require_patience(self, clock: float, node: str) -> None:
+        """Raise unless the caller is connected and its time for the lock is not over."""
         self.require()
         if self.patience(clock) <= 0:
-            raise out_of_patience()
+            raise lock_timeout(node)
 
 
-def out_of_patience() -> BindRefusedError:
+def lock_timeout(node: str) -> BindRefusedError:
     return BindRefusedError(
-        "node lock contention: timed out after --node-lock-retry-timeout, which holds for members "
-        "of pod groups"
+        f"node lock contention on {node}: timed out after --node-lock-retry-timeout, which holds "
+        "for members of pod groups; kube-scheduler retries, a longer timeout waits"
     )
-
-
-_log = logging.getLogger(__name__)
-
-#: Seconds between two looks at the owner of a lock that somebody waits for.
-LOOK_S = 2.0
-WRITE_ATTEMPTS = 8
-
-
-class NodeLocks:
-    def __init__(
-        self,
-        client: Client,
-        world: World,
-        *,
-        timeout: float,
-        clock: Callable[[], float],
-        now: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._world = world
-        self._timeout = timeout
-        self._clock = clock
-        self._now = now
-        #: (node, value) -> when this value was first seen by somebody who waits (monotonic).
-        self._first_seen: dict[tuple[str, str], float] = {}
-
-    async def take(self, node: str, namespace: str, name: str, caller: Caller) -> str:
-        """Wait until the node is free, lock it for a pod, and return the lock's value."""
-        for _ in range(WRITE_ATTEMPTS):
-            record = await self._free(node, namespace, name, caller)
-            if record.lock:
-                return record.lock  # ours already: a bind that was begun before
-            value = node_marks.encode_lock(node_marks.Lock(self._time(), namespace, name))
-            try:
-                await self._write(record, value)
-            except errors.Conflict:
-                await self._refresh(node)
-            else:
-                return value
-        raise BindRefusedError(f"node {node} changes faster than it can be locked; try again")
-
-    async def give_back(self, node: str, value: str) -> None:
-        """Remove a lock if it is still this one."""
-        for _ in range(WRITE_ATTEMPTS):
-            record = self._world.nodes.get(node)
-            if record is None or record.lock != value:
-                return
-            try:
-                await self._write(record, None)
-            except errors.NotFound:
-                return
-            except errors.Conflict:
-                await self._refresh(node)
-            else:
-                return
-        _log.warning("lock could not be removed", extra={"node": node, "lock": value})
-
-    async def _free(self, node: str, namespace: str, name: str, caller: Caller) -> NodeRecord:
-        """Wait until no living pod but this one holds the lock."""
-        while True:
-            caller.require_patience(self._clock())
-            record = self._world.nodes.get(node)
-            if record is None:
-                raise BindRefusedError(f"node {node} does not exist (any more)")
-            if not record.lock or lock_owner(record.lock) == (namespace, name):
-                return record
-            verdict = await self._judge(record)
-            if self._world.nodes.get(node) is not record:
-                continue  # it changed while its owner was looked at
-            if verdict.held:
-                _log.debug(
-                    "waiting for a node's lock",
-                    extra={"node": node, "lock": record.lock, "why": verdict.why},
-                )
-                await self._world.nodes.changed(
-                    node, within=min(LOOK_S, caller.patience(self._clock())), unless=caller.left
-                )
-                continue
-            _log.warning(
-                "removing a stale lock",
-                extra={"node": node, "lock": record.lock, "why": verdict.why},
-            )
-            await self.give_back(node, record.lock)
-
-    async def _judge(self, record: NodeRecord) -> LockState:
-        key = (record.name, record.lock)
-        self._first_seen = {k: at for k, at in self._first_seen.items() if k[0] != record.name} | {
-            key: self._first_seen.get(key, self._clock())
-        }
-        owner = lock_owner(record.lock)
-        pod = None
-        if owner is not None:
-            try:
-                body = await self._client.get(paths.pods(*owner))
-                pod = codec.decode(body, objects.Pod, what=f"pod {owner[0]}/{owner[1]}")
-            except errors.NotFound:
-                pod = None
-            except errors.KubeError as error:
-                return LockState(held=True, why=f"its pod cannot be read: {error}")
-        return judge(
-            record.lock,
-            node=record.name,
-            pod=pod,
-            now=self._time(),
-            seen_for=self._clock() - self._first_seen[key],
-            timeout=self._timeout,
-        )
-
-    async def _write(self, record: NodeRecord, value: str | None) -> None:
-        patch = {
-            "metadata": {
-                "annotations": {annotation_keys.NODE_LOCK: value},
-                "resourceVersion": str(record.version),
-            }
-        }
-        body = await self._client.patch(paths.nodes(record.name), codec.encode(patch))
-        self._take_over(body, record.name)
-
-    async def _refresh(self, node: str) -> None:
-        try:
-            body = await self._client.get(paths.nodes(node))
-        except errors.NotFound:
-            await asyncio.sleep(0)  # the watch will tell
-            return
-        self._take_over(body, node)
-
-    def _take_over(self, body: bytes, name: str) -> None:
-        self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {name}"))
-
-    def _time(self) -> dt.datetime:
-        return dt.datetime.fromtimestamp(self._now(), dt.UTC)

@@ -58,21 +58,21 @@ class LeaderLabel:
         *,
         namespace: str,
         name: str,
-        leads: Callable[[], bool],
+        leadership: Leadership,
         now: Callable[[], float],
     ) -> None:
         self._client = client
         self._pods = pods
         self._namespace = namespace
         self._name = name
-        self._leads = leads
+        self._leadership = leadership
         self._now = now
         #: What our own pod is to be called; nothing before we have caught up once.
         self._own = ""
 
     @property
     def leads(self) -> bool:
-        return self._leads()
+        return self._leadership.leading
 
     @property
     def has_pod(self) -> bool:
@@ -114,7 +114,7 @@ class LeaderLabel:
         body = await self._client.get(paths.pods(self._namespace), {"labelSelector": selector})
         listed = codec.decode(body, _PodList, what="list of scheduler pods")
         for pod in listed.items or ():
-            if not self._leads():
+            if not self._leadership.leading:
                 return  # whoever leads now says who follows
             role = self._own if pod.name == self._name else FOLLOWER
             if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
@@ -203,6 +203,14 @@ class Readiness:
         if not self._leadership.leading:
             return self._leadership.why_not()
         return "the caches are catching up with the leader before us"
+
+    def why_not_synced(self) -> str:
+        """Return why a replica cannot answer admission; empty if it can."""
+        return "" if self.caches_synced else self.why_not()
+
+    def why_not_ready(self) -> str:
+        """Return why a replica cannot schedule; empty if it can."""
+        return "" if self.ready else self.why_not()
 
     async def require(self, budget: float, *, leading: bool = True) -> None:
         """Wait until ready, at most so many seconds; raise if it takes longer.

@@ -1,8 +1,7 @@
-"""What the scheduler process can be told.
+"""Settings of the scheduler process.
 
-One struct, grouped by what it is about; each field says its unit and why its default is what it is.
-Flags, environment and file all end here (`hami.cli.flags`); the names are HAMi's where HAMi has
-the setting.
+One struct in groups; each field names its unit and the reason for its default. Flags, environment
+and file all end here (`hami.cli.flags`); the names are HAMi's where HAMi has the setting.
 """
 
 from __future__ import annotations
@@ -13,20 +12,21 @@ import msgspec
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Serving.
 
-    #: Where /filter, /bind, /explain and health answer. Loopback: only the sibling needs them.
+    #: Where /filter, /bind, /explain and health answer. Loopback: only the kube-scheduler in the
+    #: same pod needs them.
     http_bind: str = "127.0.0.1:8080"
     #: PEM files; both or none. Without them the server speaks plain HTTP.
     cert_file: str = ""
     key_file: str = ""
-    #: PEM file of the CA whose clients may call the scheduling verbs from elsewhere; empty: nobody.
+    #: PEM file of the CA whose clients may call the scheduling verbs from elsewhere; empty: none.
     client_ca_file: str = ""
     #: Where /metrics answers; empty: nowhere.
     metrics_bind_address: str = ":9395"
     #: Whether HAMi's old metric names are written beside the new ones.
     legacy_metrics: bool = False
-    #: Whether /debug answers (to those who may schedule).
+    #: Whether /debug answers, to clients that may call the scheduling verbs.
     profiling: bool = False
-    #: Seconds that new requests are still answered after SIGTERM: until then nobody may know.
+    #: Seconds that new requests are still answered after SIGTERM: clients learn late that we stop.
     shutdown_delay: float = 0.0
     #: Seconds that requests under way may take to end after that.
     drain_timeout: float = 10.0
@@ -44,21 +44,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device_config_file: str = ""
     #: Folder of the keys `current` and `previous` that sign grants; empty: grants are not signed.
     grant_key_dir: str = "/etc/hami/grant"
-    #: Seconds a reservation lives that nobody binds or asks for again.
+    #: Seconds after which cards that are reserved and not bound are free again.
     reservation_timeout: float = 900.0
-    #: Seconds /filter may wait for caches or a pending outcome before it answers an error.
+    #: Seconds /filter may wait for the watches or an earlier bind before it answers an error.
     filter_budget: float = 5.0
 
     # Admission.
 
-    #: Whether pods that name default-scheduler are taken over.
+    #: Whether pods that name default-scheduler are given to our profile.
     force_overwrite_default_scheduler: bool = True
     #: The folder above `vgpu` that the node agent mounts into containers; pods may not mount there.
     hook_path: str = "/usr/local"
-    #: Who may ask for the highest priority, with commas; `*` is every namespace.
+    #: Namespaces and priority classes that may ask for the highest priority, with commas; `*` is
+    #: every namespace.
     high_priority_namespaces: str = ""
     high_priority_classes: str = ""
-    #: When a MIG profile counts as there: off, type or available.
+    #: When a MIG profile counts as offered: off, type or available.
     mig_fallback: str = "type"
     #: What comes after the smallest profile: share or whole.
     mig_fallback_gpu: str = "share"
@@ -67,10 +68,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Nodes with a lock.
 
-    #: Seconds after which a lock is looked at: one without a living owner is removed.
+    #: Seconds after which a lock that names no pod is removed.
     node_lock_timeout: float = 300.0
-    #: Seconds a member of a pod group waits for a lock; 0: it fails at once. Others wait as long as
-    #: kube-scheduler does.
+    #: Seconds a member of a pod group waits for a lock; 0: it fails at once. Other pods wait as
+    #: long as kube-scheduler does.
     node_lock_retry_timeout: float = 600.0
 
     # The API server.
@@ -82,14 +83,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kube_burst: int = 0
     #: Seconds for one request; 0: 30.
     kube_timeout: float = 0.0
-    #: Seconds between two comparisons of the caches with the API server.
+    #: Seconds between two resyncs with the API server.
     resync_interval: float = 900.0
 
     # Leadership.
 
     #: Whether several replicas run: scheduling needs the lease.
     leader_elect: bool = False
-    #: The sibling kube-scheduler's lease.
+    #: The lease of the kube-scheduler in the same pod.
     leader_elect_resource_name: str = ""
     leader_elect_resource_namespace: str = ""
     #: Whether we hold the lease ourselves, because no kube-scheduler runs beside us.

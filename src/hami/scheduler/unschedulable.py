@@ -1,15 +1,12 @@
 """Pods that no node could take, and the explanation kept on each.
 
-Pods that no node could take: why, and what happens when there is room.
-Each keeps what it asked for and a short note of why it was refused. The note is written onto the
-pod, so that it outlives us. When cells become free, those who might fit
-there are tried, and if one does the node is touched (`hami.scheduler.requeue`).
+Each keeps its request and a short note of why it was refused. When cards become free, the requests
+are tried again (`hami.scheduler.requeue`); pods of one shape are tried once.
 
-The last explanation of a waiting pod, written onto the pod.
-Events age out and name only the first reason; the annotation stays until the pod is placed,
-survives us, and everybody who may read the pod can read it. A note is written when what it says
-has changed, at most once a minute per pod, and not at all for a pod that is refused only for a
-moment.
+The note is written onto the pod as an annotation. Events age out and name only the first reason;
+the annotation stays until the pod is placed, outlives this process, and every user who may read
+the pod can read it. It is written when it has changed, at most once a minute per pod, and not at
+all for a pod that is refused only for a moment.
 """
 
 from __future__ import annotations
@@ -31,26 +28,34 @@ from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, explanation_note, objects
 from hami.wire import errors as wire_errors
 
-#: Seconds after a refusal until a pod is looked at though nobody told of room.
+_log = logging.getLogger(__name__)
+
+#: Seconds after a refusal until a pod is tried again though no free card was announced.
 AGAIN_S = 5.0
+#: Seconds that a pod has to be refused before a note is worth a write.
+FIRST_AFTER_S = 2.0
+INTERVAL_S = 60.0
+#: Notes per round, so that a thousand unschedulable pods do not crowd out Bindings.
+BATCH = 10
+ROUND_S = 0.5
+_SOME_TIME = "2000-01-01T00:00:00Z"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class UnschedulablePod:
+    """A pod that was refused and is not placed yet."""
+
     wanted: PodRequest
     note: explanation_note.Note
-    #: Monotonic: when it was first refused, and last.
-    since: float
-    refused_at: float
-    refusals: int = 1
+    refusals: int = 0
     #: Monotonic: when its note may be written next.
     write_from: float = 0.0
-    #: What the pod carries of notes, as far as we know; None: nothing.
+    #: The note that the pod carries, as far as we know; None: none.
     written: explanation_note.Note | None = None
-    #: How often it was looked at or woken since it was last refused, and when that is due again.
-    looks: int = 0
-    look_from: float = 0.0
-    #: What decides where it fits: pods of one shape fit or do not fit together.
+    #: How often it was tried or requeued since it was last refused, and when that is due again.
+    tries: int = 0
+    try_from: float = 0.0
+    #: All that decides where it fits: pods of one shape fit or do not fit together.
     shape: Hashable = ()
 
     @property
@@ -59,16 +64,15 @@ class UnschedulablePod:
 
 
 class UnschedulablePods:
-    def __init__(
-        self, world: World, *, clock: Callable[[], float], first_note_after: float
-    ) -> None:
+    """All pods that were refused and are not placed yet, by UID and by shape."""
+
+    def __init__(self, world: World, *, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._first_note_after = first_note_after
         self._pods: dict[str, UnschedulablePod] = {}
-        #: Shape -> UIDs: a thousand pods of one job are looked at once.
+        #: Shape -> UIDs: a thousand pods of one job are tried once.
         self._shapes: dict[Hashable, dict[str, None]] = {}
         world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._on_gone)
+        world.pod_gone.listen(self._on_deleted)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -80,7 +84,7 @@ class UnschedulablePods:
         return self._pods.get(uid)
 
     def shapes(self, namespace: str = "") -> list[Hashable]:
-        """Return what is waited for, the longest ago refused first; "" is any namespace."""
+        """Return the shapes of a namespace, the longest ago refused first; "" is any."""
         if not namespace:
             return list(self._shapes)
         return [
@@ -88,11 +92,11 @@ class UnschedulablePods:
         ]
 
     def one_of(self, shape: Hashable) -> UnschedulablePod | None:
-        """Return somebody who waits for this."""
+        """Return a pod of this shape; None: there is none any more."""
         return self._one_of(shape) if shape in self._shapes else None
 
     def all_of(self, shape: Hashable) -> list[UnschedulablePod]:
-        """Return everybody who waits for this, the longest ago refused first."""
+        """Return all pods of this shape, the longest ago refused first."""
         return [self._pods[uid] for uid in self._shapes.get(shape, ())]
 
     def _one_of(self, shape: Hashable) -> UnschedulablePod:
@@ -106,20 +110,18 @@ class UnschedulablePods:
             known = UnschedulablePod(
                 wanted=wanted,
                 note=note,
-                since=now,
-                refused_at=now,
-                refusals=0,
-                write_from=now + self._first_note_after,
-                written=carried(pod),
+                write_from=now + FIRST_AFTER_S,
+                written=carried_note(pod),
             )
-        known.wanted, known.note, known.refused_at = wanted, note, now
+        known.wanted, known.note = wanted, note
         known.refusals += 1
-        known.looks, known.look_from = 0, now + AGAIN_S
+        known.tries, known.try_from = 0, now + AGAIN_S
         known.shape = _shape(wanted)
         self._pods[pod.uid] = known
         self._shapes.setdefault(known.shape, {})[pod.uid] = None
 
     def forget(self, uid: str) -> UnschedulablePod | None:
+        """Remove a pod that is placed or deleted; returns it, None if it was not refused."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
             alike = self._shapes[pod.shape]
@@ -128,7 +130,7 @@ class UnschedulablePods:
                 del self._shapes[pod.shape]
         return pod
 
-    def _on_gone(self, uid: str) -> None:
+    def _on_deleted(self, uid: str) -> None:
         self.forget(uid)
 
     def _on_pod(self, pod: objects.Pod) -> None:
@@ -137,24 +139,23 @@ class UnschedulablePods:
             return
         known = self._pods.get(pod.uid)
         if known is not None:
-            # Another leader, or anybody, may have written since we did.
-            known.written = carried(pod)
+            # Another leader, or a user, may have written since we did.
+            known.written = carried_note(pod)
 
 
 def _shape(pod: PodRequest) -> Hashable:
-    selectors = tuple(sorted(pod.selectors.items()))
     return (
         pod.namespace,
         pod.containers,
         pod.node_policy,
         pod.gpu_policy,
         pod.weights,
-        selectors,
+        tuple(sorted(pod.selectors.items())),
     )
 
 
-def carried(pod: objects.Pod) -> explanation_note.Note | None:
-    """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
+def carried_note(pod: objects.Pod) -> explanation_note.Note | None:
+    """Return the note that a pod carries; None if it has none, an empty one if unreadable."""
     text = pod.annotation(annotation_keys.EXPLANATION)
     if not text:
         return None
@@ -191,28 +192,19 @@ def note_of(
     )
 
 
-_log = logging.getLogger(__name__)
-
-#: Seconds that a pod has to be refused before a note is worth a write.
-FIRST_AFTER_S = 2.0
-INTERVAL_S = 60.0
-#: Notes per round, so that a thousand waiting pods do not crowd out Bindings.
-BATCH = 10
-ROUND_S = 0.5
-_SOME_TIME = "2000-01-01T00:00:00Z"
-
-
 class ExplanationNotes:
+    """Write the notes of unschedulable pods onto them, while this replica leads."""
+
     def __init__(
         self,
         client: Client,
-        waiting: UnschedulablePods,
+        unschedulable: UnschedulablePods,
         leadership: Leadership,
         *,
         clock: Callable[[], float],
     ) -> None:
         self._client = client
-        self._waiting = waiting
+        self._unschedulable = unschedulable
         self._leadership = leadership
         self._clock = clock
 
@@ -226,8 +218,8 @@ class ExplanationNotes:
         if not self._leadership.leading:
             return
         now = self._clock()
-        due = [pod for pod in self._waiting if pod.write_from <= now and _says_more(pod)]
-        # Whoever waits longest for a write comes first, so that all have their turn.
+        due = [pod for pod in self._unschedulable if pod.write_from <= now and _is_news(pod)]
+        # The longest due first, so that every pod gets its note.
         for pod in heapq.nsmallest(BATCH, due, key=lambda pod: pod.write_from):
             await self._write(pod)
 
@@ -235,7 +227,7 @@ class ExplanationNotes:
         note = pod.note
         patch = {
             "metadata": {
-                "uid": pod.wanted.uid,  # a namesake is another pod
+                "uid": pod.wanted.uid,  # another pod of this name must not get it
                 "annotations": {annotation_keys.EXPLANATION: explanation_note.encode(note)},
             }
         }
@@ -244,20 +236,22 @@ class ExplanationNotes:
             path = paths.pods(pod.wanted.namespace, pod.wanted.name)
             await self._client.patch(path, codec.encode(patch))
         except (errors.NotFound, errors.Conflict):
-            # It is gone, and we have not seen it go (or never come).
-            self._waiting.forget(pod.wanted.uid)
+            # It was deleted, and the watch has not shown that (or never showed it).
+            self._unschedulable.forget(pod.wanted.uid)
         except errors.KubeError as error:
-            _log.info("note not written", extra={"pod": pod.key, "error": str(error)})
+            _log.info(
+                "cannot write explanation, retrying", extra={"pod": pod.key, "error": str(error)}
+            )
         else:
             pod.written = note
 
 
-def _says_more(pod: UnschedulablePod) -> bool:
+def _is_news(pod: UnschedulablePod) -> bool:
     if pod.written is None:
         return True
     if pod.written is pod.note:
         return False
-    # What was written may have been cut; only what would be written can be compared with it.
+    # A long note is cut when written, so the written forms are compared.
     if _without_time(pod.written) != _without_time(pod.note):
         return True
     pod.written = pod.note  # quicker the next time
@@ -265,5 +259,5 @@ def _says_more(pod: UnschedulablePod) -> bool:
 
 
 def _without_time(note: explanation_note.Note) -> str:
-    # Not shorter than a time: what is cut off depends on the length.
+    # As long as a real time: where a note is cut depends on the length.
     return explanation_note.encode(msgspec.structs.replace(note, at=_SOME_TIME))

@@ -1,20 +1,17 @@
 """Marks on a node: HAMi's lock, late binding, the old handshake.
 
-HAMi's node lock: which pod is between bind and Allocate on a node.
-The value is `<RFC3339 time>,<namespace>,<pod>`; plugins find the pod by it. An older form is
-the bare time, which nobody owns. Taking, ageing and releasing the lock is the extender's and the
-agent's work; here is only the text. Times are written as Go writes them, in whole seconds.
+HAMi's lock names the pod that is between bind and Allocate: `<RFC3339 time>,<namespace>,<pod>`. An
+older form is the bare time, which has no owner. Times are written as Go writes them, in whole
+seconds. Scheduler and agent take, judge and release the lock; this module has only the text.
 
-The mark by which a node's agent says: no lock needed, I bind pods to cards late.
-The agent writes it together with the register annotation and takes it away when it stops. The
-mark names the very register value it was written with, by a hash. So if another agent, HAMi's for
-example, has registered the node since, the marks do not fit and the scheduler takes the lock.
+The late binding mark is the agent's: this node needs no lock, because pods are bound to cards late.
+The agent writes it with the register annotation and removes it when it stops. The mark has a hash
+of that annotation, so if another agent (HAMi's for example) has registered the node since, mark and
+annotation do not fit and the scheduler takes the lock.
 
-The old liveness conversation between scheduler and device plugins, in one node annotation.
-The scheduler writes `Requesting_<time>`; a living plugin overwrites it with anything else. Only
-the word decides, no plugin's answer is parsed. The time is local without a zone, because HAMi
-writes it so; both sides are expected to share the zone. There is no clock here: the caller
-brings the time.
+The handshake is the old liveness check of device plugins. The scheduler writes `Requesting_<time>`,
+and a living plugin overwrites it with any other text. The time is local, without a zone, as HAMi
+writes it.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ class Lock(codec.Object, frozen=True):
     name: str = ""
 
     def held_by(self, namespace: str, name: str) -> bool:
-        """Return whether that pod owns it. Nobody owns one of the older form."""
+        """Return True if that pod owns it. A lock of the older form has no owner."""
         return bool(self.name) and (self.namespace, self.name) == (namespace, name)
 
 
@@ -132,20 +129,7 @@ def is_late(mark_value: str | None, register_value: str | None) -> bool:
         return False
 
 
-ANSWER_WITHIN = dt.timedelta(seconds=60)
-
 _HANDSHAKE_WORD = "Requesting"
-# Go accepts a fraction after the seconds though its layout names none.
-_TIME = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,][0-9]+)?", re.ASCII
-)
-
-
-class PluginHealth(codec.Object, frozen=True):
-    #: Whether the plugin counts as alive.
-    healthy: bool
-    #: Whether the plugin has spoken since: read its cards anew and write a new request.
-    refresh: bool
 
 
 def handshake_request(now: dt.datetime) -> str:
@@ -153,22 +137,6 @@ def handshake_request(now: dt.datetime) -> str:
     return f"{_HANDSHAKE_WORD}_{now.replace(tzinfo=None).isoformat(sep=' ', timespec='seconds')}"
 
 
-def evaluate_handshake(value: str | None, *, now: dt.datetime, allocatable: int) -> PluginHealth:
-    """Judge a plugin by the annotation, and by what kubelet still counts if it is late."""
-    if value is None or _HANDSHAKE_WORD not in value:
-        return PluginHealth(healthy=True, refresh=True)
-    asked = _time_of(value)
-    late = asked is not None and now - asked >= ANSWER_WITHIN
-    return PluginHealth(healthy=not late or allocatable > 0, refresh=False)
-
-
-def _time_of(value: str) -> dt.datetime | None:
-    _, _, rest = value.partition("_")
-    found = _TIME.fullmatch(rest.partition("_")[0])
-    if found is None:
-        return None
-    year, month, day, hour, minute, second = map(int, found.groups())
-    try:
-        return dt.datetime(year, month, day, hour, minute, second)  # noqa: DTZ001  local
-    except ValueError:
-        return None
+def handshake_answered(value: str | None) -> bool:
+    """Whether the plugin has overwritten our last request, or was never sent one."""
+    return value is None or _HANDSHAKE_WORD not in value

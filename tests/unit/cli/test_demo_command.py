@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami.cli import main
-from hami_sandbox.demo import flags
+from hami_sandbox.demo import main as demo_main
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_flags_may_be_repeated() -> None:
-    asked = flags.build("hami demo").parse_args(
+    asked = demo_main.build_parser("hami demo").parse_args(
         ["--node", "a=1xT4", "--node", "b=1xT4", "--example", "1", "--example", "2", "--once"]
     )
     assert (asked.node, asked.example, asked.once) == (["a=1xT4", "b=1xT4"], ["1", "2"], True)

@@ -1,4 +1,4 @@
-"""A node's folders as the agent and containers leave them, with state files that are really locked.
+"""A node's folders as agent and containers leave them, with locked state files.
 
 A slot lives while its lock is held; OFD locks belong to an open file, so a test holds them itself.
 """

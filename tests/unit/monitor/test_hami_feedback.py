@@ -1,4 +1,4 @@
-"""HAMi's regions get feedback, and folders of deleted pods are removed, never ours."""
+"""HAMi's regions get feedback; folders of deleted pods are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HAMi's regions of both versions: read and written, whatever containers did to them."""
+"""HAMi's regions of both versions are read and written, also damaged ones."""
 
 from __future__ import annotations
 

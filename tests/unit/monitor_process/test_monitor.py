@@ -1,4 +1,4 @@
-"""`hami monitor` on stand-in GPUs: honest containers, hidden processes, and tenants' tricks."""
+"""`hami monitor` on stand-in GPUs: honest containers and hostile ones."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Replica:
     async def filter(self, pod: Object, nodes: Sequence[str] | None = None) -> Object:
         names = [n["metadata"]["name"] for n in self.api.objects("nodes")]
         return await self._call(
-            self.scheduler.verbs.filter, {"Pod": pod, "NodeNames": list(nodes or names)}
+            self.scheduler.http_api.filter, {"Pod": pod, "NodeNames": list(nodes or names)}
         )
 
     async def bind(self, pod: Object, node: str) -> str:
@@ -81,7 +81,7 @@ class Replica:
             "PodUID": pod["metadata"]["uid"],
             "Node": node,
         }
-        answer = await self._call(self.scheduler.verbs.bind, args)
+        answer = await self._call(self.scheduler.http_api.bind, args)
         error: str = answer["Error"]
         return error
 
@@ -97,7 +97,7 @@ class Replica:
         return str(node)
 
     async def explain(self, **query: str) -> Response:
-        return await self.scheduler.verbs.explain(request(b"", query))
+        return await self.scheduler.http_api.explain(request(b"", query))
 
     async def _call(self, verb: Callable[[Request], Any], args: object) -> Object:
         response = await verb(request(codec.encode(args)))
@@ -107,7 +107,7 @@ class Replica:
 
     async def seen(self) -> None:
         """Wait until the watches have shown everything the API server has."""
-        for kind, cache in self.scheduler.caches.items():
+        for kind, cache in self.scheduler.informers.items():
             if kind != "lease":
                 await asyncio.wait_for(cache.wait_version(self.api.store.version), PATIENCE_S)
 
@@ -162,7 +162,7 @@ async def running(
                 await replica.seen()
             yield replica
         finally:
-            await scheduler.fates.end()
+            await scheduler.lost_answers.end()
             for task in tasks:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from hami.cluster.pod_info import Hold
-from hami.scheduler import assumed_pods, bind
+from hami.scheduler import assumed_pods
 from hami.scheduler.assumed_pods import Stage
 from hami.wire import signature
 from tests.scripted_api.server import Lost, ScriptedApi
@@ -148,7 +148,7 @@ async def test_a_namesake_of_a_deleted_pod_is_never_bound_in_its_place() -> None
             assert old["metadata"]["uid"] in error
             assert api.find("pods", "p")["spec"].get("nodeName") is None  # type: ignore[index]
             assert replica.used("a") == [0]
-            assert "is gone" in (await replica.filter(old))["Error"]
+            assert "is deleted or finished" in (await replica.filter(old))["Error"]
 
 
 async def test_a_binding_that_was_done_but_whose_answer_was_lost_counts() -> None:
@@ -181,7 +181,7 @@ async def test_a_binding_that_the_server_carries_out_late_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hami.scheduler.leadership.UNELECTED_WRITE_S", rig.PATIENCE_S)
-    monkeypatch.setattr(bind, "FATE_PATIENCE_S", rig.PATIENCE_S)
+    monkeypatch.setattr(assumed_pods, "RESULT_PATIENCE_S", rig.PATIENCE_S)
     monkeypatch.setattr(assumed_pods, "ASK_AGAIN_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
@@ -202,7 +202,7 @@ async def test_a_binding_that_the_server_carries_out_late_counts(
 async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bind, "FATE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(assumed_pods, "RESULT_PATIENCE_S", 0.1)
     monkeypatch.setattr(assumed_pods, "ASK_AGAIN_S", 0.02)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
@@ -214,7 +214,7 @@ async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
             pod = api.put(rig.pod("p", memory=5000))
             await replica.filter(pod)
             assert "not known whether" in await replica.bind(pod, "a")
-            booking = replica.scheduler.bookings.get(pod["metadata"]["uid"])
+            booking = replica.scheduler.assumed_pods.get(pod["metadata"]["uid"])
             assert booking is not None
             assert booking.stage is Stage.UNKNOWN
             refused = await replica.filter(api.put(rig.pod("q", memory=5000)))
@@ -279,7 +279,7 @@ async def test_a_caller_that_leaves_does_not_stop_a_binding_on_its_way() -> None
             await replica.scheduler.binder.drain()
             await replica.seen()
             assert replica.used("a") == [1000]
-            assert replica.scheduler.bookings.get(pod["metadata"]["uid"]) is None
+            assert replica.scheduler.assumed_pods.get(pod["metadata"]["uid"]) is None
 
 
 async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
@@ -292,8 +292,8 @@ async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
             api.fault(path="/api/v1/pods", hang=True, times=None)
             api.close_watches()
             await replica.place(rig.pod("p"))
-            (booking,) = list(replica.scheduler.bookings)
+            (booking,) = list(replica.scheduler.assumed_pods)
             assert booking.stage is Stage.ACCEPTED
-            replica.scheduler.upkeep.look()
+            replica.scheduler.maintenance.run_round()
             await rig.eventually(lambda: booking.stage is Stage.OVER)
             assert replica.scheduler.world.cluster.pods[booking.uid].hold is Hold.BOUND

@@ -67,7 +67,9 @@ def die_in_bind(url: str, pod: rig.Object, at: int) -> None:
         def factory(
             loop: asyncio.AbstractEventLoop, work: Any, **options: Any
         ) -> asyncio.Task[Any]:
-            if getattr(work, "__qualname__", "").startswith(("Binder.", "Fates.", "Replica.bind")):
+            if getattr(work, "__qualname__", "").startswith(
+                ("Binder.", "LostAnswers.", "Replica.bind")
+            ):
                 work = watched(work, left, lambda: urllib.request.urlopen(asked).read())  # noqa: S310 - the test's own server
             return asyncio.Task(work, loop=loop, **options)
 

@@ -56,7 +56,7 @@ async def test_a_waiting_pod_that_would_fit_now_is_told_where(times: Times) -> N
             assert told["state"] == "waiting"
             assert told["now"]["winner"] == "a"
             assert replica.used("a") == [0]
-            assert len(replica.scheduler.bookings) == 0
+            assert len(replica.scheduler.assumed_pods) == 0
 
 
 async def test_a_placed_pod_is_told_its_cards_at_every_stage() -> None:
@@ -130,7 +130,9 @@ async def test_pods_that_are_not_there() -> None:
             {"error": "there is no pod default/p"},
         )
         status, told = await explain(replica, uid="u")
-        assert (status, told["error"]) == (404, "no pod with UID u waits here or has cards")
+        assert status == 404
+        assert told["error"].startswith("no pod with UID u is unschedulable here or has cards")
+        assert "?pod=<namespace>/<name>" in told["error"]
 
 
 async def test_a_pod_that_cannot_be_read_or_understood() -> None:
@@ -153,8 +155,8 @@ async def test_before_the_caches_are_filled_nothing_is_told() -> None:
         api.put(rig.pod("p"))
         api.fault(path="/api/v1/nodes", hang=True, times=None)
         async with rig.running(api, ready=False, filter_budget=0.05) as replica:
-            await replica.scheduler.caches["pods"].wait_synced()
-            await replica.scheduler.caches["quotas"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
+            await replica.scheduler.informers["quotas"].wait_synced()
             status, told = await explain(replica, pod="default/p")
             assert status == 503
             assert told["error"] == "the caches of nodes are not filled yet"

@@ -57,7 +57,7 @@ class Election:
         version = self._api.store.version
         for replica in self._replicas:
             await asyncio.wait_for(
-                replica.scheduler.caches["lease"].wait_version(version), rig.PATIENCE_S
+                replica.scheduler.informers["lease"].wait_version(version), rig.PATIENCE_S
             )
 
     async def elect(self, host: str) -> None:
@@ -77,7 +77,7 @@ class Election:
             hostname=host,
             **settings,
         ) as replica:
-            for cache in replica.scheduler.caches.values():
+            for cache in replica.scheduler.informers.values():
                 await asyncio.wait_for(cache.wait_synced(), rig.PATIENCE_S)
             self._replicas.append(replica)
             try:
@@ -161,7 +161,7 @@ async def test_a_lease_that_is_not_renewed_in_time_is_lost_without_any_event(tim
             times.pass_by(6.0)
             assert "was not seen renewing the lease for 6 s" in await one.bind(pod, "a")
             assert api.sent("POST", "/binding") == []
-            one.scheduler.upkeep.look()
+            one.scheduler.maintenance.run_round()
             assert one.used("a") == [0]
             status, told = await readyz(one)
             assert status == 503
@@ -444,8 +444,8 @@ async def test_readyz_without_caches_is_ready_for_nothing() -> None:
     async with ScriptedApi() as api:
         api.fault(path="/api/v1/nodes", hang=True, times=None)
         async with rig.running(api, ready=False) as replica:
-            await replica.scheduler.caches["pods"].wait_synced()
-            await replica.scheduler.caches["quotas"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
+            await replica.scheduler.informers["quotas"].wait_synced()
             for query in ("", "?webhook"):
                 status, told = await readyz(replica, query)
                 assert status == 503

@@ -37,7 +37,7 @@ async def test_a_pod_without_our_resources_gets_all_names_back() -> None:
                 "FailedAndUnresolvableNodes": None,
                 "Error": "",
             }
-            assert len(replica.scheduler.bookings) == 0
+            assert len(replica.scheduler.assumed_pods) == 0
 
 
 async def test_a_pod_without_our_resources_needs_no_readiness() -> None:
@@ -105,10 +105,10 @@ async def test_a_reservation_counts_at_once_and_lapses_when_nobody_binds_it(time
             second = api.put(rig.pod("q", memory=5000))
             assert (await replica.filter(second))["NodeNames"] is None
             times.pass_by(899)
-            replica.scheduler.upkeep.look()
+            replica.scheduler.maintenance.run_round()
             assert (await replica.filter(second))["NodeNames"] is None
             times.pass_by(1)
-            replica.scheduler.upkeep.look()
+            replica.scheduler.maintenance.run_round()
             assert replica.used("a") == [0]
             assert (await replica.filter(second))["NodeNames"] == ["a"]
             # The first one comes late, and is told so instead of being booked twice.
@@ -126,7 +126,7 @@ async def test_asking_again_begins_the_reservation_anew(times: Times) -> None:
             times.pass_by(800)
             await replica.filter(pod)
             times.pass_by(800)
-            replica.scheduler.upkeep.look()
+            replica.scheduler.maintenance.run_round()
             assert replica.used("a") == [5000]
 
 
@@ -139,8 +139,8 @@ async def test_a_deleted_pod_leaves_no_reservation() -> None:
             api.remove("pods", "p")
             await replica.seen()
             assert replica.used("a") == [0]
-            assert len(replica.scheduler.bookings) == 0
-            assert "is gone" in (await replica.filter(pod))["Error"]
+            assert len(replica.scheduler.assumed_pods) == 0
+            assert "is deleted or finished" in (await replica.filter(pod))["Error"]
 
 
 async def test_a_quota_counts_reservations_and_names_itself() -> None:
@@ -210,7 +210,7 @@ async def test_without_a_cache_there_is_an_error_within_the_budget(kind: str) ->
         async with rig.running(api, ready=False, filter_budget=20) as replica:
             others = {"nodes", "pods", "quotas"} - {kind.removeprefix("resource")}
             for other in others:
-                await replica.scheduler.caches[other].wait_synced()
+                await replica.scheduler.informers[other].wait_synced()
             asking = asyncio.create_task(replica.filter(api.put(rig.pod("p"))))
             await time.forward(10)
             assert not asking.done()
@@ -219,7 +219,7 @@ async def test_without_a_cache_there_is_an_error_within_the_budget(kind: str) ->
             assert answer["NodeNames"] is answer["FailedNodes"] is None
             missing = kind.removeprefix("resource")
             assert answer["Error"] == f"the caches of {missing} are not filled yet"
-            assert len(replica.scheduler.bookings) == 0
+            assert len(replica.scheduler.assumed_pods) == 0
 
 
 async def test_without_the_lease_there_is_an_error_that_names_its_holder() -> None:
@@ -232,11 +232,11 @@ async def test_without_the_lease_there_is_an_error_that_names_its_holder() -> No
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, ready=False, **elect) as replica:
-            for cache in replica.scheduler.caches.values():
+            for cache in replica.scheduler.informers.values():
                 await cache.wait_synced()
             pod = api.put(rig.pod("p"))
             answer = await replica.filter(pod)
-            assert answer["Error"] == "not the leader: nobody holds the lease"
+            assert answer["Error"] == "not the leader: the lease has no holder"
             api.put(
                 {
                     "kind": "Lease",
@@ -258,7 +258,7 @@ async def test_a_request_that_came_too_early_is_answered_once_the_caches_are_fil
         api.fault(path="/api/v1/nodes", gate=gate, times=None)
         async with rig.running(api, ready=False, filter_budget=30) as replica:
             asking = asyncio.create_task(replica.filter(api.put(rig.pod("p"))))
-            await replica.scheduler.caches["pods"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
             assert not asking.done()
             gate.set()
             assert (await asyncio.wait_for(asking, rig.PATIENCE_S))["NodeNames"] == ["a"]
@@ -271,9 +271,9 @@ async def test_a_request_whose_caller_leaves_while_it_waits_books_nothing() -> N
         api.fault(path="/api/v1/nodes", gate=gate, times=None)
         async with rig.running(api, ready=False, filter_budget=30) as replica:
             asking = asyncio.create_task(replica.filter(api.put(rig.pod("p"))))
-            await replica.scheduler.caches["pods"].wait_synced()
+            await replica.scheduler.informers["pods"].wait_synced()
             asking.cancel()
             gate.set()
             await replica.scheduler.readiness.require(rig.PATIENCE_S)
-            assert len(replica.scheduler.bookings) == 0
+            assert len(replica.scheduler.assumed_pods) == 0
             assert asking.cancelled()

@@ -39,7 +39,7 @@ async def test_only_plugins_that_have_spoken_are_asked(times: Times) -> None:
         api.put(node("ours", "Reported 2026-01-01 00:00:00", late=True))
         api.put({"kind": "Node", "metadata": {"name": "cpu", "annotations": {KEY: "Reported"}}})
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
-            await replica.scheduler.handshakes.answer()
+            await replica.scheduler.handshakes.run_round()
             assert set(requests(api)) == {"spoken", "deleted"}
 
 
@@ -47,7 +47,7 @@ async def test_a_request_has_hamis_form_and_changes_nothing_else(times: Times) -
     async with ScriptedApi() as api:
         api.put(node("a", "Reported"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
-            await replica.scheduler.handshakes.answer()
+            await replica.scheduler.handshakes.run_round()
             ((body,),) = requests(api).values()
     (value,) = body["metadata"]["annotations"].values()
     assert body == {"metadata": {"annotations": {KEY: value}}}
@@ -63,7 +63,7 @@ async def test_a_plugin_is_asked_again_when_it_has_answered(times: Times) -> Non
             for answer in range(3):
                 for _ in range(2):
                     await replica.seen()
-                    await replica.scheduler.handshakes.answer()
+                    await replica.scheduler.handshakes.run_round()
                 assert len(requests(api)["a"]) == answer + 1
                 api.put(node("a", f"Reported {answer + 2}"))
 
@@ -75,11 +75,11 @@ async def test_a_request_that_could_not_be_written_is_written_later(times: Times
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             api.fault(method="PATCH", path="/nodes/a", status=500)
             api.fault(method="PATCH", path="/nodes/gone", status=404)
-            await replica.scheduler.handshakes.answer()
+            await replica.scheduler.handshakes.run_round()
             api.remove("nodes", "gone")
             await replica.seen()
-            await replica.scheduler.handshakes.answer()
-            await replica.scheduler.handshakes.answer()
+            await replica.scheduler.handshakes.run_round()
+            await replica.scheduler.handshakes.run_round()
             assert {name: len(sent) for name, sent in requests(api).items()} == {"a": 2, "gone": 1}
 
 
@@ -88,10 +88,10 @@ async def test_a_replica_that_is_not_ready_asks_nobody_and_makes_up_for_it(times
         api.put(node("a", "Reported"))
         blocked = api.fault(path="/api/v1/resourcequotas", hang=True, times=None)
         async with rig.running(api, clock=times.clock, now=times.now, ready=False) as replica:
-            await replica.scheduler.caches["nodes"].wait_synced()
-            await replica.scheduler.handshakes.answer()
+            await replica.scheduler.informers["nodes"].wait_synced()
+            await replica.scheduler.handshakes.run_round()
             assert requests(api) == {}
         blocked.times = 0
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
-            await replica.scheduler.handshakes.answer()
+            await replica.scheduler.handshakes.run_round()
             assert set(requests(api)) == {"a"}

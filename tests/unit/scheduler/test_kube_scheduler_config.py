@@ -184,11 +184,11 @@ def test_options_reach_the_file_whatever_characters_they_hold() -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     {
-        "": "is none",
-        "latest": "is none",
-        "1": "is none",
-        "2.0": "is none",
-        "1.x": "is none",
+        "": "is no version",
+        "latest": "is no version",
+        "1": "is no version",
+        "2.0": "is no version",
+        "1.x": "is no version",
         "1.15.12": "is older than 1.16",
     }.items(),
 )

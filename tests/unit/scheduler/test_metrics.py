@@ -33,7 +33,7 @@ class Scrape:
 
 
 async def scrape(replica: rig.Replica) -> Scrape:
-    async with servers.serving(*replica.scheduler.metrics_routes()) as server:
+    async with servers.serving(replica.scheduler.metrics_page.route()) as server:
         status, headers, body = await servers.ask(server.port, "GET", "/metrics")
     assert status == 200
     assert headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -162,7 +162,7 @@ async def test_wake_ups_are_counted(times: Times) -> None:
             await replica.filter(api.put(rig.pod("p", gpu=2)))
             api.put(rig.node("a", cards=2))
             await replica.seen()
-            await replica.scheduler.wake_ups.look()
+            await replica.scheduler.requeue.run_round()
             told = await scrape(replica)
             assert told.value("hami_scheduler_wake_ups") == 1
 

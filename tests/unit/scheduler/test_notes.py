@@ -42,10 +42,10 @@ async def test_a_note_is_written_after_two_seconds_with_the_pods_uid(times: Time
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             pod = await refuse(replica)
             times.pass_by(1.9)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert writes(api) == []
             times.pass_by(0.1)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             (body,) = writes(api)
             assert body["metadata"]["uid"] == pod["metadata"]["uid"]
             note = note_of(api)
@@ -66,7 +66,7 @@ async def test_a_pod_that_is_refused_only_for_a_moment_gets_none(times: Times) -
             await replica.seen()
             assert (await replica.filter(pod))["NodeNames"] == ["a"]
             times.pass_by(60)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert writes(api) == []
             assert await replica.bind(pod, "a") == ""
             assert note_of(api) is None
@@ -79,7 +79,7 @@ async def test_the_same_verdict_is_written_once_however_often_it_is_reached(time
             for _ in range(5):
                 await refuse(replica)
                 times.pass_by(70)
-                await replica.scheduler.notes.write_due()
+                await replica.scheduler.explanation_notes.write_due()
                 await replica.seen()
             assert len(writes(api)) == 1
 
@@ -90,16 +90,16 @@ async def test_another_verdict_is_written_but_not_within_a_minute(times: Times) 
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await refuse(replica)
             times.pass_by(2)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             for number in range(5):
                 api.put(rig.node(f"more-{number}"))
                 await replica.seen()
                 await refuse(replica)
                 times.pass_by(10)
-                await replica.scheduler.notes.write_due()
+                await replica.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 1
             times.pass_by(10)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 2
             note = note_of(api)
             assert note is not None
@@ -119,12 +119,12 @@ async def test_a_namesake_is_not_touched_and_the_one_that_is_gone_is_forgotten(
             api.remove("pods", "p")
             api.put(rig.pod("p", memory=9000))
             times.pass_by(2)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 1
             assert note_of(api) is None
-            assert len(replica.scheduler.waiting) == 0
+            assert len(replica.scheduler.unschedulable) == 0
             times.pass_by(120)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 1
 
 
@@ -137,10 +137,10 @@ async def test_a_note_that_could_not_be_written_is_tried_again_a_minute_later(
             await refuse(replica)
             api.fault(method="PATCH", path="/pods/p", status=500)
             times.pass_by(2)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert note_of(api) is None
             times.pass_by(60)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert note_of(api) is not None
 
 
@@ -164,19 +164,19 @@ async def test_a_new_leader_that_comes_to_the_same_verdict_does_not_write_it_aga
         async with rig.running(api, clock=times.clock, now=times.now) as old:
             await refuse(old, gpu=3)
             times.pass_by(2)
-            await old.scheduler.notes.write_due()
+            await old.scheduler.explanation_notes.write_due()
         first = note_of(api)
         times.pass_by(100)
         async with rig.running(api, clock=times.clock, now=times.now) as new:
             await refuse(new, gpu=3)
             times.pass_by(2)
-            await new.scheduler.notes.write_due()
+            await new.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 1
             assert note_of(api) == first
             api.put(rig.node("one-more"))
             await new.seen()
             await refuse(new, gpu=3)
-            await new.scheduler.notes.write_due()
+            await new.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 2
 
 
@@ -186,7 +186,7 @@ async def test_a_note_is_at_most_a_kibibyte(times: Times) -> None:
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await refuse(replica, gpu=3)
             times.pass_by(2)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             pod = api.find("pods", "p")
             assert pod is not None
             text = pod["metadata"]["annotations"][annotation_keys.EXPLANATION]
@@ -201,7 +201,7 @@ async def test_what_another_leader_has_written_meanwhile_is_seen(times: Times) -
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await refuse(replica)
             times.pass_by(2)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             stored = api.find("pods", "p")
             assert stored is not None
             other = explanation_note.encode(explanation_note.Note(summary="by another"))
@@ -210,7 +210,7 @@ async def test_what_another_leader_has_written_meanwhile_is_seen(times: Times) -
             await replica.seen()
             await refuse(replica)
             times.pass_by(60)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             note = note_of(api)
             assert note is not None
             assert note.summary.startswith("no node fits")
@@ -223,7 +223,7 @@ async def test_a_note_that_is_not_ours_is_replaced(times: Times, text: str) -> N
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await refuse(replica, annotations={annotation_keys.EXPLANATION: text})
             times.pass_by(2)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             note = note_of(api)
             assert note is not None
             assert note.summary.startswith("no node fits")
@@ -235,7 +235,7 @@ async def test_the_binding_itself_ends_the_note(times: Times, leader: str) -> No
         async with rig.running(api, clock=times.clock, now=times.now) as old:
             await refuse(old)
             times.pass_by(2)
-            await old.scheduler.notes.write_due()
+            await old.scheduler.explanation_notes.write_due()
             await old.seen()
             api.put(rig.node("a", cards=2, late=False, **big_cards()))
             if leader == "same":
@@ -277,7 +277,7 @@ async def test_many_notes_are_written_a_few_at_a_time_and_all_have_their_turn(
             written = []
             for _ in range(4):
                 before = len(writes(api))
-                await replica.scheduler.notes.write_due()
+                await replica.scheduler.explanation_notes.write_due()
                 written.append(len(writes(api)) - before)
             assert written == [3, 3, 2, 0]
             # The verdict changes for all, faster than all can be written.
@@ -288,7 +288,7 @@ async def test_many_notes_are_written_a_few_at_a_time_and_all_have_their_turn(
                 for number in range(8):
                     await refuse(replica, f"p{number}")
                 times.pass_by(60)
-                await replica.scheduler.notes.write_due()
+                await replica.scheduler.explanation_notes.write_due()
                 await replica.seen()
             latest = [note_of(api, f"p{number}") for number in range(8)]
             assert all(note is not None and note.summary.count("1 nodes") == 0 for note in latest)
@@ -301,10 +301,10 @@ async def test_only_a_leader_writes(times: Times, monkeypatch: pytest.MonkeyPatc
             await refuse(replica)
             times.pass_by(2)
             monkeypatch.setattr(replica.scheduler.leadership, "_until", 0.0)
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert writes(api) == []
             monkeypatch.undo()
-            await replica.scheduler.notes.write_due()
+            await replica.scheduler.explanation_notes.write_due()
             assert len(writes(api)) == 1
 
 

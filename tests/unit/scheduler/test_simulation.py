@@ -16,7 +16,7 @@ async def simulate(
 ) -> tuple[list[rig.Object], dict[str, str] | None]:
     """Return the nodes that fit, and why others do not."""
     args = {"Pod": pod, "Nodes": {"items": list(nodes)}, "NodeNames": None}
-    answer: dict[str, Any] = await replica._call(replica.scheduler.verbs.filter, args)
+    answer: dict[str, Any] = await replica._call(replica.scheduler.http_api.filter, args)
     assert answer["Error"] == "", answer
     assert answer["NodeNames"] is None
     return answer["Nodes"]["items"], answer["FailedNodes"]
@@ -38,8 +38,8 @@ async def test_a_template_node_is_empty_and_comes_back_as_it_was_sent() -> None:
         fitting, failed = await simulate(replica, rig.pod("p", memory=8000), [template])
         assert fitting == [template]
         assert failed is None
-        assert len(replica.scheduler.bookings) == 0
-        assert len(replica.scheduler.waiting) == 0
+        assert len(replica.scheduler.assumed_pods) == 0
+        assert len(replica.scheduler.unschedulable) == 0
         assert dict(replica.scheduler.world.cluster.pods) == {}
         assert dict(replica.scheduler.world.cluster.nodes) == {}
 
@@ -57,7 +57,7 @@ async def test_on_a_known_node_what_is_placed_there_counts() -> None:
             assert fits == []
             assert failed == {"a": "1/1 CardInsufficientMemory"}
             assert replica.used("a") == [6000]
-            assert len(replica.scheduler.waiting) == 0
+            assert len(replica.scheduler.unschedulable) == 0
 
 
 async def test_the_nodes_sent_are_judged_not_those_known() -> None:
@@ -144,7 +144,7 @@ async def test_before_the_caches_are_filled_nothing_is_promised() -> None:
         api.fault(path="/api/v1/pods", gate=gate, times=None)
         async with rig.running(api, ready=False, filter_budget=30) as replica:
             asking = asyncio.create_task(simulate(replica, rig.pod("p"), [rig.node("a")]))
-            await replica.scheduler.caches["nodes"].wait_synced()
+            await replica.scheduler.informers["nodes"].wait_synced()
             gate.set()
             fits, failed = await asyncio.wait_for(asking, rig.PATIENCE_S)
             assert fits == []
@@ -152,10 +152,10 @@ async def test_before_the_caches_are_filled_nothing_is_promised() -> None:
         api.faults.clear()
         api.fault(path="/api/v1/pods", hang=True, times=None)
         async with rig.running(api, ready=False, filter_budget=0.05) as replica:
-            await replica.scheduler.caches["nodes"].wait_synced()
-            await replica.scheduler.caches["quotas"].wait_synced()
+            await replica.scheduler.informers["nodes"].wait_synced()
+            await replica.scheduler.informers["quotas"].wait_synced()
             args = {"Pod": rig.pod("p"), "Nodes": {"items": [rig.node("a")]}}
-            answer = await replica._call(replica.scheduler.verbs.filter, args)
+            answer = await replica._call(replica.scheduler.http_api.filter, args)
             assert answer["Error"] == "the caches of pods are not filled yet"
 
 

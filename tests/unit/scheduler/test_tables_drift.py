@@ -21,9 +21,8 @@ def spoil(replica: rig.Replica, node: str, memory: int = 4000) -> None:
     table.cards[NVIDIA.name].memory_left[0, row] -= memory
 
 
-def drift(replica: rig.Replica) -> float:
-    value: float = replica.scheduler.instruments.drift.labels("tables")._value.get()
-    return value
+def drift(replica: rig.Replica) -> int:
+    return replica.scheduler.maintenance.table_drift
 
 
 async def test_a_healthy_cluster_has_none(times: Times, caplog: pytest.LogCaptureFixture) -> None:
@@ -39,7 +38,7 @@ async def test_a_healthy_cluster_has_none(times: Times, caplog: pytest.LogCaptur
             api.remove("nodes", "c")
             await replica.seen()
             for _ in range(3):
-                replica.scheduler.upkeep.look()
+                replica.scheduler.maintenance.run_round()
             assert drift(replica) == 0
             assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
 
@@ -54,14 +53,16 @@ async def test_a_planted_difference_is_counted_told_and_mended(
             await replica.filter(api.put(rig.pod("p", memory=5000)), ["b"])
             spoil(replica, "b")
             assert replica.used("b") == [9000]
-            replica.scheduler.upkeep.look()
+            replica.scheduler.maintenance.run_round()
             found = drift(replica)
             assert found > 0
-            told = [r for r in caplog.records if r.getMessage() == "tables do not add up"]
+            told = [
+                r for r in caplog.records if r.getMessage() == "card table is wrong, repairing it"
+            ]
             assert len(told) == found
             assert all("table of node b" in vars(record)["difference"] for record in told)
             assert replica.used("b") == [5000]
-            replica.scheduler.upkeep.look()
+            replica.scheduler.maintenance.run_round()
             assert drift(replica) == found
             assert (await replica.filter(api.put(rig.pod("q", memory=3000)), ["b"]))["NodeNames"]
 
@@ -81,5 +82,5 @@ async def test_every_node_has_its_turn_within_the_interval(
             rounds = 0
             while drift(replica) == 0:
                 rounds += 1
-                replica.scheduler.upkeep.look()
+                replica.scheduler.maintenance.run_round()
             assert rounds == 10

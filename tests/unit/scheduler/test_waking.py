@@ -42,11 +42,11 @@ class Cluster:
 
     async def look_now(self) -> list[str]:
         begin = len(self.touched())
-        await self.replica.scheduler.wake_ups.look()
+        await self.replica.scheduler.requeue.run_round()
         return self.touched()[begin:]
 
     def touched(self) -> list[str]:
-        key = annotation_keys.WAKE_UP.encode()
+        key = annotation_keys.REQUEUE.encode()
         sent = [r for r in self.api.sent("PATCH", "/api/v1/nodes/") if key in r.body]
         return [request.path.rsplit("/", 1)[1] for request in sent]
 
@@ -81,9 +81,9 @@ async def test_a_deleted_pod_makes_one_write_on_its_node(times: Times) -> None:
         assert await cluster.look() == ["b"]
         node = cluster.api.find("nodes", "b")
         assert node is not None
-        assert node["metadata"]["annotations"][annotation_keys.WAKE_UP] == f"{times.wall:.3f}"
+        assert node["metadata"]["annotations"][annotation_keys.REQUEUE] == f"{times.wall:.3f}"
         assert await cluster.look() == []
-        assert cluster.replica.scheduler.wake_ups.sent == 1
+        assert cluster.replica.scheduler.requeue.sent == 1
 
 
 async def test_a_finished_pod_makes_room_too(times: Times) -> None:
@@ -151,7 +151,7 @@ async def test_a_reservation_that_lapses_makes_room(times: Times) -> None:
         assert (await cluster.replica.filter(held))["NodeNames"] == ["a"]
         await cluster.wait("p")
         times.pass_by(900)
-        cluster.replica.scheduler.upkeep.look()
+        cluster.replica.scheduler.maintenance.run_round()
         assert await cluster.look() == ["a"]
 
 
@@ -201,7 +201,7 @@ async def test_nobody_waits_nothing_is_written(times: Times) -> None:
         pod["spec"]["nodeName"] = "elsewhere"
         cluster.api.put(pod)
         assert await cluster.look() == []
-        assert len(cluster.replica.scheduler.waiting) == 0
+        assert len(cluster.replica.scheduler.unschedulable) == 0
 
 
 async def test_a_node_is_touched_at_most_once_a_second(times: Times) -> None:
@@ -262,8 +262,8 @@ async def test_a_woken_pod_that_does_not_come_back_is_woken_again_ever_less_ofte
                 woken.append(round(times.seconds - begin))
         gaps = [later - sooner for sooner, later in itertools.pairwise([0, *woken])]
         assert gaps == [1, 20, 40, 80, 160, 300, 300]
-        (waiting,) = cluster.replica.scheduler.waiting
-        waiting.looks = 100_000
+        (waiting,) = cluster.replica.scheduler.unschedulable
+        waiting.tries = 100_000
         times.pass_by(300)
         assert await cluster.look_now() == ["a"]
 
@@ -281,8 +281,8 @@ async def test_a_woken_pod_that_is_refused_again_begins_anew(times: Times) -> No
             await cluster.replica.seen()
             await cluster.wait("p")
             times.pass_by(2)
-        waiting = next(iter(cluster.replica.scheduler.waiting))
-        assert waiting.looks == 0
+        waiting = next(iter(cluster.replica.scheduler.unschedulable))
+        assert waiting.tries == 0
         assert waiting.refusals == 8
 
 
@@ -306,10 +306,10 @@ async def test_a_wake_up_that_could_not_be_written_is_written_later(times: Times
         fault = cluster.api.fault(method="PATCH", path="/nodes/a", status=500)
         await cluster.look()
         assert fault.hits == 1
-        assert cluster.replica.scheduler.wake_ups.sent == 0
+        assert cluster.replica.scheduler.requeue.sent == 0
         times.pass_by(1)
         assert await cluster.look() == ["a"]
-        assert cluster.replica.scheduler.wake_ups.sent == 1
+        assert cluster.replica.scheduler.requeue.sent == 1
 
 
 def count_decisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -383,7 +383,7 @@ async def test_constant_change_does_not_keep_the_last_from_their_turn(
 
 
 def pods_touched(api: ScriptedApi) -> list[str]:
-    key = annotation_keys.WAKE_UP.encode()
+    key = annotation_keys.REQUEUE.encode()
     sent = [r for r in api.sent("PATCH", "/pods/") if key in r.body]
     return [request.path.rsplit("/", 1)[1] for request in sent]
 
@@ -430,7 +430,7 @@ async def test_a_namesake_of_the_waiting_pod_is_not_touched(times: Times) -> Non
         new = cluster.api.find("pods", "p")
         assert old is not None
         assert new is not None
-        assert annotation_keys.WAKE_UP not in (new["metadata"].get("annotations") or {})
+        assert annotation_keys.REQUEUE not in (new["metadata"].get("annotations") or {})
 
 
 async def test_each_waiting_pod_that_is_placed_lets_the_next_be_tried(times: Times) -> None:

@@ -56,7 +56,7 @@ def book(world: World, times: Times, pod: objects.Pod) -> tuple[AssumedPods, req
     assert wanted is not None
     winner = decide.decide(world.cluster, wanted).winner
     assert winner is not None
-    bookings.hold(wanted, winner)
+    bookings.assume(wanted, winner)
     return bookings, wanted
 
 
@@ -157,9 +157,9 @@ def test_a_reservation_that_nobody_binds_lapses(world: World, times: Times) -> N
     world.nodes.put(node("a"))
     bookings, _ = book(world, times, builders.pod("p", builders.container(gpu=1)))
     times.clock += 899
-    assert bookings.lapse() == []
+    assert bookings.expire() == []
     times.clock += 2
-    assert [booking.uid for booking in bookings.lapse()] == ["p"]
+    assert [booking.uid for booking in bookings.expire()] == ["p"]
     assert not world.cluster.pods
 
 
@@ -173,8 +173,8 @@ def test_a_booking_with_a_binding_on_its_way_never_lapses(
     assert booking is not None
     bookings.enter(booking, stage)
     times.clock += 100_000
-    assert bookings.lapse() == []
-    bookings.give_up_held()
+    assert bookings.expire() == []
+    bookings.release_held()
     assert "p" in world.cluster.pods
 
 

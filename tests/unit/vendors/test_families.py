@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
+import hami.cluster
+import hami.placement
 from hami.cluster.state import Cluster
-from hami.vendors import families, table
+from hami.vendors import device_config, families, table
 from hami.vendors.family import Amount, CardRequest, ChosenShare, Plain, Reason
 from hami.vendors.nvidia import Nvidia
 from hami.wire import errors, node_register
@@ -142,3 +146,15 @@ def test_reasons_of_a_later_container_are_those_of_its_own_vendor(
     second = {"name": "second", "resources": {"limits": {"acme.test/card": 1}}}
     refused = builders.ask(cluster, pod("p", container("first", gpu=1, memory=1), second))
     assert refused.explanation.failed_nodes() == {"n": "2/2 CardNotFoundCustomFilterRule"}
+
+
+@pytest.mark.parametrize("package", [hami.cluster, hami.placement])
+def test_no_core_module_names_a_vendor(package: types.ModuleType) -> None:
+    names = {
+        name.lower() for vendor in table.built_in() for name in (vendor.name, vendor.section)
+    } | set(device_config.KNOWN_SECTIONS)
+    sources = list(pathlib.Path(package.__path__[0]).glob("*.py"))
+    assert len(sources) > 4
+    for source in sources:
+        text = source.read_text().lower()
+        assert [name for name in names if name in text] == [], source.name

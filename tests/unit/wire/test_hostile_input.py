@@ -1,8 +1,7 @@
-"""Whatever arrives, a decoder returns or raises WireError, soon and with a short message."""
+"""Hostile input: a decoder returns or raises WireError, soon and briefly."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,6 @@ from hami.wire import (
 )
 
 KEYS = signature.GrantKeys(b"k" * 32)
-NOW = dt.datetime(2025, 10, 20, 3, 7, 2)  # noqa: DTZ001  handshakes carry local time
 
 TEXT_DECODERS: dict[str, Callable[[str], object]] = {
     "quantity.parse": lambda text: quantity.parse(text, what="x"),
@@ -46,7 +44,7 @@ TEXT_DECODERS: dict[str, Callable[[str], object]] = {
     "pod_devices.decode": shares.decode,
     "node_register.decode_json": node_register.decode_json,
     "node_register.decode_colon": node_register.decode_colon,
-    "handshake.evaluate": lambda text: node_marks.evaluate_handshake(text, now=NOW, allocatable=0),
+    "handshake_answered": node_marks.handshake_answered,
     "node_lock.decode": node_marks.decode_lock,
     "pair_scores.decode": node_register.decode_scores,
     "late_binding.mark": node_marks.late_binding_mark,

@@ -79,7 +79,7 @@ class Desk:
             sources_ready=lambda: self.ready,
             **options,
         )
-        manager.subscribe(self._noticed)
+        manager.add_handler(self._noticed)
         await manager.start(running)
         try:
             yield manager

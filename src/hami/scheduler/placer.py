@@ -1,0 +1,57 @@
+"""Place a pod: parse its request, decide, assume it on the node.
+
+/filter places a pod on the best of many nodes, /bind on the one node that kube-scheduler names if
+nothing is held there. Both do it here, so that a pod is read and its cards are held the same way.
+No step awaits: a decision and the cards held for it belong to the same state of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami.cluster.state import Cluster
+from hami.placement import decide, request
+from hami.placement.decide import Decision, Placement
+from hami.placement.request import PodRequest
+from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
+from hami.scheduler.unschedulable import carried_note
+from hami.wire import objects
+
+
+class Placer:
+    """The one way from a pod to cards that are held for it."""
+
+    def __init__(
+        self, cluster: Cluster, assumed_pods: AssumedPods, defaults: request.Defaults
+    ) -> None:
+        self._cluster = cluster
+        self._assumed_pods = assumed_pods
+        self._defaults = defaults
+
+    def parse(self, pod: objects.Pod) -> PodRequest | None:
+        """Read a pod's request; None if it asks for none of our cards. May raise WireError."""
+        return request.parse(pod, tuple(self._cluster.vendors.values()), self._defaults)
+
+    def decide(self, wanted: PodRequest, nodes: Sequence[str] | None = None) -> Decision:
+        """Choose the best of these nodes, or explain why none fits; None is all nodes."""
+        return decide.decide(self._cluster, wanted, nodes)
+
+    def assume(
+        self,
+        pod: objects.Pod,
+        wanted: PodRequest,
+        placement: Placement,
+        *,
+        explained: bool = False,
+    ) -> AssumedPod:
+        """Hold the cards of a placement until the pod is bound.
+
+        `explained`: this replica has written an explanation onto the pod. The pod itself shows
+        what the leader before us wrote.
+        """
+        return self._assumed_pods.assume(
+            wanted,
+            placement,
+            group=pod.pod_group,
+            explained=explained or carried_note(pod) is not None,
+        )
