@@ -140,7 +140,7 @@ def _set_aside(folder: Path) -> None:
             return
 
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 #: Names of architectures in Python and Kubernetes -> folder.
 _ARCHITECTURES = {
     "x86_64": "x86_64",
