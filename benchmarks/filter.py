@@ -1,4 +1,4 @@
-"""How long one placement decision takes, and what it depends on.
+"""Measure one placement decision, and what its time depends on.
 
     python -m benchmarks.filter [--nodes 1000 5000] [--placed 0 100000] [--seconds 2]
 

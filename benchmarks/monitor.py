@@ -25,7 +25,6 @@ from hami.monitor.events import AuditEvents
 from hami.monitor.findings import Findings
 from hami.monitor.hami import HamiContainers
 from hami.monitor.metrics import NodeMetrics
-from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
@@ -88,7 +87,7 @@ def sampled(cards: list[str]) -> Findings:
 
 
 def metrics_of(node: NodeLayout, cards: list[str]) -> NodeMetrics:
-    pods = Pods()
+    pods = nodes.pods(synced=False)
     unreadable, _ = nodes.unreadable()
     prepared = PreparedContainers(node, unreadable)
     usage = UsageReader(node, unreadable)

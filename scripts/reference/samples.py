@@ -8,7 +8,7 @@ from hami.monitor import metrics
 from hami.monitor.collect import NodeSnapshot, ShareUsage
 from hami.monitor.driver import CardProcesses, CardSample, DriverSample
 from hami.monitor.findings import Findings
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.node.nvml_cards import Card
 from hami.scheduler import cluster_metrics
 from tests import builders as b
@@ -63,10 +63,11 @@ def node_text(*, legacy: bool) -> str:
         over_limit=1,
         since_last_kernel=1.0,
     )
-    pod = Seen(
+    pod = WatchedPod(
         uid="uid",
         namespace="team",
         name="pod",
+        version=1,
         containers=("main",),
         ids={},
         ended=frozenset(),

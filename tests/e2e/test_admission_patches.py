@@ -23,7 +23,6 @@ from hypothesis.strategies import SearchStrategy
 
 from hami.admission import edits
 from hami.admission import settings as admission_settings
-from hami.admission.mig_offer import MigOffer
 from hami.admission.serve import Metrics, Reviewer
 from hami.admission.settings import ANY, Context, Rules, unlimited
 from hami.serving import metrics, tracing
@@ -32,6 +31,7 @@ from hami.vendors import device_config
 from hami.wire import annotation_keys
 from tests.kubeapi.client import ApiError, Client, Object
 from tests.kubeapi.paths import group, pods
+from tests.mig_offers import FilledOffer
 from tests.unit.admission import json_patch, pod_documents
 from tests.unit.admission.pod_documents import CORES, GPU, MEMORY
 
@@ -103,7 +103,7 @@ class Case(msgspec.Struct):
 
 
 def _reviewer(rules: Rules) -> Reviewer:
-    inventory = MigOffer(GPU)
+    inventory = FilledOffer(GPU)
     inventory.set_node("a", OFFERED)
     return Reviewer(
         Context(rules=rules, mig_offer=inventory, headroom=unlimited),

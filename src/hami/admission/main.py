@@ -10,21 +10,23 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn
+
+import msgspec
 
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
 from hami.admission.serve import Metrics, Reviewer
 from hami.admission.settings import Context, Rules, Settings, unlimited
-from hami.kube import access, paths, store
+from hami.kube import access, listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Server
 from hami.vendors import device_config
-from hami.wire import objects
+from hami.wire import codec, objects
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,52 @@ async def run(settings: Settings) -> None:
     _log.info("stopped")
 
 
+class WatchedNode(msgspec.Struct, frozen=True):
+    """The part of a Node that is kept."""
+
+    uid: str
+    name: str
+    version: int
+    offered: Mapping[str, int]
+    #: Nodes have none.
+    namespace: str = ""
+
+
+class WatchedPod(msgspec.Struct, frozen=True):
+    """The part of a Pod that is kept."""
+
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    node: str
+    held: Mapping[str, int]
+
+
+def node_reader(mig_offer: MigOffer) -> Callable[[bytes], WatchedNode]:
+    """Return a reader of nodes."""
+
+    def read(body: bytes) -> WatchedNode:
+        node = codec.decode(body, objects.Node, what="node")
+        return WatchedNode(node.uid, node.name, node.version, mig_offer.offered(node))
+
+    return read
+
+
+def pod_reader(mig_offer: MigOffer, words: Iterable[str]) -> Callable[[bytes], WatchedPod | None]:
+    """Return a reader of pods in whose JSON any of these words is; others are not decoded."""
+    decode = listwatch.pods_with(words)
+
+    def read(body: bytes) -> WatchedPod | None:
+        pod = decode(body)
+        if pod is None:
+            return None
+        held = mig_offer.held(pod)
+        return WatchedPod(pod.uid, pod.namespace, pod.name, pod.version, pod.node_name, held)
+
+    return read
+
+
 class Webhook:
     """All parts of one replica."""
 
@@ -65,7 +113,7 @@ class Webhook:
         )
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
         self.mig_offer = MigOffer(admission_settings.gpu_resource(rules.fallback))
-        self.caches = self._caches(client, admission_settings.pod_marks(rules.fallback))
+        self.informers = self._informers(client, admission_settings.pod_marks(rules.fallback))
         reviewer = Reviewer(
             Context(rules=rules, mig_offer=self.mig_offer, headroom=unlimited),
             instruments=Metrics(self.registry),
@@ -79,32 +127,32 @@ class Webhook:
         )
         self.routes = (reviewer.route(), *endpoints.health_routes(checks.ready))
 
-    def _caches(self, client: Client, pod_marks: tuple[str, ...]) -> dict[str, Reflector[Any]]:
+    def _informers(self, client: Client, pod_marks: tuple[str, ...]) -> dict[str, Informer[Any]]:
         interval = self.settings.resync_interval
-        caches: dict[str, Reflector[Any]] = {
-            "nodes": Reflector(
-                client,
-                paths.nodes(),
-                decode=store.all_of(objects.Node, "node"),
-                sink=self.mig_offer.nodes,
-                kind="nodes",
-                resync_interval=interval,
-                page_size=_NODES_AT_ONCE,
-            )
-        }
+        nodes = Informer(
+            client,
+            paths.nodes(),
+            node_reader(self.mig_offer),
+            kind="nodes",
+            resync_interval=interval,
+            page_size=_NODES_AT_ONCE,
+        )
+        nodes.add_handler(self.mig_offer.on_node)
+        informers: dict[str, Informer[Any]] = {"nodes": nodes}
         if pod_marks:
-            caches["pods"] = Reflector(
+            pods = Informer(
                 client,
                 paths.pods(),
-                decode=store.pods_with(pod_marks),
-                sink=self.mig_offer.pods,
+                pod_reader(self.mig_offer, pod_marks),
                 kind="pods",
                 resync_interval=interval,
             )
-        return caches
+            pods.add_handler(self.mig_offer.on_pod)
+            informers["pods"] = pods
+        return informers
 
     def _caches_missing(self) -> str:
-        missing = [kind for kind, cache in self.caches.items() if not cache.synced]
+        missing = [kind for kind, each in self.informers.items() if not each.synced]
         return f"{' and '.join(missing)} not read yet" if missing else ""
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -124,9 +172,9 @@ class Webhook:
             if settings.metrics_bind_address:
                 await metrics_server.start(*addresses.parse(settings.metrics_bind_address))
             works: dict[str, Coroutine[Any, Any, None]] = {
-                f"cache of {kind}": cache.run() for kind, cache in self.caches.items()
+                f"informer of {kind}": each.run() for kind, each in self.informers.items()
             }
-            works["memory"] = _keep_small(self.caches.values())
+            works["memory"] = _keep_small(self.informers.values())
             if certificate is not None:
                 works["certificate"] = certificate.watch()
             tasks = lifetime.start(group, works)
@@ -139,6 +187,6 @@ class Webhook:
                 task.cancel()
 
 
-async def _keep_small(caches: Iterable[lifetime.Synced]) -> NoReturn:
-    await lifetime.freeze_when_synced(caches)
+async def _keep_small(informers: Iterable[lifetime.Synced]) -> NoReturn:
+    await lifetime.freeze_when_synced(informers)
     await lifetime.keep_giving_back()

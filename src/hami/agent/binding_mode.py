@@ -68,7 +68,7 @@ class BindingMode:
         self._decided = asyncio.Event()
         self._handlers: list[Callable[[], None]] = []
         self.mode = Mode(late=False, reason="The agent has just started and has not checked yet.")
-        node.subscribe(self._node_changed)
+        node.add_handler(self._node_changed)
 
     def add_handler(self, handler: Callable[[], None]) -> None:
         """Call the handler after every change of the mode."""

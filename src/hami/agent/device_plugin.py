@@ -110,7 +110,7 @@ class Preference:
         self._ledger = ledger
         #: Pod UID and container index of those for which kubelet has asked.
         self._answered: set[tuple[str, int]] = set()
-        pods.subscribe(self._pod_changed)
+        pods.add_handler(self._pod_changed)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:

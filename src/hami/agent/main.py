@@ -291,7 +291,7 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "cards": agent.cards.run(),
         "node configuration": agent.config_file.watch(stop),
         "restore containers": agent.reconciler.restore(),
-        "pods": agent.pods.reflector.run(),
+        "pods": agent.pods.informer.run(),
         "node": agent.node_status.run(),
         "binding mode": agent.mode.run(),
         "kubelet": _endless(agent.registration.run()),

@@ -24,11 +24,11 @@ from typing import NoReturn
 
 import msgspec
 
-from hami.kube import errors, paths, store
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache, Subscriber
+from hami.kube.informer import Informer
+from hami.kube.lister import Handler
 from hami.kube.transport import Backoff
 from hami.vendors import table
 from hami.vendors.table import AnnotationKeys
@@ -79,19 +79,17 @@ class NodeStatus:
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._cache: Cache[objects.Node] = Cache()
-        self._reflector = Reflector(
+        self._informer: Informer[objects.Node] = Informer(
             client,
             paths.nodes(),
-            decode=store.all_of(objects.Node, "node"),
-            sink=self._cache,
+            listwatch.all_of(objects.Node, "node"),
             kind="node",
             query={"fieldSelector": f"metadata.name={node_name}"},
             resync_interval=resync_interval,
             sleep=sleep,
             random=random,
         )
-        self._cache.subscribe(self._node_changed)
+        self._informer.add_handler(self._node_changed)
         self._wanted: Advertisement | None = None
         #: The last advertisement that the Node showed; a difference from it is a foreign change.
         self._shown: Advertisement | None = None
@@ -108,7 +106,7 @@ class NodeStatus:
 
     def node(self) -> objects.Node | None:
         """Return our Node as the watch has it; None: not seen yet, or it does not exist."""
-        return self._cache.get(self.name)
+        return self._informer.by_key(self.name)
 
     def _node_changed(self, _old: objects.Node | None, _new: objects.Node | None) -> None:
         self._compare.set()
@@ -123,13 +121,13 @@ class NodeStatus:
         node = self.node()
         return node.kubelet_version if node is not None else ""
 
-    def subscribe(self, callback: Subscriber[objects.Node]) -> Callable[[], None]:
-        """Call the handler with (old, new) after each change of the Node; return what ends that."""
-        return self._cache.subscribe(callback)
+    def add_handler(self, handler: Handler[objects.Node]) -> None:
+        """Call back with (old, new) after each change of the Node."""
+        self._informer.add_handler(handler)
 
     async def wait_synced(self) -> None:
         """Wait until the API server has sent the Node, or that there is none."""
-        await self._reflector.wait_synced()
+        await self._informer.wait_synced()
 
     async def read(self) -> objects.Node:
         """Read the Node as it is now, also what the watch may not have yet."""
@@ -155,7 +153,7 @@ class NodeStatus:
     async def run(self) -> NoReturn:
         """Watch and write, for ever; end by cancellation."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reflector.run(), name="watch our node")
+            tasks.create_task(self._informer.run(), name="watch our node")
             tasks.create_task(self._keep(), name="report on our node")
         raise AssertionError  # neither of them ends
 
@@ -293,13 +291,13 @@ class NodeStatus:
         """Wait until the watch has shown a write, so that it is not written again."""
         try:
             async with asyncio.timeout(_SEEN_S):
-                await self._reflector.wait_version(version)
+                await self._informer.wait_version(version)
         except TimeoutError:
             _log.warning(
                 "the watch has not shown our own write, listing again",
                 extra={"node": self.name, "version": version},
             )
-            self._reflector.request_relist()
+            self._informer.resync()
 
     def _not_withdrawn(self, why: str) -> None:
         _log.warning(
@@ -372,6 +370,6 @@ def _amount(amount: objects.Amount | None) -> int | None:
 def _version(body: bytes) -> int | None:
     """Return the Node's version from an answer of the server; None: unreadable."""
     try:
-        return store.meta(body)[1]
+        return listwatch.identity(body)[1]
     except wire_errors.WireError:
         return None

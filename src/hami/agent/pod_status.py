@@ -248,7 +248,7 @@ class RefusedPods:
         #: By pod UID, the times of its last refusals.
         self._times: dict[str, deque[float]] = {}
         self._evicting: set[asyncio.Task[None]] = set()
-        pods.subscribe(self._pod_changed)
+        pods.add_handler(self._pod_changed)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:

@@ -102,7 +102,7 @@ class Reconciler:
         #: By pod UID, why it was not recovered: logged once, tried again.
         self._refused: dict[str, str] = {}
         self._handlers: list[Recovered] = []
-        pods.subscribe(self._pod_changed)
+        pods.add_handler(self._pod_changed)
 
     def add_handler(self, handler: Recovered) -> None:
         """Call the handler with the record of every pod that was recovered."""
@@ -147,7 +147,7 @@ class Reconciler:
 
     async def run(self) -> NoReturn:
         """Once the pods are known, write outstanding pod statuses, then reconcile for ever."""
-        await self._pods.reflector.wait_synced()
+        await self._pods.informer.wait_synced()
         for record in self._ledger.records():
             if record.allocations:
                 self._pod_status.prepared(record)

@@ -54,7 +54,7 @@ class Resizer:
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         #: By pod UID, what was refused last (shares and signature): reported once.
         self._refused: dict[str, tuple[str, str]] = {}
-        pods.subscribe(self._pod_changed)
+        pods.add_handler(self._pod_changed)
         reconciler.add_handler(self._pod_recovered)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:

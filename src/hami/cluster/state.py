@@ -118,10 +118,16 @@ class Cluster:
 
     def observe_node(self, node: objects.Node) -> Operation | None:
         """Take over a node as the API server has it; returns the reverse, None for no change."""
-        info = node_info.read_node(node, self.families.values())
-        if self._nodes.get(info.name) == info:
-            return None
-        return self.apply(PutNode(info))
+        return self.set_node(self.read_node(node))
+
+    def read_node(self, node: objects.Node) -> NodeInfo:
+        """Read the part of a Node that counts."""
+        return node_info.read_node(node, self.families.values())
+
+    def set_node(self, info: NodeInfo) -> Operation | None:
+        """Take over what was read of a node; returns the reverse, None for no change."""
+        known = self._nodes.get(info.name)
+        return None if known is info or known == info else self.apply(PutNode(info))
 
     def forget_node(self, name: str) -> Operation | None:
         return self.apply(DropNode(name)) if name in self._nodes else None
@@ -130,20 +136,30 @@ class Cluster:
         """Take over a pod as the API server has it; returns the reverse, None for no change."""
         if not pod.uid:
             return None  # no API server shows such a pod, and its UID is what identifies it here
-        seen, problems = pod_info.read_pod(pod, tuple(self.vendors.values()))
+        seen, problems = self.read_pod(pod)
+        return self.set_pod(pod.uid, seen, problems, finished=pod.finished)
+
+    def read_pod(self, pod: objects.Pod) -> tuple[PodInfo | None, tuple[str, ...]]:
+        """Read the cards that a pod holds, and what of its annotations cannot be read."""
+        return pod_info.read_pod(pod, tuple(self.vendors.values()))
+
+    def set_pod(
+        self, uid: str, seen: PodInfo | None, problems: tuple[str, ...], *, finished: bool
+    ) -> Operation | None:
+        """Take over what was read of a pod; returns the reverse, None for no change."""
         if seen is not None and seen.hold is Hold.ANNOTATED:
-            self._annotated[pod.uid] = seen
+            self._annotated[uid] = seen
         else:
-            self._annotated.pop(pod.uid, None)
+            self._annotated.pop(uid, None)
         if problems:
-            self._pod_problems[pod.uid] = problems
+            self._pod_problems[uid] = problems
         else:
-            self._pod_problems.pop(pod.uid, None)
-        known = self._pods.get(pod.uid)
-        info = None if pod.finished else pod_info.merge(known, seen)
+            self._pod_problems.pop(uid, None)
+        known = self._pods.get(uid)
+        info = None if finished else pod_info.merge(known, seen)
         if info == known:
             return None
-        return self.apply(DropPod(pod.uid) if info is None else PutPod(info))
+        return self.apply(DropPod(uid) if info is None else PutPod(info))
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
@@ -160,7 +176,14 @@ class Cluster:
         return self.apply(PutPod(annotated))
 
     def observe_quota(self, observed: objects.ResourceQuota) -> Operation | None:
-        limits = quota.read_quota(observed, self.vendors.values())
+        return self.set_quota(self.read_quota(observed))
+
+    def read_quota(self, observed: objects.ResourceQuota) -> QuotaLimits:
+        """Return the limits of a quota that count."""
+        return quota.read_quota(observed, self.vendors.values())
+
+    def set_quota(self, limits: QuotaLimits) -> Operation | None:
+        """Take over the limits of a quota; returns the reverse, None for no change."""
         if self.quotas.get(limits.namespace, limits.name) == limits:
             return None
         return self.apply(PutQuota(limits))

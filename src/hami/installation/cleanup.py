@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hami.installation import secret_objects
 from hami.installation.job import PATIENCE_S, InstallationError, Job
 from hami.kube import errors as kube_errors
-from hami.kube import listwatch, paths, store
+from hami.kube import listwatch, paths
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
@@ -94,7 +94,7 @@ async def _nodes(job: Job, marks: Sequence[str]) -> None:
 
 
 def _marked(item: bytes, marks: Sequence[str]) -> tuple[str, list[str]]:
-    if not store.mentions(item, [mark.encode() for mark in marks]):
+    if not listwatch.mentions(item, [mark.encode() for mark in marks]):
         return "", []
     meta = codec.decode(item, _Node, what="node").metadata
     return meta.name or "", [mark for mark in marks if mark in (meta.annotations or {})]

@@ -1,13 +1,8 @@
-"""Find the API server: in-cluster or by kubeconfig; settings to a client.
+"""Find the API server and make a client of it.
 
-The service account of the pod that we run in.
-kubelet gives the pod the server's address as environment, and token and authority as files, which
-it replaces long before the token ends.
-
-Finding the API server, where every Kubernetes program looks.
-The given kubeconfig, then $KUBECONFIG, then the service account of our pod, then ~/.kube/config.
-
-The API server as a process is told to reach it: its settings to a client.
+`find` looks where every Kubernetes program looks: the given kubeconfig, then $KUBECONFIG, then the
+service account of our pod, then ~/.kube/config. kubelet gives a pod the server's address as
+environment, and token and authority as files, which it replaces long before the token ends.
 """
 
 from __future__ import annotations
@@ -24,49 +19,35 @@ from hami.kube.transport import Access
 
 FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+__all__ = ["Access", "AccessError", "Connection", "client", "find"]
 
-def here(folder: str = FOLDER) -> bool:
-    """Return whether this process runs in a pod with a service account."""
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (
-        pathlib.Path(folder, "token").exists()
+
+class Connection(Protocol):
+    """The settings of a process that concern the API server."""
+
+    @property
+    def kubeconfig(self) -> str: ...
+    @property
+    def kube_timeout(self) -> float: ...
+    @property
+    def kube_qps(self) -> float: ...
+    @property
+    def kube_burst(self) -> int: ...
+
+
+def client(settings: Connection, *, user_agent: str) -> Client:
+    """Return a client by a process's settings."""
+    return Client(
+        find(settings.kubeconfig),
+        user_agent=user_agent,
+        timeout=settings.kube_timeout,
+        qps=settings.kube_qps,
+        burst=settings.kube_burst,
     )
-
-
-def load(folder: str = FOLDER) -> transport.Access:
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    port = os.environ.get("KUBERNETES_SERVICE_PORT", "") or "443"
-    if not host or not port.isdecimal():
-        raise errors.AccessError(
-            "the environment",
-            f"KUBERNETES_SERVICE_HOST is {host!r} and KUBERNETES_SERVICE_PORT is {port!r}",
-            "run in a pod, or name a kubeconfig",
-        )
-    token = credentials.File(f"{folder}/token")
-    authority = credentials.File(f"{folder}/ca.crt")
-    # Read now, so that what is missing is told at the start.
-    token.text()
-    authority.text()
-    return transport.Access(
-        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        identities=credentials.FromFiles(token=token),
-        authority=authority,
-        namespace=_namespace(folder),
-        origin=f"service account in {folder}",
-    )
-
-
-def _namespace(folder: str) -> str:
-    try:
-        return pathlib.Path(folder, "namespace").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""  # no command depends on it
-
-
-__all__ = ["Access", "AccessError", "find"]
 
 
 def find(kubeconfig: str = "", *, context: str = "") -> Access:
-    """Find the way to the server; `AccessError` says where was looked and what is wrong there.
+    """Return the access to the API server; raises AccessError with the places that were tried.
 
     A context is one of the kubeconfig; unnamed, it is the current one.
     """
@@ -93,24 +74,39 @@ def find(kubeconfig: str = "", *, context: str = "") -> Access:
     )
 
 
-class Connection(Protocol):
-    """What every process can be told about the API server."""
-
-    @property
-    def kubeconfig(self) -> str: ...
-    @property
-    def kube_timeout(self) -> float: ...
-    @property
-    def kube_qps(self) -> float: ...
-    @property
-    def kube_burst(self) -> int: ...
-
-
-def client(settings: Connection, *, user_agent: str) -> Client:
-    return Client(
-        find(settings.kubeconfig),
-        user_agent=user_agent,
-        timeout=settings.kube_timeout,
-        qps=settings.kube_qps,
-        burst=settings.kube_burst,
+def here(folder: str = FOLDER) -> bool:
+    """Return whether this process runs in a pod with a service account."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (
+        pathlib.Path(folder, "token").exists()
     )
+
+
+def load(folder: str = FOLDER) -> transport.Access:
+    """Return the access of the service account in a folder; raises AccessError without one."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "") or "443"
+    if not host or not port.isdecimal():
+        raise errors.AccessError(
+            "the environment",
+            f"KUBERNETES_SERVICE_HOST is {host!r} and KUBERNETES_SERVICE_PORT is {port!r}",
+            "run in a pod, or name a kubeconfig",
+        )
+    token = credentials.File(f"{folder}/token")
+    authority = credentials.File(f"{folder}/ca.crt")
+    # Read now: a missing file is an error at the start.
+    token.text()
+    authority.text()
+    return transport.Access(
+        f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        identities=credentials.FromFiles(token=token),
+        authority=authority,
+        namespace=_namespace(folder),
+        origin=f"service account in {folder}",
+    )
+
+
+def _namespace(folder: str) -> str:
+    try:
+        return pathlib.Path(folder, "namespace").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""  # no command depends on it

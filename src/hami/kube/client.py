@@ -1,8 +1,8 @@
 """Requests to the API server: bytes in, bytes out, one error type.
 
 A request is sent once. Two refusals are answered here, because in both the server has done nothing:
-401 (the credentials are renewed, once) and 429 (wait as told, within the request's time). Whatever
-else happens is the caller's to judge, by the error that it gets (`hami.kube.errors`).
+401 (the credentials are renewed, once) and 429 (wait as the server asks, within the request's
+time). All other errors are the caller's to handle (`hami.kube.errors`).
 
 Decoding is left to callers, who know which few fields they need.
 """
@@ -28,7 +28,7 @@ from hami.wire import correlation
 
 Query = Mapping[str, str]
 
-#: Seconds for one request where nobody says otherwise.
+#: Seconds for one request, unless the caller sets another limit.
 DEFAULT_TIMEOUT_S = 30.0
 
 _JSON = "application/json"
@@ -43,7 +43,7 @@ class PatchKind(enum.Enum):
 
 
 class _Request:
-    """What is asked, and until when."""
+    """A request and its deadline."""
 
     def __init__(
         self,
@@ -277,9 +277,9 @@ class Client:
             sent = body is None or body.sent
             raise self._unreachable(request, error, sent=sent) from error
         if response.status not in _GOOD:
-            told = await self._read(request, response)
+            answer = await self._read(request, response)
             raise errors.of_answer(
-                response.status, told, retry_after=response.headers.get("Retry-After")
+                response.status, answer, retry_after=response.headers.get("Retry-After")
             )
         return response
 
@@ -302,16 +302,16 @@ class Client:
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             sent = False
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            told = (
+            problem = (
                 f"its certificate is not trusted: {error.certificate_error}; "
                 f"correct certificate-authority or the server's name in {self.access.origin}"
             )
         elif isinstance(error, TimeoutError):
-            told = "no answer in time"
+            problem = "no answer in time"
         else:
-            told = errors.cut(str(error) or type(error).__name__)
+            problem = errors.cut(str(error) or type(error).__name__)
         return errors.Unreachable(
-            f"{request.method} {request.path} at {self.access.server}: {told}",
+            f"{request.method} {request.path} at {self.access.server}: {problem}",
             outcome_unknown=sent,
         )
 
@@ -320,7 +320,7 @@ class Client:
             refusal.status,
             refusal.reason,
             f"{self.access.server} does not accept our credentials (expired or revoked?); "
-            f"renew those of {self.access.origin}; it says: {refusal.message}",
+            f"renew those of {self.access.origin}; its answer: {refusal.message}",
         )
 
 
@@ -348,7 +348,7 @@ class _Lines:
                     self._request, error, sent=True
                 ) from error
             if not chunk:
-                # What stands without a newline was cut off, and is no line.
+                # Bytes without a newline at the end were cut off, and are no line.
                 raise StopAsyncIteration
             self._ready.extend(self._splitter.feed(chunk))
         return self._ready.popleft()
@@ -361,8 +361,8 @@ def _headers(credentials: transport.Credentials) -> dict[str, str]:
     headers: dict[str, str] = {}
     if credentials.identity.token:
         headers["Authorization"] = f"Bearer {credentials.identity.token}"
-    told = correlation.current()
-    # It came from outside; what does not fit a header stays in our log only.
-    if told and len(told) <= _MOST_ID and told.isascii() and told.isprintable():
-        headers["Audit-ID"] = told
+    id_ = correlation.current()
+    # It came from outside; an id that does not fit a header stays in our log only.
+    if id_ and len(id_) <= _MOST_ID and id_.isascii() and id_.isprintable():
+        headers["Audit-ID"] = id_
     return headers

@@ -1,20 +1,17 @@
 """Credentials: tokens, certificates, exec plugins, files that change.
 
-Small files that somebody replaces while we run: tokens, certificates, authorities.
-kubelet swaps a projected volume by a symbolic link, cert-manager by a rename; either way the file
-behind the path is another one. So each use looks at the file's identity, which costs microseconds,
-and reads it when that has changed. As some file systems tell changes late, it is read again now
-and then in any case. A file that cannot be read for a moment keeps its last content.
+A token, a certificate or both come from a kubeconfig, from files that are replaced while we run, or
+from a program that the kubeconfig names (client.authentication.k8s.io). A client asks for the
+current ones before each request, and reports when the server refused them.
 
-Who we are to the API server: a token, a certificate, or both.
-They come from a kubeconfig, from files that others replace, or from a program
-(`hami.kube.credentials`). Whoever sends a request asks for the current one each time, and says
-when the server refused it.
+kubelet swaps a projected volume by a symbolic link, cert-manager by a rename; either way the path
+leads to another file. So each use checks the file's identity, which costs microseconds, and reads
+it when that has changed. Some file systems show changes late, so it is read again now and then in
+any case. A file that cannot be read for a moment keeps its last content.
 
-Credentials from a program that the kubeconfig names (client.authentication.k8s.io).
-The program is run when credentials are needed, not at the start; its answer is kept until the time
-that it names, and forgotten when the server refuses it. Requests that need it at the same moment
-wait for one run.
+A program is run when credentials are needed, not at the start. Its answer is kept until the time
+that it names, and forgotten when the server refuses it. Requests at the same moment wait for one
+run.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ class File:
         self._read_at = 0.0
 
     def forget(self) -> None:
-        """Read it anew at the next use, whatever it looks like."""
+        """Read it again at the next use, even if it seems unchanged."""
         self._identity = None
 
     def text(self) -> str:
@@ -90,14 +87,15 @@ Source = File | Text
 
 
 def unreadable(path: str, error: Exception) -> errors.AccessError:
-    told = getattr(error, "strerror", None) or str(error)
+    """Return the error for a file that cannot be read."""
+    reason = getattr(error, "strerror", None) or str(error)
     return errors.AccessError(
-        path, f"cannot be read: {told}", "check that it exists and that this user may read it"
+        path, f"cannot be read: {reason}", "check that it exists and that this user may read it"
     )
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What we show of ourselves; either may be empty. Certificate and key are PEM."""
+    """What we show to the server; either may be empty. Certificate and key are PEM."""
 
     token: str = ""
     certificate: str = ""
@@ -105,7 +103,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Identities(Protocol):
-    """Where our identity comes from."""
+    """The source of our identity."""
 
     async def current(self) -> Identity:
         """Return what to show now; the same object for as long as it does not change."""
@@ -150,7 +148,7 @@ _MARGIN = 5.0
 
 
 class Plugin(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run."""
+    """The program to run."""
 
     command: str
     api_version: str
@@ -205,7 +203,7 @@ class FromProgram:
         return True
 
     async def _run(self) -> bytes:
-        told = {
+        request = {
             "apiVersion": self._plugin.api_version,
             "kind": "ExecCredential",
             "spec": {"interactive": False}
@@ -214,7 +212,7 @@ class FromProgram:
         environment = {
             **os.environ,
             **self._plugin.environment,
-            "KUBERNETES_EXEC_INFO": codec.encode(told).decode(),
+            "KUBERNETES_EXEC_INFO": codec.encode(request).decode(),
         }
         try:
             process = await asyncio.create_subprocess_exec(

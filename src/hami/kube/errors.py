@@ -1,10 +1,10 @@
-# ruff: noqa: N818 - the names say what happened; "Error" after each would say nothing
-"""What can go wrong between us and the API server, with what to do about it in the type.
+# ruff: noqa: N818 - the names are what happened; "Error" after each would add nothing
+"""Errors of requests to the API server, with what to do about them.
 
-A caller wants to know three things and reads them from the error itself: may the same request be
-sent again (`retry`), when (`retry_after`), and may a write have happened although no good answer
-came (`outcome_unknown`). Everything that `hami.kube` raises for reasons outside of this process is
-a `KubeError`. Server messages are cut: they can hold whole objects.
+A caller reads three things from the error itself: may the same request be sent again (`retry`),
+when (`retry_after`), and may a write have happened although no good answer came
+(`outcome_unknown`). Everything that `hami.kube` raises for reasons outside of this process is a
+`KubeError`. Server messages are cut: they can contain whole objects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = 256
 class Retry(enum.Enum):
     """Whether the same request can succeed later."""
 
-    #: Not before somebody changes the request, the credentials or the rights.
+    #: Not before a change of the request, the credentials or the rights.
     NEVER = enum.auto()
     #: Yes, unchanged.
     AGAIN = enum.auto()
@@ -35,12 +35,12 @@ class KubeError(Exception):
     retry: Retry = Retry.NEVER
     #: Whether a write may have happened nevertheless.
     outcome_unknown: bool = False
-    #: Seconds after which the server wants to be asked again, if it said so.
+    #: Seconds after which the server accepts the request again, where it named a time.
     retry_after: float | None = None
 
 
 class AccessError(KubeError):
-    """The way to the server, or the proof of who we are, cannot be used."""
+    """The address of the server, or our credentials, cannot be used."""
 
     def __init__(self, source: str, rule: str, remedy: str, *, retry: Retry = Retry.NEVER) -> None:
         super().__init__(f"{source}: {rule}; {remedy}")
@@ -128,7 +128,7 @@ class ServerFault(ApiError):
         self, status: int, reason: str, message: str, *, retry_after: float | None = None
     ) -> None:
         super().__init__(status, reason, message, retry_after=retry_after)
-        # A server that sheds load says when to come back, and has not begun.
+        # A server that sheds load names a time to come back, and has not begun.
         self.outcome_unknown = not (status == _UNAVAILABLE and retry_after is not None)
 
 
@@ -144,7 +144,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
-#: Words that count whatever the number beside them.
+#: Reasons that count whatever the status beside them.
 _BY_REASON: Mapping[str, type[ApiError]] = {"Expired": Gone, "Gone": Gone}
 
 
@@ -153,7 +153,7 @@ class _Details(codec.Object, frozen=True):
 
 
 class Status(codec.Object, frozen=True):
-    """What the server answers instead of an object."""
+    """The server's answer in place of an object."""
 
     kind: str | None = None
     code: int | None = None
@@ -170,27 +170,27 @@ def of_answer(status: int, body: bytes, *, retry_after: str | None = None) -> Ap
     """Make the error of an HTTP answer; the body may be a Status, or a proxy's web page."""
     seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
     try:
-        told = codec.decode(body, Status, what="answer")
+        answer = codec.decode(body, Status, what="answer")
     except wire_errors.WireError:
-        told = Status()
-    if told.kind != "Status":
-        told = Status(message=body[: _SHOWN + 1].decode(errors="replace"))
-    return _make(status, told, seconds)
+        answer = Status()
+    if answer.kind != "Status":
+        answer = Status(message=body[: _SHOWN + 1].decode(errors="replace"))
+    return _make(status, answer, seconds)
 
 
 def of_event(body: bytes) -> ApiError:
     """Make the error of an ERROR event in a watch, whose object is a Status."""
     try:
-        told = codec.decode(body, Status, what="ERROR event")
+        answer = codec.decode(body, Status, what="ERROR event")
     except wire_errors.WireError as error:
-        told = Status(message=str(error))
-    return _make(told.code or _SERVER_FAULTS, told, None)
+        answer = Status(message=str(error))
+    return _make(answer.code or _SERVER_FAULTS, answer, None)
 
 
-def _make(status: int, told: Status, retry_after: float | None) -> ApiError:
-    reason = told.reason or ""
-    if retry_after is None and told.details and told.details.retry_after_seconds is not None:
-        retry_after = float(told.details.retry_after_seconds)
+def _make(status: int, answer: Status, retry_after: float | None) -> ApiError:
+    reason = answer.reason or ""
+    if retry_after is None and answer.details and answer.details.retry_after_seconds is not None:
+        retry_after = float(answer.details.retry_after_seconds)
     fallback = ServerFault if status >= _SERVER_FAULTS else ApiError
     kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, fallback)
-    return kind(status, reason, told.message or "", retry_after=retry_after)
+    return kind(status, reason, answer.message or "", retry_after=retry_after)

@@ -1,17 +1,13 @@
 """Events on objects, and their aggregation.
 
-What is said of an object, and many such sayings as one.
+`record` only notes an event; a background task sends it, so that nothing waits for events. Three
+rules keep a busy cluster from being flooded:
 
-Telling users what happened to their pods, without ever being in the way.
-`record` only notes; a background task sends. Three rules keep a busy cluster from being flooded:
-
-- The same thing said again of the same object is counted on the event that is there, at most once a
-  minute.
-- Above a rate, what is said of many pods becomes one event on their namespace
-  (`hami.kube.events`).
+- The same event on the same object is counted on the event that exists, at most once a minute.
+- Above a rate, events on many pods become one event on their namespace.
 - The queue is bounded, and forgets the oldest first.
 
-What the server refuses is dropped, and logged once a minute: events are not worth a retry.
+An event that the server refuses is dropped, and logged once a minute: events are not worth a retry.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ _FIRST_MESSAGE = 600
 
 
 class PodEvent(msgspec.Struct, frozen=True):
-    """An event, without when and how often."""
+    """An event, without time and count."""
 
     namespace: str
     name: str
@@ -61,17 +57,17 @@ class _Group(msgspec.Struct):
 
 
 class Groups:
-    """Sayings of the same kind about objects of one namespace."""
+    """Events of the same type and reason on objects of one namespace."""
 
     def __init__(self) -> None:
         self._groups: dict[_Key, _Group] = {}
 
-    def add(self, said: PodEvent) -> None:
-        key = _Key(said.namespace, said.type, said.reason)
-        self._groups.setdefault(key, _Group(said, {})).names[said.name] = None
+    def add(self, event: PodEvent) -> None:
+        key = _Key(event.namespace, event.type, event.reason)
+        self._groups.setdefault(key, _Group(event, {})).names[event.name] = None
 
     def take(self) -> list[PodEvent]:
-        """Return one saying for each group, and begin anew."""
+        """Return one event for each group, and forget the groups."""
         groups, self._groups = self._groups, {}
         return [_as_one(group) for group in groups.values()]
 
@@ -80,11 +76,11 @@ def _as_one(group: _Group) -> PodEvent:
     first, names = group.first, list(group.names)
     if len(names) == 1:
         return first
-    told = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
+    listed = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
     what = "pods" if first.kind == "Pod" else "objects"
-    message = f"{len(names)} {what}: {first.message[:_FIRST_MESSAGE]} ({told})"
+    message = f"{len(names)} {what}: {first.message[:_FIRST_MESSAGE]} ({listed})"
     if not first.namespace:
-        # Of objects without a namespace, such as nodes, the first one bears it.
+        # Objects without a namespace, such as nodes: the event is on the first of them.
         return msgspec.structs.replace(first, message=message)
     return msgspec.structs.replace(
         first, kind="Namespace", name=first.namespace, uid="", message=message
@@ -106,7 +102,9 @@ _LOG_EVERY = 60.0
 
 
 class Stats(msgspec.Struct):
-    #: Requests that the server took: new events, and counts on those there.
+    """Counts since the start."""
+
+    #: Requests that the server accepted: new events, and counts on existing ones.
     sent: int = 0
     #: Records that went into an event on their namespace.
     aggregated: int = 0
@@ -115,20 +113,22 @@ class Stats(msgspec.Struct):
 
 
 class _Series(msgspec.Struct):
-    """One event on the server, and how often it was said."""
+    """One event on the server, and how often it happened."""
 
-    said: PodEvent
+    event: PodEvent
     name: str
     seen: float
     #: The request that caused it, for the audit log.
     correlation: str
     count: int = 1
-    #: What the server knows; 0: the event is not there yet.
-    told: int = 0
-    told_at: float = 0.0
+    #: The count that the server has; 0: the event does not exist there yet.
+    sent: int = 0
+    sent_at: float = 0.0
 
 
 class EventRecorder:
+    """Records events and sends them in the background."""
+
     def __init__(
         self,
         client: Client,
@@ -146,10 +146,10 @@ class EventRecorder:
         self._bucket = TokenBucket(rate=_RATE, burst=_BURST, clock=clock)
         self._queue: deque[_Series] = deque()
         self._filled = asyncio.Event()
-        #: By what was said, the last one at the end.
+        #: The last one is at the end.
         self._series: OrderedDict[PodEvent, _Series] = OrderedDict()
         self._groups = Groups()
-        self._complained_at: float | None = None
+        self._logged_at: float | None = None
 
     def record(
         self,
@@ -163,18 +163,18 @@ class EventRecorder:
         message: str,
     ) -> None:
         """Take note of an event; it is sent soon, alone or with others. Never blocks or raises."""
-        said = PodEvent(namespace, name, uid, kind, type, reason, _cut(message))
+        event = PodEvent(namespace, name, uid, kind, type, reason, _cut(message))
         now = self._clock()
-        series = self._series.get(said)
+        series = self._series.get(event)
         if series is not None and now - series.seen < _SAME_WITHIN:
             series.count += 1
             series.seen = now
-            self._series.move_to_end(said)
+            self._series.move_to_end(event)
         elif self._bucket.try_take():
-            self._begin(said)
+            self._begin(event)
         else:
             self.stats.aggregated += 1
-            self._groups.add(said)
+            self._groups.add(event)
 
     async def run(self) -> NoReturn:
         """Send what is recorded, for ever; end by cancellation."""
@@ -187,14 +187,14 @@ class EventRecorder:
 
     def flush(self) -> None:
         """Queue what was gathered: events on namespaces, and counts that have grown."""
-        for said in self._groups.take():
-            self._begin(said)
+        for event in self._groups.take():
+            self._begin(event)
         now = self._clock()
         for series in list(self._series.values()):
-            if series.count > series.told > 0 and now - series.told_at >= _PATCH_EVERY:
+            if series.count > series.sent > 0 and now - series.sent_at >= _PATCH_EVERY:
                 if not self._bucket.try_take():
                     break
-                series.told_at = now
+                series.sent_at = now
                 self._enqueue(series)
         while self._series:
             first = next(iter(self._series))
@@ -202,11 +202,11 @@ class EventRecorder:
                 break
             del self._series[first]
 
-    def _begin(self, said: PodEvent) -> None:
-        name = f"{said.name[:200]}.{secrets.token_hex(8)}"
-        series = _Series(said, name, self._clock(), correlation.current())
-        self._series[said] = series
-        self._series.move_to_end(said)
+    def _begin(self, event: PodEvent) -> None:
+        name = f"{event.name[:200]}.{secrets.token_hex(8)}"
+        series = _Series(event, name, self._clock(), correlation.current())
+        self._series[event] = series
+        self._series.move_to_end(event)
         if len(self._series) > _SERIES:
             self._series.popitem(last=False)
         self._enqueue(series)
@@ -231,17 +231,17 @@ class EventRecorder:
             except errors.KubeError as error:
                 self.stats.failed += 1
                 self._forget(series)
-                self._complain(error)
+                self._log_failure(error)
 
     def _forget(self, series: _Series) -> None:
-        """There is nothing to count on: said again, it begins anew."""
-        if self._series.get(series.said) is series:
-            del self._series[series.said]
+        """Forget an event that does not exist on the server: the next one like it is a new one."""
+        if self._series.get(series.event) is series:
+            del self._series[series.event]
 
     async def _send(self, series: _Series) -> None:
-        namespace = series.said.namespace or "default"
+        namespace = series.event.namespace or "default"
         count = series.count
-        if series.told:
+        if series.sent:
             body: dict[str, object] = {"count": count, "lastTimestamp": self._stamp()}
             path = paths.events(namespace, series.name)
             await self._client.patch(path, codec.encode(body), timeout=_TIMEOUT, retry_busy=False)
@@ -249,26 +249,26 @@ class EventRecorder:
             body = self._document(series, namespace, count)
             path = paths.events(namespace)
             await self._client.create(path, codec.encode(body), timeout=_TIMEOUT, retry_busy=False)
-        series.told = count
-        series.told_at = self._clock()
+        series.sent = count
+        series.sent_at = self._clock()
 
     def _document(self, series: _Series, namespace: str, count: int) -> dict[str, object]:
-        said, stamp = series.said, self._stamp()
+        event, stamp = series.event, self._stamp()
         about = {
             "apiVersion": "v1",
-            "kind": said.kind,
-            "name": said.name,
-            "namespace": said.namespace,
-            "uid": said.uid,
+            "kind": event.kind,
+            "name": event.name,
+            "namespace": event.namespace,
+            "uid": event.uid,
         }
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": series.name, "namespace": namespace},
             "involvedObject": {key: value for key, value in about.items() if value},
-            "type": said.type,
-            "reason": said.reason,
-            "message": said.message,
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message,
             "source": self._source,
             "reportingComponent": self._source["component"],
             "reportingInstance": self._source["host"],
@@ -277,12 +277,12 @@ class EventRecorder:
             "count": count,
         }
 
-    def _complain(self, error: errors.KubeError) -> None:
+    def _log_failure(self, error: errors.KubeError) -> None:
         now = self._clock()
-        if self._complained_at is None or now - self._complained_at >= _LOG_EVERY:
-            self._complained_at = now
+        if self._logged_at is None or now - self._logged_at >= _LOG_EVERY:
+            self._logged_at = now
             _log.warning(
-                "events cannot be sent", extra={"error": str(error), "failed": self.stats.failed}
+                "cannot send events", extra={"error": str(error), "failed": self.stats.failed}
             )
 
     def _stamp(self) -> str:

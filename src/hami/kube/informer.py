@@ -1,21 +1,24 @@
-"""Keeps a sink equal to what the server has, for ever.
+"""List, watch and resync one kind of object.
 
-Three loops in one another, each of which ends only into the one around it:
+    pods = Informer(client, paths.pods(), read, kind="pods")
+    pods.add_handler(changed)
+    await pods.run()
 
-- `run` takes a full list, follows the changes until they cannot be trusted any more, and begins
-  again. The list comes through a watch that begins with one (WatchList), which is one request for
-  list and changes and costs the server least; where that fails in any way, in pages.
+The informer keeps what `read` makes of each object, equal to what the server has, for ever. It is
+a `hami.kube.store`, which decides without I/O which objects exist. Each event is read and applied,
+and all handlers have run, with no await in between. Three loops run, each of which ends only into
+the one around it:
+
+- `run` takes a full list, follows the changes until they cannot be trusted any more, and repeats.
+  The list comes through a watch that begins with one (WatchList): one request for list and changes,
+  at the least cost for the server. Where that fails in any way, the list is read in pages.
 - `_follow` watches from the newest version on, again and again.
 - `hami.kube.listwatch` is one such watch.
 
-What a list or an event means is decided by `hami.kube.store`, without I/O; each event is read and
-applied with no await in between.
-
-Beside them, every `resync_interval` a list in pages is compared with what we hold, because a
-server, a proxy or we ourselves may have swallowed an event. The watch goes on meanwhile: the list
-is gathered first, then the stream gets a moment to reach the list's version, then the list counts
-for everything up to that version, and later events for the rest. No stream is restarted, and none
-of it is seen half applied.
+Every `resync_interval` a list in pages is compared with the store, because a server, a proxy or a
+fault of ours may have swallowed an event. The watch continues meanwhile: the list is read, then the
+stream gets a moment to reach the list's version, then the list counts for everything up to that
+version, and later events for the rest.
 """
 
 from __future__ import annotations
@@ -28,27 +31,24 @@ import logging
 import random as randomness
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Generic, NoReturn, TypeVar
+from typing import NoReturn
 
 from hami.kube import errors, listwatch
 from hami.kube.client import Client
-from hami.kube.store import Decode, Disorder, Ignored, Kept, Mirror, Sink, Stats
+from hami.kube.lister import Index, T, key_of
+from hami.kube.store import Disorder, Read, Store
 from hami.kube.transport import Backoff
 from hami.wire import errors as wire_errors
 
-__all__ = ["Decode", "Ignored", "Reflector", "Sink", "Stats"]
-
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T", bound=Kept)
-
-#: Seconds that WatchList is left alone after it failed.
+#: Seconds in which WatchList is not tried again after it failed.
 _WATCH_LIST_PAUSE = 600.0
 #: Seconds of silence after which an initial list that has not ended counts as failed.
 _LIST_SILENCE = 30.0
 #: Watches that fail one after the other before a full list is taken.
 _FAILURES = 3
-#: Seconds that a watch lasts, drawn anew each time, so that not all end at once.
+#: Seconds that a watch lasts, drawn each time, so that not all end at once.
 _SHORTEST, _LONGEST = 240, 480
 #: A watch that the server ends sooner, having sent nothing, counts as failed.
 _TOO_SHORT = 1.0
@@ -58,84 +58,112 @@ _LASTED = 5.0
 _CATCH_UP = 2.0
 
 
-class _Afresh(Exception):  # noqa: N818 - not an error: the way back to the full list
+class _Relist(Exception):  # noqa: N818 - not an error: the way back to the full list
     """Only a full list helps."""
 
 
-class Reflector(Generic[T]):
+class Informer(Store[T]):
+    """A store that fills itself from one path and query of the API server."""
+
     def __init__(
         self,
         client: Client,
         path: str,
+        read: Read[T],
         *,
-        decode: Decode[T],
-        sink: Sink[T],
         kind: str,
         query: Mapping[str, str] | None = None,
+        indexes: Mapping[str, Index[T]] | None = None,
         resync_interval: float = 900,
         page_size: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = randomness.random,
     ) -> None:
-        #: What it watches, for logs.
-        self.kind = kind
+        selected = "labelSelector" in (query or {})
+        super().__init__(read, kind=kind, indexes=indexes, selected=selected)
+        #: When the server last answered or sent an event, by `clock`.
+        self.last_contact = 0.0
         self._client = client
         self._path = path
         self._query = dict(query or {})
         self._resync_interval = resync_interval
-        #: Objects in one answer of a list, which are in memory at once, three times over; None:
-        #: as many as usual.
+        #: Objects in one page of a list, which are in memory at once, three times over; None: the
+        #: usual number.
         self._page_size = page_size
         self._clock = clock
         self._sleep = sleep
         self._random = random
-        self._mirror = Mirror(decode=decode, sink=sink, kind=kind)
         self._backoff = Backoff(random=random)
         self._synced = asyncio.Event()
-        self._relist = asyncio.Event()
+        self._resync_now = asyncio.Event()
         self._no_watch_list_until = 0.0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        #: (version, order, future) of `wait_version`, as a heap.
+        self._version_waits: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
-        #: Ends the present watch when somebody finds that it is not to be trusted.
+        #: UID or key -> futures of `wait`.
+        self._waits: dict[str, list[asyncio.Future[None]]] = {}
+        #: Ends the present watch when it is not trusted any more.
         self._watch_limit: asyncio.Timeout | None = None
         self._distrusted = False
-        #: When the server last said anything, by `clock`.
-        self.last_contact = 0.0
-
-    @property
-    def stats(self) -> Stats:
-        return self._mirror.stats
-
-    @property
-    def synced(self) -> bool:
-        """Whether a complete list has been taken since the start."""
-        return self._synced.is_set()
-
-    @property
-    def resource_version(self) -> int:
-        """The newest version seen, in an event, a bookmark or a list; the sink is as new."""
-        return self._mirror.version
+        self.add_handler(self._wake)
 
     async def wait_synced(self) -> None:
+        """Wait for the first complete list."""
         await self._synced.wait()
 
     async def wait_version(self, version: int) -> None:
-        """Wait until the sink is at least as new as this version."""
-        if self.resource_version >= version:
+        """Wait until the store is at least as new as this version."""
+        if self.version >= version:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (version, next(self._order), reached))
+        heapq.heappush(self._version_waits, (version, next(self._order), reached))
         await reached
 
-    def request_relist(self) -> None:
-        """Compare with a list now, instead of when the interval is over."""
-        self._relist.set()
+    async def wait(
+        self,
+        key: str,
+        predicate: Callable[[T | None], bool],
+        timeout: float | None,  # noqa: ASYNC109 - also the caller's only bound
+    ) -> T | None:
+        """Wait until the predicate holds of an object, by UID or key, and return the object.
+
+        None is an object that does not exist. Raises TimeoutError after so many seconds.
+        """
+        async with asyncio.timeout(timeout):
+            while not predicate(found := self.get(key) or self.by_key(key)):
+                changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waits.setdefault(key, []).append(changed)
+                try:
+                    await changed
+                finally:
+                    self._stop_waiting(key, changed)
+        return found
+
+    def _stop_waiting(self, key: str, changed: asyncio.Future[None]) -> None:
+        waits = self._waits.get(key, [])
+        if changed in waits:
+            waits.remove(changed)
+            if not waits:
+                del self._waits[key]
+
+    def _wake(self, old: T | None, new: T | None) -> None:
+        obj = new or old
+        if not self._waits or obj is None:
+            return
+        for key in (obj.uid, key_of(obj)):
+            for changed in self._waits.pop(key, ()):
+                if not changed.done():
+                    changed.set_result(None)
+
+    def resync(self) -> None:
+        """Compare with a new list now, instead of when the interval is over."""
+        self._resync_now.set()
 
     async def run(self) -> NoReturn:
-        """Keep the sink in step; end by cancellation."""
+        """Keep the store equal to the server, for ever; end by cancellation."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._resync(), name=f"resync {self.kind}")
+            tasks.create_task(self._resync_periodically(), name=f"resync {self.kind}")
             again = Backoff(random=self._random)
             while True:
                 began = self._clock()
@@ -154,7 +182,7 @@ class Reflector(Generic[T]):
     async def _list_and_follow(self) -> None:
         """Take a full list and follow its changes; returns when another list is needed."""
         self._distrusted = False
-        with contextlib.suppress(_Afresh):
+        with contextlib.suppress(_Relist):
             if self._clock() >= self._no_watch_list_until:
                 listed = await self._watch_list()
                 if listed:
@@ -167,22 +195,23 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         self.stats.lists += 1
         version = 0
-        async for page in listwatch.pages(
-            self._client, self._path, self._query, size=self._page_size
-        ):
+        async for page in self._pages():
             if page.first:
-                self._mirror.begin_list()
+                self.begin_list()
             for body in page.items:
-                self._mirror.listed(body)
+                self.listed(body)
             version = page.version
-        self._mirror.end_list(version)
-        self._is_synced()
+        self.end_list(version)
+        self._list_ended()
+
+    def _pages(self) -> AsyncIterator[listwatch.Page]:
+        return listwatch.pages(self._client, self._path, self._query, size=self._page_size)
 
     async def _watch_list(self) -> bool:
         """List and watch in one request; return whether the list was complete."""
         self.stats.watch_lists += 1
         complete = False
-        self._mirror.begin_list()
+        self.begin_list()
         query = {**self._query, **listwatch.WATCH_LIST}
         try:
             async with self._watch(query, limit=_LIST_SILENCE) as (events, limit):
@@ -193,13 +222,13 @@ class Reflector(Generic[T]):
                         limit.reschedule(asyncio.get_running_loop().time() + _LIST_SILENCE)
                         # What changes while the list is sent comes before its end, too.
                         if event.deleted:
-                            self._mirror.unlisted(event.object)
+                            self.unlisted(event.object)
                         else:
-                            self._mirror.listed(event.object)
+                            self.listed(event.object)
                     elif event.ends_list:
                         limit.reschedule(None)
-                        self._mirror.end_list(event.version)
-                        self._is_synced()
+                        self.end_list(event.version)
+                        self._list_ended()
                         complete = True
         except (errors.KubeError, wire_errors.WireError) as error:
             if complete:
@@ -215,12 +244,12 @@ class Reflector(Generic[T]):
     # Watches.
 
     async def _follow(self) -> NoReturn:
-        """Watch from the newest version on; raises _Afresh when only a full list helps."""
+        """Watch from the newest version on; raises _Relist when only a full list helps."""
         failures = 0
         while True:
             if self._distrusted:
-                raise _Afresh
-            before, began = self._mirror.version, self._clock()
+                raise _Relist
+            before, began = self.version, self._clock()
             self.stats.watches += 1
             query = {**self._query, "resourceVersion": str(before)}
             connected = True
@@ -228,7 +257,7 @@ class Reflector(Generic[T]):
                 async with self._watch(query) as (events, _):
                     async for event in events:
                         self._take(event)
-                if self._mirror.version > before or self._clock() - began > _TOO_SHORT:
+                if self.version > before or self._clock() - began > _TOO_SHORT:
                     failures = 0
                     continue
                 error: errors.KubeError = errors.Unreachable("the watch ended at once")
@@ -236,13 +265,13 @@ class Reflector(Generic[T]):
                 error = _kube_error(raised)
                 # A server that is not there says nothing about what we know.
                 connected = not isinstance(raised, errors.Unreachable) or raised.outcome_unknown
-            if self._mirror.version > before:
+            if self.version > before:
                 failures = 0
             failures += connected
             await self._judge(error)
             if failures >= _FAILURES:
                 _log.warning("watches fail, listing again", extra={"kind": self.kind})
-                raise _Afresh
+                raise _Relist
 
     @contextlib.asynccontextmanager
     async def _watch(
@@ -250,7 +279,7 @@ class Reflector(Generic[T]):
     ) -> AsyncIterator[tuple[AsyncIterator[listwatch.Event], asyncio.Timeout]]:
         """Open a watch that `_distrust` can end, and that ends when `limit` seconds are over."""
         seconds = _SHORTEST + int(self._random() * (_LONGEST - _SHORTEST))
-        self._mirror.begin_stream()
+        self.begin_stream()
         try:
             async with asyncio.timeout(limit) as bound:
                 self._watch_limit = bound
@@ -259,7 +288,7 @@ class Reflector(Generic[T]):
                     yield events, bound
         except TimeoutError:
             if self._distrusted:
-                raise _Afresh from None
+                raise _Relist from None
             raise errors.Unreachable(f"the list did not go on for {_LIST_SILENCE:g} s") from None
         except Disorder as error:
             self.stats.errors += 1
@@ -267,23 +296,23 @@ class Reflector(Generic[T]):
                 "a watch is out of order, listing again",
                 extra={"kind": self.kind, "error": str(error)},
             )
-            raise _Afresh from error
+            raise _Relist from error
         finally:
             self._watch_limit = None
 
     def _take(self, event: listwatch.Event) -> None:
         if isinstance(event, listwatch.Bookmark):
-            self._mirror.bookmark(event.version)
+            self.bookmark(event.version)
         else:
-            self._mirror.event(event.object, deleted=event.deleted)
+            self.event(event.object, deleted=event.deleted)
         self._progressed()
 
     async def _judge(self, error: Exception) -> None:
-        """Wait, and then watch again; or raise _Afresh where that cannot help."""
+        """Wait, and then watch again; or raise _Relist where that cannot help."""
         if isinstance(error, errors.Gone | errors.StreamBroken):
             self.stats.errors += 1
             _log.info("listing again", extra={"kind": self.kind, "error": str(error)})
-            raise _Afresh from error
+            raise _Relist from error
         await self._pause("watch failed", error)
 
     async def _pause(self, what: str, error: Exception) -> None:
@@ -292,46 +321,43 @@ class Reflector(Generic[T]):
         _log.warning(what, extra={"kind": self.kind, "error": str(error), "wait": round(wait, 3)})
         await self._sleep(wait)
 
-    # The periodic comparison.
+    # The periodic resync.
 
-    async def _resync(self) -> NoReturn:
+    async def _resync_periodically(self) -> NoReturn:
         backoff = Backoff(first=1.0, longest=60.0, random=self._random)
         await self._synced.wait()
         while True:
             jitter = 0.9 + 0.2 * self._random()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._resync_interval * jitter):
-                    await self._relist.wait()
-            self._relist.clear()
+                    await self._resync_now.wait()
+            self._resync_now.clear()
             try:
-                await self._compare()
+                await self._resync_once()
                 backoff.reset()
             except (errors.KubeError, wire_errors.WireError) as error:
                 self.stats.errors += 1
                 _log.warning("resync failed", extra={"kind": self.kind, "error": str(error)})
                 await self._sleep(backoff.next(getattr(error, "retry_after", None)))
-                self._relist.set()
+                self._resync_now.set()
 
-    async def _compare(self) -> None:
+    async def _resync_once(self) -> None:
         self.stats.lists += 1
-        before = self._mirror.version
-        comparison = self._mirror.begin_comparison()
-        async for page in listwatch.pages(
-            self._client, self._path, self._query, size=self._page_size
-        ):
+        resync = self.begin_resync()
+        async for page in self._pages():
             if page.first:
-                comparison.begin()
-            comparison.version = page.version
-            self._mirror.compare(comparison, page.items)
-        if comparison.version < before:
-            # The server's past is another one: its store was restored from a backup.
-            self._distrust(f"the server is at version {comparison.version}, we saw {before}")
+                resync.begin()
+            resync.version = page.version
+            self.compare(resync, page.items)
+        if resync.is_restored:
+            # The server's store was restored from a backup: only a full list starts a new epoch.
+            self._distrust(f"the server is at version {resync.version}, known was {resync.known}")
             return
-        if self._mirror.differs(comparison):
+        if self.differs(resync):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CATCH_UP):
-                    await self.wait_version(comparison.version)
-        if self._mirror.end_comparison(comparison):
+                    await self.wait_version(resync.version)
+        if self.end_resync(resync):
             self._progressed()
 
     def _distrust(self, why: str) -> None:
@@ -341,20 +367,20 @@ class Reflector(Generic[T]):
         if self._watch_limit is not None and not self._watch_limit.expired():
             self._watch_limit.reschedule(asyncio.get_running_loop().time())
 
-    # Telling those who wait.
+    # Progress.
 
-    def _is_synced(self) -> None:
+    def _list_ended(self) -> None:
         self._progressed()
         if not self._synced.is_set():
-            _log.info("synced", extra={"kind": self.kind, "objects": len(self._mirror)})
+            _log.info("synced", extra={"kind": self.kind, "objects": len(self)})
         self._synced.set()
 
     def _progressed(self) -> None:
         self.last_contact = self._clock()
         self._backoff.reset()
-        version = self._mirror.version
-        while self._waiting and self._waiting[0][0] <= version:
-            _, _, reached = heapq.heappop(self._waiting)
+        version = self.version
+        while self._version_waits and self._version_waits[0][0] <= version:
+            _, _, reached = heapq.heappop(self._version_waits)
             if not reached.done():
                 reached.set_result(None)
 

@@ -89,7 +89,7 @@ class _Document(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class _Found(Generic[T]):
-    """An entry and the file that it stands in."""
+    """An entry and the file that it is in."""
 
     def __init__(self, path: str, name: str, value: T) -> None:
         self.path = path
@@ -150,9 +150,9 @@ def _read(path: str) -> _Document:
     except (OSError, UnicodeError) as error:
         raise credentials.unreadable(path, error) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        told = " ".join(str(error).split())
+        problem = " ".join(str(error).split())
         raise errors.AccessError(
-            path, f"is not valid YAML: {errors.cut(told)}", "correct that line"
+            path, f"is not valid YAML: {errors.cut(problem)}", "correct that line"
         ) from error
     try:
         return msgspec.convert(data if data is not None else {}, _Document)
@@ -188,7 +188,7 @@ def _access(config: _Config) -> transport.Access:
         cluster.value.certificate_authority_data,
     )
     if authority is not None:
-        authority.text()  # read now, so that what is missing is told at the start
+        authority.text()  # read now: a missing file is an error at the start
     return transport.Access(
         server,
         identities=_identities(user, cluster),
@@ -267,8 +267,8 @@ def _plugin(user: _Found[_User], program: _Exec, cluster: _Found[_Cluster]) -> c
     if program.interactive_mode == "Always":
         raise errors.AccessError(
             user.path,
-            f"{where} {program.command!r} wants to ask somebody (interactiveMode: Always)",
-            "use credentials that need nobody",
+            f"{where} {program.command!r} asks the user (interactiveMode: Always)",
+            "use credentials that ask no questions",
         )
     return credentials.Plugin(
         # As kubectl: a bare name is searched in $PATH, a relative path starts at the file.

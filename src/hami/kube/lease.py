@@ -1,6 +1,6 @@
-"""Holding a Lease of our own: for installations where no kube-scheduler elects beside us.
+"""Hold a Lease of our own, where no kube-scheduler elects beside us.
 
-One loop takes the lease when nobody has it, and renews it while we do. Two rules make it safe:
+One loop takes the lease when it is free, and renews it while we have it. Two rules make it safe:
 
 - Every write names the version that it is based on, so of two candidates one gets a 409.
 - Whether another's lease has run out is judged by our own monotonic clock since we last saw it
@@ -33,6 +33,8 @@ Document = dict[str, Any]
 
 
 class LeaseElector:
+    """Takes one Lease and renews it."""
+
     def __init__(
         self,
         client: Client,
@@ -63,7 +65,7 @@ class LeaseElector:
         self._random = random
         self._lock = asyncio.Lock()
         self._released = False
-        #: The lease as last seen, to be written back with our changes; None: look first.
+        #: The lease as last seen, to be written back with our changes; None: read it first.
         self._document: Document | None = None
         self._spec: objects.LeaseSpec | None = None
         self._changed_at = -math.inf
@@ -98,17 +100,17 @@ class LeaseElector:
             try:
                 await self._write(self._document, spec)
             except (errors.KubeError, wire_errors.WireError) as error:
-                _log.warning("the lease was not released", extra={"error": str(error)})
+                _log.warning("cannot release the lease", extra={"error": str(error)})
 
     async def _try(self) -> None:
         held = self.holding
         try:
             await self._step()
         except (errors.KubeError, wire_errors.WireError) as error:
-            # Whether it was written or not: look before the next write.
+            # Whether it was written or not: read it before the next write.
             self._document = None
             _log.warning(
-                "the lease could not be read or written",
+                "cannot read or write the lease",
                 extra={"lease": f"{self._namespace}/{self._name}", "error": str(error)},
             )
         if held != self.holding:

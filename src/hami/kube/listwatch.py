@@ -1,29 +1,34 @@
-"""List and watch requests: pages, bookmarks, ends.
+"""List pages, watch events and the bytes of objects.
 
-One watch: one request, read to its end.
-It yields what happened, in order, and raises what went wrong, be it an HTTP status, a broken
-connection or an ERROR event in the middle. It keeps nothing; `hami.kube.informer` decides what
-follows.
+A watch is one request, read to its end. It yields events in order and raises what went wrong: an
+HTTP status, a broken connection or an ERROR event in the middle.
 
-A whole list, page by page.
-All pages together show one moment, that of the first page. A server that forgets this moment
-while we read (410) makes us begin again, a few times; then everything is asked for at once, which
-cannot expire. It could also offer to go on from the present, but then the pages would not fit
-together, and what was deleted in between would never be missed.
+All pages of a list show one moment, that of the first page. If the server forgets this moment
+while we read (410), the list begins again, a few times; then it is requested in one piece, which
+cannot expire. The server also offers to continue from the present, but then the pages would not
+fit together, and an object that was deleted in between would never be missed.
+
+Nothing is kept here; `hami.kube.informer` decides what follows.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from hami.kube import errors, store
+from hami.kube import errors
 from hami.kube.client import Client
-from hami.wire import codec
+from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
+T = TypeVar("T")
+
+#: Objects in one page of a list.
+PAGE = 500
+_TRIES_IN_PAGES = 3
 _END_OF_LIST = "k8s.io/initial-events-end"
 #: Seconds beyond the watch's own time that a connection may stay silent before it counts as dead.
 _GRACE = 30.0
@@ -32,15 +37,6 @@ WATCH_LIST: Mapping[str, str] = {
     "sendInitialEvents": "true",
     "resourceVersionMatch": "NotOlderThan",
 }
-
-
-class _BookmarkMeta(codec.Object, frozen=True):
-    resource_version: str | None = None
-    annotations: dict[str, str | None] | None = None
-
-
-class _BookmarkObject(codec.Object, frozen=True):
-    metadata: _BookmarkMeta = _BookmarkMeta()
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -54,11 +50,27 @@ class Bookmark(msgspec.Struct, frozen=True):
     """Everything up to this version has been sent."""
 
     version: int
-    #: The objects sent so far are all that there were.
+    #: The objects sent so far are the whole list.
     ends_list: bool
 
 
 Event = Change | Bookmark
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a list."""
+
+    #: The list begins here; pages before this one do not count.
+    first: bool
+    #: The list is complete.
+    last: bool
+    #: The moment that the list shows.
+    version: int
+    #: The objects' bytes.
+    items: list[bytes]
+
+
+# Watches.
 
 
 @contextlib.asynccontextmanager
@@ -81,25 +93,69 @@ async def _events(lines: AsyncIterator[bytes]) -> AsyncIterator[Event]:
         yield decode(line)
 
 
+class _Event(codec.Object, frozen=True):
+    type: str = ""
+    # Copied below: a part of the line that was read would keep all of it in memory.
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _BookmarkMeta(codec.Object, frozen=True):
+    resource_version: str | None = None
+    annotations: dict[str, str | None] | None = None
+
+
+class _BookmarkObject(codec.Object, frozen=True):
+    metadata: _BookmarkMeta = _BookmarkMeta()
+
+
 def decode(line: bytes) -> Event:
-    """Return what a line says; ERROR becomes an exception."""
+    """Return the event in a line; ERROR becomes an exception."""
     try:
-        kind, body = store.decode_event(line)
+        kind, body = decode_event(line)
         if kind == "BOOKMARK":
             found = codec.decode(body, _BookmarkObject, what="bookmark").metadata
             ends = (found.annotations or {}).get(_END_OF_LIST) == "true"
-            return Bookmark(store.raw_version(found.resource_version), ends)
+            return Bookmark(version_number(found.resource_version), ends)
     except wire_errors.WireError as error:
         raise errors.StreamBroken(f"a line of a watch is no event: {error}") from error
     if kind == "ERROR":
         raise errors.of_event(body)
     if kind not in {"ADDED", "MODIFIED", "DELETED"}:
-        raise errors.StreamBroken(f"a watch sent an event of the type {kind[:40]!r}")
+        raise errors.StreamBroken(f"a watch sent an event of the unknown type {kind[:40]!r}")
     return Change(kind == "DELETED", body)
 
 
-PAGE = 500
-_TRIES_IN_PAGES = 3
+def decode_event(line: bytes) -> tuple[str, bytes]:
+    """Return an event's type and the bytes of its object."""
+    event = codec.decode(line, _Event, what="watch event")
+    return event.type, bytes(event.object)
+
+
+# Lists.
+
+
+async def pages(
+    client: Client, path: str, query: Mapping[str, str], *, size: int | None = None
+) -> AsyncIterator[Page]:
+    """Yield the pages of a list as it is now; `first` on a later page restarts the list."""
+    for _ in range(_TRIES_IN_PAGES):
+        try:
+            async for page in _pages(client, path, {**query, "limit": str(size or PAGE)}):
+                yield page
+        except errors.Gone:
+            continue
+        return
+    page, _ = _decode_page(await client.get(path, query), first=True)
+    yield page
+
+
+async def _pages(client: Client, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
+    token: str | None = ""
+    while token is not None:
+        asked = {**query, "continue": token} if token else query
+        page, following = _decode_page(await client.get(path, asked), first=not token)
+        token = following or None
+        yield page
 
 
 class _ListMeta(codec.Object, frozen=True):
@@ -112,53 +168,69 @@ class _List(codec.Object, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
-    #: Forget the pages before this one: the list begins here.
-    first: bool
-    #: This was the last one; the list is complete.
-    last: bool
-    #: The moment that the list shows.
-    version: int
-    #: The objects' bytes.
-    items: list[bytes]
-
-
-async def pages(
-    client: Client, path: str, query: Mapping[str, str], *, size: int | None = None
-) -> AsyncIterator[Page]:
-    """Yield the pages of a list as it is now. A page may say that those before do not count."""
-    for _ in range(_TRIES_IN_PAGES):
-        try:
-            async for page in _pages(client, path, {**query, "limit": str(size or PAGE)}):
-                yield page
-        except errors.Gone:
-            continue
-        return
-    yield await _page(client, path, query, first=True)
-
-
-async def _pages(client: Client, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
-    token: str | None = ""
-    while token is not None:
-        asked = {**query, "continue": token} if token else query
-        body = await client.get(path, asked)
-        page, following = _decoded(body, first=not token)
-        token = following or None
-        yield page
-
-
-async def _page(client: Client, path: str, query: Mapping[str, str], *, first: bool) -> Page:
-    page, _ = _decoded(await client.get(path, query), first=first)
-    return page
-
-
-def _decoded(body: bytes, *, first: bool) -> tuple[Page, str]:
+def _decode_page(body: bytes, *, first: bool) -> tuple[Page, str]:
     found = codec.decode(body, _List, what="list")
     token = found.metadata.continue_ or ""
     page = Page(
         first=first,
         last=not token,
-        version=store.raw_version(found.metadata.resource_version),
+        version=version_number(found.metadata.resource_version),
         items=[bytes(item) for item in found.items or ()],
     )
     return page, token
+
+
+# Objects. Of a hundred thousand pods few ask for a card: searching the bytes for a few words
+# decides that without decoding the pod.
+
+
+class _Meta(codec.Object, frozen=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class _Identified(codec.Object, frozen=True):
+    metadata: _Meta | None = None
+
+
+def identity(body: bytes) -> tuple[str, int]:
+    """Return UID and resourceVersion of an object, without decoding the rest."""
+    found = codec.decode(body, _Identified, what="object").metadata
+    if found is None or not found.uid:
+        raise wire_errors.WireError("object", body, "has no metadata.uid")
+    return found.uid, version_number(found.resource_version)
+
+
+def version_number(text: str | None) -> int:
+    """Return a resourceVersion as a number, so that versions can be compared.
+
+    Kubernetes long called them opaque. Since 1.35 their order is promised, and it always held.
+    """
+    text = text or ""
+    if not (text.isascii() and text.isdigit() and len(text) <= objects.VERSION_DIGITS):
+        raise wire_errors.WireError("resourceVersion", text, "is not a whole number")
+    return int(text)
+
+
+def mentions(body: bytes, words: Sequence[bytes]) -> bool:
+    """Return whether any of these words is anywhere in the bytes."""
+    return any(word in body for word in words)
+
+
+def pods_with(words: Iterable[str]) -> Callable[[bytes], objects.Pod | None]:
+    """Return a reader of pods in whose JSON any of these words is; others are not decoded."""
+    wanted = tuple(word.encode() for word in words)
+
+    def read(body: bytes) -> objects.Pod | None:
+        return codec.decode(body, objects.Pod, what="pod") if mentions(body, wanted) else None
+
+    return read
+
+
+def all_of(kind: type[T], what: str) -> Callable[[bytes], T]:
+    """Return a reader that keeps every object, as this type."""
+
+    def read(body: bytes) -> T:
+        return codec.decode(body, kind, what=what)
+
+    return read

@@ -1,4 +1,4 @@
-"""Where things are on an API server."""
+"""Paths of objects and lists on an API server."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def _path(base: str, resource: str, namespace: str | None, name: str | None) -> 
 
 
 def _quoted(part: str) -> str:
-    # A name from outside must not reach into another path.
+    # A name from outside must not lead into another path.
     return urllib.parse.quote(part, safe="")

@@ -1,268 +1,48 @@
-"""Objects of one kind by UID and version, with indexes and handlers.
+"""Objects of one kind by UID and version: what exists, and what is news.
 
-A sink that keeps the objects, with indexes that are never behind.
-An index is a function from an object to the values under which it is found (a pod's node, a
-claim's card). Object, key and indexes change together, before any subscriber hears of it. An object
-that is deleted and made anew under its name is two objects with one key: the newer one has it, and
-the end of the older one takes nothing from it.
+The store alone decides which objects exist (docs/designs/005-informer.md). It does no I/O. Resource
+versions are one sequence of numbers for the whole server:
 
-What a reflector fills, and what it fills it with.
-
-Looking at objects without decoding them.
-Of a hundred thousand pods few ask for a GPU. What decides that is found by searching the bytes for
-a few words (`mentions`); identity and version are two fields (`meta`). Only what is wanted is then
-decoded into its real type.
-
-What a sink should hold, by version: the judgement behind a reflector, without any I/O.
-Resource versions are one sequence of numbers for the whole server. The mirror keeps the version of
-every wanted object, and with it answers what lists and events mean:
-
-- An event at or below the version that we have of the object, or of a list taken since, is old.
-- An event below the newest of its own stream is out of order: the stream is not to be trusted
-  (`Disorder`). An event that this stream has sent before is a duplicate and harmless.
-- A list that is taken while a stream runs (`Comparison`) is right about everything up to its own
-  version. What it says beyond what the stream said up to there, the stream has swallowed: repaired.
+- An event or an answer to our own request counts if its version is above the one kept for its UID.
+  The versions of the last 20,000 deleted UIDs are kept, too: a late answer does not bring a deleted
+  object back, and an object that re-enters a selector returns.
+- A list is right up to its own version. An object that is newer than the list stays.
+- A name has one object: a newer UID with a known name is the end of the older one.
+- An event below the newest of its own stream is out of order (`Disorder`): the stream is not
+  trusted any more. An event that was sent before is a duplicate and harmless.
+- A list beside a stream (a resync) that knows more than the stream repairs the store, counted.
+- A list that is older than what was known before it began shows that the server's store was
+  restored from a backup. Versions begin again: a new epoch.
 
 An object whose bytes do not decode keeps the state that we know, until the next list.
-
-Bytes of watched objects to what we keep of them.
-In a large cluster few pods have a GPU. A pod whose bytes name nothing that we look for is never
-decoded: two words of it are read, and it is gone.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic
 
 import msgspec
 
-from hami.wire import codec, objects
+from hami.kube import listwatch
+from hami.kube.lister import Index, Lister, T, key_of
 from hami.wire import errors as wire_errors
-
-
-class Named(Protocol):
-    @property
-    def uid(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def namespace(self) -> str: ...
-
-
-T = TypeVar("T", bound=Named)
-Subscriber = Callable[[T | None, T | None], None]
-
-
-def key_of(obj: Named) -> str:
-    """Return `namespace/name`, or the name alone where there is no namespace."""
-    return f"{obj.namespace}/{obj.name}" if obj.namespace else obj.name
-
-
-class Cache(Generic[T]):
-    def __init__(
-        self, *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
-    ) -> None:
-        self._objects: dict[str, T] = {}
-        self._keys: dict[str, str] = {}
-        self._functions = dict(indexes or {})
-        #: Index name, value, and the objects in the order of their arrival (a dict is an
-        #: ordered set).
-        self._indexes: dict[str, dict[str, dict[str, None]]] = {n: {} for n in self._functions}
-        #: The values of each object, as they were computed: what is removed is what was added.
-        self._values: dict[str, dict[str, frozenset[str]]] = {}
-        self._subscribers: list[Subscriber[T]] = []
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(list(self._objects.values()))
-
-    def __contains__(self, uid: object) -> bool:
-        return uid in self._objects
-
-    def get(self, key: str) -> T | None:
-        """Return the object by `namespace/name`, or by name where there is no namespace."""
-        uid = self._keys.get(key)
-        return self._objects.get(uid) if uid is not None else None
-
-    def by_uid(self, uid: str) -> T | None:
-        return self._objects.get(uid)
-
-    def by_index(self, name: str, value: str) -> list[T]:
-        """Return the objects that the index has under this value."""
-        return [self._objects[uid] for uid in self._indexes[name].get(value, ())]
-
-    def values(self, name: str) -> Collection[str]:
-        """Return the values under which an index has anything."""
-        return list(self._indexes[name])
-
-    def subscribe(self, callback: Subscriber[T]) -> Callable[[], None]:
-        """Call back with (old, new) after each change; None: was not, or is no more.
-
-        Returns what ends the subscription.
-        """
-        self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
-
-    # The sink.
-
-    def put(self, obj: T) -> None:
-        old = self._objects.get(obj.uid)
-        # Computed first: if an index function fails, nothing has changed.
-        values = {name: frozenset(of(obj)) for name, of in self._functions.items()}
-        if old is not None:
-            self._unlink(old)
-        self._objects[obj.uid] = obj
-        self._keys[key_of(obj)] = obj.uid
-        self._values[obj.uid] = values
-        for name, found in values.items():
-            for value in found:
-                self._indexes[name].setdefault(value, {})[obj.uid] = None
-        self._tell(old, obj)
-
-    def drop(self, uid: str) -> None:
-        old = self._objects.get(uid)
-        if old is not None:
-            self._unlink(old)
-            del self._objects[uid]
-            self._tell(old, None)
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        for uid in [uid for uid in self._objects if uid not in uids]:
-            self.drop(uid)
-
-    def _unlink(self, obj: T) -> None:
-        if self._keys.get(key_of(obj)) == obj.uid:
-            del self._keys[key_of(obj)]
-        for name, found in self._values.pop(obj.uid).items():
-            index = self._indexes[name]
-            for value in found:
-                del index[value][obj.uid]
-                if not index[value]:
-                    del index[value]
-
-    def _tell(self, old: T | None, new: T | None) -> None:
-        for callback in list(self._subscribers):
-            callback(old, new)
-
-
-class Kept(Protocol):
-    """What we need to know of any object."""
-
-    @property
-    def uid(self) -> str: ...
-
-    @property
-    def metadata(self) -> objects.Metadata | None: ...
-
-
-SinkT = TypeVar("SinkT", bound=Kept)
-T_contra = TypeVar("T_contra", contravariant=True)
-
-
-class Ignored(msgspec.Struct, frozen=True):
-    """An object that exists and that we do not want; it is dropped where it was kept."""
-
-    uid: str
-    resource_version: int
-
-
-#: Bytes of one object to the object, or to the fact that we do not want it; else WireError.
-Decode = Callable[[bytes], SinkT | Ignored]
-
-
-class Sink(Protocol[T_contra]):
-    """Kept equal to the server's state. Its methods are never called within one another."""
-
-    def put(self, obj: T_contra) -> None:
-        """Take an object that is new or has changed."""
-
-    def drop(self, uid: str) -> None:
-        """Forget an object; it may be unknown."""
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        """Forget every other object: a complete list has just been taken."""
-
-
-class Tee(Generic[SinkT]):
-    """Several sinks that are told the same, in the order given."""
-
-    def __init__(self, *sinks: Sink[SinkT]) -> None:
-        self._sinks = sinks
-
-    def put(self, obj: SinkT) -> None:
-        for sink in self._sinks:
-            sink.put(obj)
-
-    def drop(self, uid: str) -> None:
-        for sink in self._sinks:
-            sink.drop(uid)
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        for sink in self._sinks:
-            sink.retain(uids)
-
-
-_VERSION_DIGITS = 20
-
-
-class _Meta(codec.Object, frozen=True):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class _Identified(codec.Object, frozen=True):
-    metadata: _Meta | None = None
-
-
-class _Event(codec.Object, frozen=True):
-    type: str = ""
-    # Not a part of the line that was read: it would keep all of it in memory.
-    object: msgspec.Raw = msgspec.Raw(b"null")
-
-
-def decode_event(line: bytes) -> tuple[str, bytes]:
-    """Return what happened, and the object's bytes."""
-    event = codec.decode(line, _Event, what="watch event")
-    return event.type, bytes(event.object)
-
-
-def meta(raw: bytes) -> tuple[str, int]:
-    """Return UID and resourceVersion of an object."""
-    found = codec.decode(raw, _Identified, what="object").metadata
-    if found is None or not found.uid:
-        raise wire_errors.WireError("object", raw, "has no metadata.uid")
-    return found.uid, raw_version(found.resource_version)
-
-
-def raw_version(text: str | None) -> int:
-    """Return a resourceVersion as the number that it is.
-
-    Kubernetes long called them opaque; since 1.35 their order is promised, and it always held.
-    """
-    if not text or not text.isascii() or not text.isdigit() or len(text) > _VERSION_DIGITS:
-        raise wire_errors.WireError("resourceVersion", text or "", "is not a whole number")
-    return int(text)
-
-
-def mentions(raw: bytes, needles: Sequence[bytes]) -> bool:
-    """Return whether any of these words stands anywhere in the bytes."""
-    return any(needle in raw for needle in needles)
-
 
 _log = logging.getLogger(__name__)
 
-KeptT = TypeVar("KeptT", bound=Kept)
+#: Deleted UIDs of which the version is kept: a bound for memory. Late answers to our own requests
+#: arrive within seconds.
+DELETED_KEPT = 20_000
+#: Events of a stream that are remembered, to know duplicates from disorder.
+_EVENTS_KEPT = 1024
+#: The version of an object that will never return.
+_NEVER = sys.maxsize
 
-#: How many of a stream's last events are remembered, to tell duplicates from disorder.
-_REMEMBERED = 1024
+#: Bytes of an object to what is kept of it, or None where it is not wanted; raises WireError.
+Read = Callable[[bytes], T | None]
 
 
 class Stats(msgspec.Struct):
@@ -287,116 +67,161 @@ class Stats(msgspec.Struct):
 
 
 class Disorder(Exception):  # noqa: N818 - it names what happened to the stream
-    """The stream sent an event from before the newest one it had sent."""
+    """The stream sent an event from before the newest one that it had sent."""
 
 
-class Comparison:
-    """A list that is being read while a stream goes on."""
+class Unreadable:
+    """In place of an object whose bytes do not decode."""
 
-    def __init__(self) -> None:
+
+_UNREADABLE = Unreadable()
+
+
+class Listing(Generic[T]):
+    """A list that is being read."""
+
+    def __init__(self, known: int) -> None:
+        #: The highest version known when the list began.
+        self.known = known
+        #: The moment that the list shows.
         self.version = 0
         self.begin()
 
     def begin(self) -> None:
         """Forget the pages so far."""
-        #: Every object of the list.
-        self.listed: set[str] = set()
-        #: Those of which it seems to know more than we do.
-        self.newer: dict[str, tuple[int, bytes]] = {}
+        self.uids: set[str] = set()
         #: Whether every object could at least be identified.
         self.whole = True
+        #: UID -> version and object, where a resync seems to know more than we do.
+        self.newer: dict[str, tuple[int, T | None]] = {}
+        #: UID -> the later version that we know, and the object as a full list has it.
+        self.older: dict[str, tuple[int, T | None]] = {}
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the list contradicts what was known before it began."""
+        return self.version < self.known or any(at <= self.version for at, _ in self.older.values())
 
 
-class Mirror(Generic[KeptT]):
-    def __init__(self, *, decode: Decode[KeptT], sink: Sink[KeptT], kind: str) -> None:
+class Store(Lister[T]):
+    """The lister, kept equal to the server's state by lists, events and offers."""
+
+    def __init__(
+        self,
+        read: Read[T],
+        *,
+        kind: str,
+        indexes: Mapping[str, Index[T]] | None = None,
+        selected: bool = False,
+    ) -> None:
+        super().__init__(indexes)
+        #: The objects' kind, for logs.
+        self.kind = kind
         self.stats = Stats()
-        self._decode = decode
-        self._sink = sink
-        self._kind = kind
-        #: The wanted objects, by UID, at the version that the sink holds.
-        self._known: dict[str, int] = {}
-        #: Objects that are listed right now; None between lists.
-        self._listed: set[str] | None = None
-        self._whole = True
-        #: Everything up to here is contained in what we know: events below are old.
+        #: Whether a full list has been read since the start.
+        self.synced = False
+        #: A stream continues here: the newest version of any event, bookmark or list.
+        self.version = 0
+        self._read_object = read
+        #: Whether objects may leave and re-enter the selection: then an offer cannot add one.
+        self._selected = selected
+        #: UID -> version, in the order of deletion.
+        self._deleted: dict[str, int] = {}
+        #: Everything up to here is contained in a list: unknown objects below are deleted.
         self._floor = 0
-        #: Where a stream would go on: the newest version of any event, bookmark or list.
-        self._position = 0
+        #: The highest version seen in this epoch, offers included.
+        self._highest = 0
         #: The newest version that the present stream has sent.
         self._newest = 0
         #: The last events, of this stream and those before.
         self._recent: OrderedDict[tuple[str, int, bool], None] = OrderedDict()
-        self._comparison: Comparison | None = None
-        #: What events removed while a list is compared: UID to version.
-        self._removed: dict[str, int] = {}
+        self._listing: Listing[T] | None = None
+        self._resync: Listing[T] | None = None
 
-    @property
-    def version(self) -> int:
-        """Everything up to here is known; a stream goes on from here."""
-        return self._position
+    def is_deleted(self, uid: str) -> bool:
+        """Return whether an object is known to have been deleted, and not to have returned."""
+        return uid in self._deleted and uid not in self._objects
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    # A full list: what it says is the truth, whatever we knew.
+    # A full list.
 
     def begin_list(self) -> None:
-        self._listed = set()
-        self._whole = True
-        self._comparison = None
+        """Expect a full list; a resync under way is void."""
+        self._listing = Listing(self._highest)
+        self._resync = None
 
     def listed(self, body: bytes) -> None:
-        """Take one object of the list. Nothing is removed before the list is complete."""
-        assert self._listed is not None
+        """Take one object of the list. Nothing is deleted before the list is complete."""
+        assert self._listing is not None
         found = self._read(body)
         if found is None:
-            self._whole = False
+            self._listing.whole = False
             return
         uid, version, obj = found
-        if isinstance(obj, Ignored):
+        if obj is None:
             self.stats.ignored += 1
-            self._listed.discard(uid)
+            self._listing.uids.discard(uid)
             return
-        self._listed.add(uid)
-        if obj is not None and self._known.get(uid) != version:
-            self._known[uid] = version
-            self._sink.put(obj)
+        self._listing.uids.add(uid)
+        if isinstance(obj, Unreadable):
+            return
+        known = self._known(uid, obj)
+        if version < known:
+            self._listing.older[uid] = known, obj
+        elif version > known or uid not in self._objects:
+            self._add(obj)
 
     def unlisted(self, body: bytes) -> None:
         """Take note that an object of the list was deleted while the list was being sent."""
-        assert self._listed is not None
-        found = self._identified(body)
+        assert self._listing is not None
+        found = self._identify(body)
         if found is not None:
-            self._listed.discard(found[0])
+            self._listing.uids.discard(found[0])
 
     def end_list(self, version: int) -> None:
-        """Remove what the list did not name, and start a new stream from its version."""
-        assert self._listed is not None
-        if self._whole:
-            self._known = {uid: at for uid, at in self._known.items() if uid in self._listed}
-            self._sink.retain(self._listed)
-        self._listed = None
-        self._comparison = None
-        self._floor = self._position = version
+        """Delete what the list lacks and is not newer; expect a stream from its version."""
+        listing, self._listing, self._resync = self._listing, None, None
+        assert listing is not None
+        listing.version = version
+        restored = listing.is_restored
+        if restored:
+            self._begin_epoch(listing)
+        if listing.whole:
+            for obj in self:
+                if obj.uid not in listing.uids and (restored or obj.version <= version):
+                    self._delete(obj.uid, min(obj.version, version))
+        self.synced = True
+        self._floor = self.version = version
+        self._highest = max(self._highest, version)
         self._recent.clear()
         self.begin_stream()
+
+    def _begin_epoch(self, listing: Listing[T]) -> None:
+        _log.warning(
+            "the API server is older than what was known, forgetting versions",
+            extra={"kind": self.kind, "version": listing.version, "known": listing.known},
+        )
+        self._deleted.clear()
+        self._highest = listing.version
+        for uid, (_, obj) in listing.older.items():
+            if uid in listing.uids and obj is not None:
+                self._add(obj)
 
     # A stream of events.
 
     def begin_stream(self) -> None:
-        """Expect a new stream, which goes on after `version`."""
-        self._newest = self._position
+        """Expect a new stream, which continues after `version`."""
+        self._newest = self.version
 
     def bookmark(self, version: int) -> None:
+        """Take note that everything up to this version was sent."""
         if version < self._newest:
             raise Disorder(f"bookmark {version} after version {self._newest}")
-        self._newest = version
-        self._position = max(self._position, version)
+        self._advance(version)
 
     def event(self, body: bytes, *, deleted: bool) -> None:
-        """Take one event; the sink is in step when this returns."""
+        """Take one event; all handlers have run when this returns."""
         self.stats.events += 1
-        found = self._identified(body) if deleted else self._read(body)
+        found = self._identify(body) if deleted else self._read(body)
         if found is None:
             return
         uid, version, obj = found
@@ -405,153 +230,176 @@ class Mirror(Generic[KeptT]):
             return
         if version < self._newest:
             raise Disorder(f"version {version} after version {self._newest}")
-        self._newest = version
-        self._position = max(self._position, version)
+        self._advance(version)
         self._recent[mark] = None
-        if len(self._recent) > _REMEMBERED:
+        if len(self._recent) > _EVENTS_KEPT:
             self._recent.popitem(last=False)
-        known = self._known.get(uid)
-        if version <= self._floor or (known is not None and version <= known):
+        if version <= self._floor:
             return
         if deleted:
-            self._remove(uid, version)
-        elif isinstance(obj, Ignored):
-            self.stats.ignored += 1
-            self._remove(uid, version)
-        elif obj is not None:
-            self._known[uid] = version
-            self._sink.put(obj)
+            # Of a newer version we can know only by an offer, which does not see the selection.
+            self._delete(uid, version)
+        else:
+            self._apply(uid, version, obj)
 
-    def _remove(self, uid: str, version: int) -> None:
-        if self._comparison is not None:
-            self._removed[uid] = version
-        if self._known.pop(uid, None) is not None:
-            self._sink.drop(uid)
+    def _advance(self, version: int) -> None:
+        self._newest = version
+        self.version = max(self.version, version)
+        self._highest = max(self._highest, version)
+
+    # Answers to our own requests.
+
+    def offer(self, body: bytes) -> None:
+        """Take an object as our own GET or PATCH returned it, by the rule for events."""
+        found = self._read(body)
+        if found is None:
+            return
+        uid, version, obj = found
+        self._highest = max(self._highest, version)
+        if uid in self._objects or not (self._selected or version <= self._floor):
+            self._apply(uid, version, obj)
+
+    def offer_missing(self, uid: str) -> None:
+        """Take note that our own GET did not find the object: its UID never returns."""
+        self._remember_deleted(uid, _NEVER)
+        self.drop(uid)
 
     # A list beside a stream.
 
-    def begin_comparison(self) -> Comparison:
-        self._removed.clear()
-        self._comparison = Comparison()
-        return self._comparison
+    def begin_resync(self) -> Listing[T]:
+        """Expect a list while the stream continues."""
+        self._resync = Listing(self._highest)
+        return self._resync
 
-    def compare(self, comparison: Comparison, bodies: Sequence[bytes]) -> None:
+    def compare(self, resync: Listing[T], bodies: Sequence[bytes]) -> None:
         """Take a page of the list, and keep of it only what seems to be news."""
         for body in bodies:
-            found = self._identified(body)
+            found = self._identify(body)
             if found is None:
-                comparison.whole = False
+                resync.whole = False
                 continue
             uid, version, _ = found
-            comparison.listed.add(uid)
-            known = self._known.get(uid, 0)
-            if version <= known:
+            resync.uids.add(uid)
+            known = self._known(uid)
+            if version < known:
+                resync.older[uid] = known, None
                 continue
-            obj = self._decoded(body)
-            if isinstance(obj, Ignored):
-                comparison.listed.discard(uid)
-            if obj is not None and (known or not isinstance(obj, Ignored)):
-                comparison.newer[uid] = version, body
+            if version == known and uid in self._objects:
+                continue
+            obj = self._decode(body)
+            if obj is None:
+                resync.uids.discard(uid)
+            if not isinstance(obj, Unreadable) and (obj is not None or uid in self._objects):
+                resync.newer[uid] = version, obj
 
-    def differs(self, comparison: Comparison) -> bool:
-        """Return whether the list says anything that the stream has not said yet."""
-        return bool(comparison.newer) or any(
-            self._known[uid] <= comparison.version for uid in self._known.keys() - comparison.listed
-        )
+    def differs(self, resync: Listing[T]) -> bool:
+        """Return whether the list knows anything that the stream has not sent yet."""
+        return bool(resync.newer) or any(self._missing(resync))
 
-    def end_comparison(self, comparison: Comparison) -> bool:
-        """Put right what the list knows better; return False if it was overtaken by a full list."""
-        if self._comparison is not comparison or self._listed is not None:
+    def end_resync(self, resync: Listing[T]) -> bool:
+        """Repair what the list knows better; return False if a full list has overtaken it."""
+        if self._resync is not resync or self._listing is not None:
             return False
-        self._comparison = None
-        at = comparison.version
-        for uid, (version, body) in comparison.newer.items():
-            if self._removed.get(uid, 0) > at or version <= self._known.get(uid, 0):
-                continue  # the stream knows of something later
-            obj = self._decoded(body)
-            if isinstance(obj, Ignored):
+        self._resync = None
+        for uid, (version, obj) in resync.newer.items():
+            known = self._known(uid, obj)
+            if obj is None and uid in self._objects and version > known:
                 self._repair(uid, "is not wanted any more")
-                self._known.pop(uid, None)
-                self._sink.drop(uid)
-            elif obj is not None:
+                self._delete(uid, version)
+            elif obj is not None and (
+                version > known or (version == known and uid not in self._objects)
+            ):
                 self._repair(uid, "is newer")
-                self._known[uid] = version
-                self._sink.put(obj)
-        if comparison.whole:
-            for uid in [u for u in self._known.keys() - comparison.listed if self._known[u] <= at]:
-                self._repair(uid, "is gone")
-                del self._known[uid]
-                self._sink.drop(uid)
-            self._sink.retain(set(self._known))
-        self._floor = max(self._floor, at)
-        self._position = max(self._position, at)
-        self._removed.clear()
+                self._add(obj)
+        if resync.whole:
+            for obj in list(self._missing(resync)):
+                self._repair(obj.uid, "is deleted")
+                self._delete(obj.uid, obj.version)
+        self._floor = max(self._floor, resync.version)
+        self.version = max(self.version, resync.version)
+        self._highest = max(self._highest, resync.version)
         return True
 
-    def _repair(self, uid: str, rule: str) -> None:
-        self.stats.repaired += 1
-        _log.warning(
-            "an object %s, and the watch did not say so",
-            rule,
-            extra={"kind": self._kind, "uid": uid},
+    def _missing(self, resync: Listing[T]) -> Iterator[T]:
+        return (
+            obj
+            for uid, obj in self._objects.items()
+            if uid not in resync.uids and obj.version <= resync.version
         )
 
-    def _read(self, body: bytes) -> tuple[str, int, KeptT | Ignored | None] | None:
-        """Return UID, version and the object; None for what cannot even be identified."""
-        obj = self._decoded(body)
-        if obj is None or not obj.uid:
-            return self._identified(body)
-        if isinstance(obj, Ignored):
-            return obj.uid, obj.resource_version, obj
-        try:
-            version = raw_version(obj.metadata.resource_version if obj.metadata else None)
-        except wire_errors.WireError as error:
-            self._undecodable(body, error)
-            return None
-        return obj.uid, version, obj
+    def _repair(self, uid: str, change: str) -> None:
+        self.stats.repaired += 1
+        _log.warning(
+            "the watch has not sent a change, repairing",
+            extra={"kind": self.kind, "uid": uid, "change": change},
+        )
 
-    def _identified(self, body: bytes) -> tuple[str, int, None] | None:
+    # Versions.
+
+    def _known(self, uid: str, obj: T | None = None) -> int:
+        """Return the version kept for a UID, deleted ones included, or of a newer namesake."""
+        kept = self._objects.get(uid)
+        known = kept.version if kept is not None else self._deleted.get(uid, 0)
+        if kept is None and obj is not None:
+            namesake = self.by_key(key_of(obj))
+            if namesake is not None:
+                known = max(known, namesake.version)
+        return known
+
+    def _apply(self, uid: str, version: int, obj: T | Unreadable | None) -> None:
+        if obj is None:
+            self.stats.ignored += 1
+            if version > self._known(uid):
+                self._delete(uid, version)
+        elif not isinstance(obj, Unreadable) and version > self._known(uid, obj):
+            self._add(obj)
+
+    def _add(self, obj: T) -> None:
+        namesake = self.by_key(key_of(obj))
+        if namesake is not None and namesake.uid != obj.uid:
+            self._delete(namesake.uid, obj.version)
+        self._deleted.pop(obj.uid, None)
+        self.put(obj)
+
+    def _delete(self, uid: str, version: int) -> None:
+        # Unknown objects are remembered during a resync only: its list may still name them.
+        if uid in self._objects or self._resync is not None:
+            self._remember_deleted(uid, version)
+            self.drop(uid)
+
+    def _remember_deleted(self, uid: str, version: int) -> None:
+        self._deleted[uid] = max(version, self._deleted.pop(uid, 0))
+        if len(self._deleted) > DELETED_KEPT:
+            del self._deleted[next(iter(self._deleted))]
+
+    # Bytes.
+
+    def _read(self, body: bytes) -> tuple[str, int, T | Unreadable | None] | None:
+        """Return UID, version and object; None for bytes that cannot even be identified."""
+        obj = self._decode(body)
+        if obj is None or isinstance(obj, Unreadable) or not (obj.uid and obj.version):
+            found = self._identify(body)
+            return (*found[:2], obj) if found is not None else None
+        return obj.uid, obj.version, obj
+
+    def _identify(self, body: bytes) -> tuple[str, int, None] | None:
         try:
-            return (*meta(body), None)
+            return (*listwatch.identity(body), None)
         except wire_errors.WireError as error:
-            self._undecodable(body, error)
+            self._count_undecodable(body, error)
             return None
 
-    def _decoded(self, body: bytes) -> KeptT | Ignored | None:
-        """Return the object; None if it does not decode, which is its own problem only."""
+    def _decode(self, body: bytes) -> T | Unreadable | None:
+        """Return what is kept of an object; bytes that do not decode harm only this object."""
         try:
-            return self._decode(body)
+            return self._read_object(body)
         except wire_errors.WireError as error:
-            self._undecodable(body, error)
-            return None
+            self._count_undecodable(body, error)
+            return _UNREADABLE
 
-    def _undecodable(self, body: bytes, error: wire_errors.WireError) -> None:
+    def _count_undecodable(self, body: bytes, error: wire_errors.WireError) -> None:
         self.stats.undecodable += 1
         _log.warning(
             "an object does not decode, keeping what is known of it",
-            extra={"kind": self._kind, "bytes": len(body), "error": str(error)},
+            extra={"kind": self.kind, "bytes": len(body), "error": str(error)},
         )
-
-
-DecodedT = TypeVar("DecodedT")
-
-
-def pods_with(needles: Iterable[str]) -> Decode[objects.Pod]:
-    """Return a decoder that ignores pods in whose JSON none of these texts stands."""
-    wanted = tuple(needle.encode() for needle in needles)
-
-    def decode(body: bytes) -> objects.Pod | Ignored:
-        if mentions(body, wanted):
-            return codec.decode(body, objects.Pod, what="pod")
-        return Ignored(*meta(body))
-
-    return decode
-
-
-def all_of(kind: type[DecodedT], what: str) -> Callable[[bytes], DecodedT]:
-    """Return a decoder that keeps everything."""
-
-    def decode(body: bytes) -> DecodedT:
-        return codec.decode(body, kind, what=what)
-
-    return decode

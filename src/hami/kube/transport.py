@@ -1,31 +1,12 @@
 """HTTP connections to one API server: TLS, bodies, lines, backoff, rate.
 
-The way to one API server, as it is at this moment.
-Asked before every request, because tokens and certificates change while we run:
-`Access.credentials()` gives those of now. After a 401 the client calls `refused`, and what it is
-given next is new, if there is anything newer.
+`Access` is asked before every request, because tokens and certificates change while we run. After a
+401 the client calls `refused`, and the next credentials are newer ones, if there are any.
 
-A request's body that can be held back at the last moment.
-A leader that was frozen between its decision and the write must not write any more. So a guard is
-asked when the bytes are about to go to the socket: after waiting for a connection, after TLS, with
-nothing but that write to follow. aiohttp keeps the headers back until the body comes, so a guard
-that refuses has sent nothing at all.
-
-HTTP connections to one API server, pooled, and noticed when they are dead.
-A connection whose other end vanished without a word (a node lost power, a firewall forgot it) would
-look alive for hours. The kernel's keepalive probes find that out within half a minute, on watches
-that may rightly be silent for longer, too.
-
-How long to wait after a failure: longer each time, and never in step with others.
-Full jitter: anything between nothing and the current limit, so that a thousand clients of a server
-that comes back are spread over the whole time.
-
-A token bucket: so many a second on average, so many at once.
-
-Lines out of chunks, whatever the size of either.
-A watch is one JSON document per line, and a pod can be a megabyte long; aiohttp's own readline
-stops at a fixed size. Every byte is looked at once, however many chunks a line spans. What follows
-the last newline is no line: a stream that ends there was cut.
+A `Body` can be held back at the last moment. A leader that was frozen between its decision and the
+write must not write any more, so a guard is called when the bytes are about to go to the socket:
+after waiting for a connection, after TLS, with nothing but that write to follow. aiohttp keeps the
+headers back until the body comes, so a guard that refuses has sent nothing at all.
 """
 
 from __future__ import annotations
@@ -55,12 +36,16 @@ DEFAULT_NAMESPACE = "default"
 
 
 class Credentials(NamedTuple):
+    """What one request shows to the server, and how it is encrypted."""
+
     identity: Identity
     #: None for a server of plain HTTP.
     tls: ssl.SSLContext | None
 
 
 class Access:
+    """The address of one API server, and the credentials of this moment."""
+
     def __init__(
         self,
         server: str,
@@ -87,10 +72,11 @@ class Access:
         self._made_of: tuple[str | None, str, str] | None = None
 
     async def credentials(self) -> Credentials:
+        """Return the credentials for a request that is sent now."""
         identity = await self._identities.current()
         if not (identity.token.isascii() and identity.token.isprintable()):
             raise errors.AccessError(
-                self.origin, "its token has characters that no token has", "write it anew"
+                self.origin, "its token has characters that no token has", "write it again"
             )
         return Credentials(identity, self._tls_with(identity))
 
@@ -131,7 +117,7 @@ class Access:
 
 def _context(authority: str | None, identity: Identity, *, verify: bool) -> ssl.SSLContext:
     if authority is not None and not authority.strip():
-        # Python would take that for the wish to trust every authority of this machine.
+        # Python would then trust every authority of this machine.
         raise ValueError("the certificate authority is empty")
     context = ssl.create_default_context(cadata=authority)
     # Python 3.13 refuses CAs without a key identifier; Go, and so every other client, does not.
@@ -146,7 +132,7 @@ def _context(authority: str | None, identity: Identity, *, verify: bool) -> ssl.
 
 
 def _no_password() -> str:
-    raise ValueError("the client key is encrypted, and there is nobody to ask for its password")
+    raise ValueError("the client key is encrypted, and no user is here to ask for its password")
 
 
 @contextlib.contextmanager
@@ -165,6 +151,8 @@ Guard = Callable[[], None]
 
 
 class Body(aiohttp.Payload):
+    """A request's body with a guard that may refuse it right before it is written."""
+
     def __init__(self, data: bytes, *, content_type: str, guard: Guard | None = None) -> None:
         super().__init__(data, content_type=content_type)
         self._size = len(data)
@@ -183,7 +171,7 @@ class Body(aiohttp.Payload):
             try:
                 self._guard()
             except Exception as error:
-                # Whatever it is: aiohttp wraps it, and the caller shall have it as it was.
+                # aiohttp wraps it, and the caller gets it as it was.
                 self.refusal = error
                 raise
         self.sent = True
@@ -207,6 +195,12 @@ _PROBE_AFTER, _PROBE_EVERY, _PROBES = 15, 5, 3
 
 
 def session(user_agent: str) -> aiohttp.ClientSession:
+    """Return pooled connections that notice when their other end is dead.
+
+    A connection whose other end vanished silently (a node lost power, a firewall forgot it) would
+    seem alive for hours. The kernel's keepalive probes find that within half a minute, also on
+    watches, which may rightly be silent for longer.
+    """
     jar: AbstractCookieJar = aiohttp.DummyCookieJar()
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
@@ -236,6 +230,12 @@ def _probing_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 class Backoff:
+    """Seconds to wait after a failure: longer each time, and never in step with others.
+
+    Full jitter: anything between nothing and the current limit, so that a thousand clients of a
+    server that comes back are spread over the whole time.
+    """
+
     def __init__(
         self,
         *,
@@ -261,6 +261,8 @@ class Backoff:
 
 
 class TokenBucket:
+    """A limit of so many a second on average, and so many at once."""
+
     def __init__(
         self,
         *,
@@ -285,7 +287,7 @@ class TokenBucket:
         return True
 
     async def take(self) -> None:
-        """Take a token, waiting for one where there is none; who comes first goes first."""
+        """Take a token, waiting for one where there is none; callers are served in order."""
         self._fill()
         # Taken now and paid for later, so that the next caller queues behind this one.
         self._tokens -= 1
@@ -303,7 +305,12 @@ LIMIT = 64 * 1024 * 1024
 
 
 class Splitter:
-    """Feed it chunks, get whole lines without their newlines; empty lines are left out."""
+    """Feed it chunks, get whole lines without their newlines; empty lines are left out.
+
+    A watch is one JSON document per line, and a pod can be a megabyte long; aiohttp's own readline
+    stops at a fixed size. Every byte is read once, however many chunks a line spans. Bytes after
+    the last newline are no line: a stream that ends there was cut.
+    """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -317,6 +324,7 @@ class Splitter:
         return self._length
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that end in this chunk; raises StreamBroken for one that is too long."""
         *ended, rest = chunk.split(b"\n")
         if ended and self._begun:
             ended[0] = b"".join([*self._begun, ended[0]])

@@ -18,7 +18,7 @@ from hami.monitor.audit import Audit
 from hami.monitor.containers import Container, PreparedContainers
 from hami.monitor.findings import Findings
 from hami.monitor.hami import HamiContainers
-from hami.monitor.pods import Pods, Seen
+from hami.monitor.pods import Pods, WatchedPod
 from hami.monitor.usage import CardUsage, ContainerUsage, UsageReader
 from hami.wire.shares import WHOLE_CARD
 
@@ -63,7 +63,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     shares: Sequence[ShareUsage]
     #: None: the driver has not answered lately.
     findings: Findings | None
-    pods: Iterable[Seen] = ()
+    pods: Iterable[WatchedPod] = ()
 
 
 class Collector:

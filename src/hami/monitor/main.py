@@ -17,7 +17,6 @@ from typing import Any
 from hami.kube import access
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
-from hami.monitor import pods as node_pods
 from hami.monitor.audit import Audit
 from hami.monitor.collect import Collector
 from hami.monitor.containers import PreparedContainers, Unreadable
@@ -67,10 +66,7 @@ class Monitor:
             run_dir=Path(settings.run_dir),
         )
         node = settings.node
-        self.pods = Pods()
-        self.reflector = node_pods.reflector(
-            client, self.pods, node=node, resync=settings.resync_interval
-        )
+        self.pods = Pods(client, node=node, resync_interval=settings.resync_interval)
         self.events = EventRecorder(client, component=USER_AGENT, host=node)
         self.sampler = Sampler(settings.driver_root)
         self.registry.gauge(
@@ -118,7 +114,7 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
         if monitor.settings.metrics_bind_address:
             await server.start(*addresses.parse(monitor.settings.metrics_bind_address))
         works: dict[str, Coroutine[Any, Any, None]] = {
-            "cache of pods": monitor.reflector.run(),
+            "informer of pods": monitor.pods.informer.run(),
             "events": monitor.events.run(),
             "audit": monitor.audit.run(),
             "HAMi's containers": monitor.hami_feedback.run(),
@@ -135,5 +131,5 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
 
 async def _keep_small(monitor: Monitor) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(lifetime.freeze_when_synced([monitor.reflector]))
+        group.create_task(lifetime.freeze_when_synced([monitor.pods.informer]))
         group.create_task(lifetime.keep_giving_back())

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from hami.monitor.collect import Collector, NodeSnapshot, ShareUsage
 from hami.monitor.driver import CardSample
 from hami.monitor.findings import OwnedProcess
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.serving import metrics
 from hami.wire import errors, mig
 from hami.wire.mig import Allocation
@@ -302,10 +302,10 @@ _MIG_NAMES = (
     *("mig_uuid", "profile", "gpu_instance_id", "compute_instance_id"),
 )
 
-_Slice = tuple[Seen, str, Allocation]
+_Slice = tuple[WatchedPod, str, Allocation]
 
 
-def _mig_slices(pod: Seen) -> Iterator[_Slice]:
+def _mig_slices(pod: WatchedPod) -> Iterator[_Slice]:
     if not pod.mig_allocations or pod.finished:
         return
     try:

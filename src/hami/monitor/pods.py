@@ -1,24 +1,26 @@
-"""Pods of this node, as far as the monitor needs them: names, ids of containers, and who has ended.
+"""Pods of this node: names, container ids, and which containers have ended.
 
-Without the API server the monitor goes on: the agent's files name its containers. What needs pods
+Without the API server the monitor continues: the agent's files name its containers. What needs pods
 is left out then: names of containers that HAMi's plugin started, and of those that are not ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.monitor.containers import Key
 from hami.wire import annotation_keys, codec, objects
 
-#: Annotation of a static pod's image in the API: the UID that kubelet runs it under.
+#: Annotation of a static pod's mirror pod in the API: the UID that kubelet runs it under.
 _STATIC_UID = "kubernetes.io/config.hash"
+_BY_STATIC_UID = "static UID"
+#: Pods in one page of a list: few are in memory at once.
+_PAGE = 50
 #: Seconds that our watch may be behind the agent's.
 _LATE = 60.0
 
@@ -49,32 +51,39 @@ class _PodStatus(codec.Object, frozen=True):
 
 
 class NodePod(objects.Pod, frozen=True):
-    """A pod with the fields of its containers' status that nobody else reads."""
+    """A pod with the fields of its containers' status that only the monitor reads."""
 
     status: _PodStatus | None = None  # type: ignore[assignment]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a pod."""
+class WatchedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a Pod that the monitor keeps."""
 
     uid: str
     namespace: str
     name: str
+    version: int
     #: Init containers first.
     containers: tuple[str, ...]
-    #: The runtime's id to the container's name.
+    #: The runtime's id -> the container's name.
     ids: dict[str, str]
+    #: Names of the containers that have ended.
     ended: frozenset[str]
     finished: bool
     mig_allocations: str
+    #: The UID that kubelet runs a static pod under; empty for other pods.
+    static_uid: str = ""
 
 
-def seen(pod: NodePod) -> Seen:
+def read(body: bytes) -> WatchedPod:
+    """Return what is kept of a pod."""
+    pod = codec.decode(body, NodePod, what="pod")
     statuses = list(pod.status.containers()) if pod.status else []
-    return Seen(
+    return WatchedPod(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
+        version=pod.version,
         containers=tuple(container.name or "" for _, container in pod.containers()),
         ids={
             # containerd://5f2c..., cri-o://..., docker://...
@@ -89,60 +98,46 @@ def seen(pod: NodePod) -> Seen:
         ),
         finished=pod.finished,
         mig_allocations=pod.annotation(annotation_keys.MIG_ALLOCATIONS),
+        static_uid=pod.annotation(_STATIC_UID),
     )
 
 
 class Pods:
-    """A sink of the watch; `synced` says whether what is not here is not there either."""
+    """The informer of this node's pods; `synced`: a pod that is not here does not exist."""
 
-    def __init__(self) -> None:
-        self._pods: dict[str, Seen] = {}
-        #: kubelet's own UIDs of static pods to those in the API.
-        self._static: dict[str, str] = {}
-        self.synced = False
+    def __init__(self, client: Client, *, node: str, resync_interval: float) -> None:
+        self.informer: Informer[WatchedPod] = Informer(
+            client,
+            paths.pods(),
+            read,
+            kind="pods",
+            query={"fieldSelector": f"spec.nodeName={node}"},
+            indexes={_BY_STATIC_UID: _static_uids},
+            resync_interval=resync_interval,
+            page_size=_PAGE,
+        )
 
-    def __iter__(self) -> Iterator[Seen]:
-        return iter(list(self._pods.values()))
+    def __iter__(self) -> Iterator[WatchedPod]:
+        return iter(self.informer)
 
-    def get(self, uid: str) -> Seen | None:
+    @property
+    def synced(self) -> bool:
+        """Whether the pods of this node have been listed since the start."""
+        return self.informer.synced
+
+    def get(self, uid: str) -> WatchedPod | None:
         """Return a pod by its UID; a static pod also by the one that kubelet runs it under."""
-        return self._pods.get(self._static.get(uid, uid))
+        found = self.informer.get(uid)
+        return found or next(iter(self.informer.by_index(_BY_STATIC_UID, uid)), None)
 
     def over(self, key: Key, *, age: float) -> bool:
-        """Tell whether the API server says that a container of that age in seconds has ended."""
-        pod = self._pods.get(key.uid)
+        """Return whether the API server shows that a container of that age in seconds has ended."""
+        pod = self.informer.get(key.uid)
         if pod is None:
             # The agent may know a pod some moments earlier than we do.
             return self.synced and age > _LATE
         return pod.finished or key.container in pod.ended
 
-    def put(self, obj: NodePod) -> None:
-        self._pods[obj.uid] = seen(obj)
-        static = obj.annotation(_STATIC_UID)
-        if static:
-            self._static[static] = obj.uid
 
-    def drop(self, uid: str) -> None:
-        self._pods.pop(uid, None)
-        self._forget_static()
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        self._pods = {uid: pod for uid, pod in self._pods.items() if uid in uids}
-        self._forget_static()
-        self.synced = True  # a complete list has just been taken
-
-    def _forget_static(self) -> None:
-        self._static = {own: uid for own, uid in self._static.items() if uid in self._pods}
-
-
-def reflector(client: Client, pods: Pods, *, node: str, resync: float) -> Reflector[NodePod]:
-    return Reflector(
-        client,
-        paths.pods(),
-        decode=lambda body: codec.decode(body, NodePod, what="pod"),
-        sink=pods,
-        kind="pods",
-        query={"fieldSelector": f"spec.nodeName={node}"},
-        resync_interval=resync,
-        page_size=50,  # few lie in memory at once
-    )
+def _static_uids(pod: WatchedPod) -> Iterable[str]:
+    return (pod.static_uid,) if pod.static_uid else ()

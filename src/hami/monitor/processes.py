@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from hami.monitor.containers import Container, Containers, Key
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.node import files
 
 #: Bytes that are read of a file in /proc; a tenant can make mounts by the thousand.
@@ -128,7 +128,7 @@ NO_OWNER = Owner()
 
 
 class PodsByUid(Protocol):
-    def get(self, uid: str) -> Seen | None: ...
+    def get(self, uid: str) -> WatchedPod | None: ...
 
 
 def owner_of(trace: Trace, containers: Containers, pods: PodsByUid) -> Owner:

@@ -27,7 +27,7 @@ from hami.kube.transport import Backoff
 from hami.placement import decide
 from hami.placement.request import PodRequest
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedPod, World
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
@@ -91,8 +91,7 @@ class AssumedPods:
         self._clock = clock
         self._timeout = timeout
         self._assumed: dict[str, AssumedPod] = {}
-        world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._on_deleted)
+        world.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._assumed)
@@ -207,17 +206,15 @@ class AssumedPods:
             or (assumed.stage is Stage.ACCEPTED and now - assumed.since >= accepted_for)
         ]
 
-    def _on_pod(self, pod: objects.Pod) -> None:
-        assumed = self._assumed.get(pod.uid)
+    def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
+        pod = new or old
+        assumed = self._assumed.get(pod.uid) if pod is not None else None
         if assumed is None:
             return
-        info = self._world.cluster.pods.get(pod.uid)
-        if info is None or info.hold is Hold.BOUND:
-            del self._assumed[pod.uid]
+        info = self._world.cluster.pods.get(assumed.uid)
+        if new is None or info is None or info.hold is Hold.BOUND:
+            del self._assumed[assumed.uid]
             self._end(assumed)
-
-    def _on_deleted(self, uid: str) -> None:
-        self._end(self._assumed.pop(uid, None))
 
     def _end(self, assumed: AssumedPod | None) -> None:
         if assumed is not None:
@@ -298,11 +295,16 @@ class LostAnswers:
                 )
                 await asyncio.sleep(wait)
                 continue
-            if pod is None or pod.uid != assumed.uid or pod.finished:
-                _log.info("pod deleted or finished, releasing its cards", extra=extra)
-                self._world.pods.drop(assumed.uid)
+            if pod is None or pod.uid != assumed.uid:
+                _log.info("pod deleted, releasing its cards", extra=extra)
+                self._world.pods.offer_missing(assumed.uid)
+                self._assumed_pods.release(assumed.uid)
+            elif pod.finished:
+                _log.info("pod finished, releasing its cards", extra=extra)
+                self._world.pods.offer(body)
+                self._assumed_pods.release(assumed.uid)
             elif pod.node_name:
-                self._world.pods.put(pod)
+                self._world.pods.offer(body)
             elif asked_at >= certain_at:
                 _log.info("pod was not bound, releasing its cards", extra=extra)
                 self._assumed_pods.release(assumed.uid)

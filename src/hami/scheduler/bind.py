@@ -126,7 +126,6 @@ class Binder:
         """Assume a pod on the node that kube-scheduler names, if nothing is held for it there."""
         pod = await self._read_pod(args)
         if pod.node_name:
-            self._world.pods.put(pod)
             if pod.node_name != args.node:
                 raise _bound_elsewhere(args, pod.node_name)
             return None
@@ -163,21 +162,22 @@ class Binder:
         return info.node if info is not None and info.hold is Hold.BOUND else None
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
-        if self._world.pods.is_gone(args.pod_uid):
+        if self._world.has_ended(args.pod_uid):
             raise _deleted(args)
         try:
             body = await self._client.get(paths.pods(args.pod_namespace, args.pod_name))
             pod = codec.decode(body, objects.Pod, what=f"pod {_key(args)}")
         except (errors.KubeError, wire_errors.WireError) as error:
             raise BindRefusedError(f"pod {_key(args)} cannot be read: {error}") from error
-        if pod.uid != args.pod_uid or pod.finished or self._world.pods.is_gone(args.pod_uid):
+        self._world.pods.offer(body)
+        if pod.uid != args.pod_uid or pod.finished or self._world.has_ended(args.pod_uid):
             raise _deleted(args)
         return pod
 
     # Queue and lock.
 
     def _needs_lock(self, assumed: AssumedPod) -> bool:
-        node = self._world.nodes.get(assumed.node)
+        node = self._world.nodes.by_key(assumed.node)
         late = node.late if node is not None else frozenset()
         vendors = self._world.cluster.vendors
         names = self._assumed_pods.info(assumed).vendors()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedNode, World
 from hami.scheduler.readiness import Readiness
 from hami.wire import codec, node_marks
 
@@ -38,10 +38,11 @@ class Handshakes:
         self._now = now
         #: Nodes that changed since the last round.
         self._changed: dict[str, None] = {}
-        world.node_seen.listen(self._on_node)
+        world.nodes.add_handler(self._on_node)
 
-    def _on_node(self, name: str) -> None:
-        self._changed[name] = None
+    def _on_node(self, _old: WatchedNode | None, new: WatchedNode | None) -> None:
+        if new is not None:
+            self._changed[new.name] = None
 
     async def run(self) -> None:
         while True:
@@ -54,7 +55,7 @@ class Handshakes:
             return
         changed, self._changed = self._changed, {}
         for name in changed:
-            node = self._world.nodes.get(name)
+            node = self._world.nodes.by_key(name)
             for vendor, value in node.handshakes if node is not None else ():
                 if value is not None and node_marks.handshake_answered(value):
                     await self._request(name, vendor)

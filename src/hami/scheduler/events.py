@@ -10,15 +10,12 @@ cards: the node agent will not start it. So such pods are counted, and each gets
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
-from hami.admission import edits
 from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
 from hami.scheduler.filter import Outcome
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedPod, World
 from hami.scheduler.leadership import Leadership
-from hami.vendors.table import Vendor
 from hami.wire import extender_api, objects
 
 _log = logging.getLogger(__name__)
@@ -55,10 +52,10 @@ class PodEvents:
         message = f"Successfully binding node [{args.node}] to {key}"
         self._record_bind(args, "Normal", "BindingSucceed", message)
 
-    def bypassed(self, pod: objects.Pod, message: str) -> None:
+    def bypassed(self, pod: WatchedPod, message: str) -> None:
         self._record(pod, "Warning", "AdmissionBypassed", message)
 
-    def _record(self, pod: objects.Pod, kind: str, reason: str, message: str) -> None:
+    def _record(self, pod: objects.Pod | WatchedPod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(
             namespace=pod.namespace,
             name=pod.name,
@@ -108,21 +105,19 @@ class BypassedPods:
         *,
         scheduler_name: str,
     ) -> None:
-        self._vendors: Iterable[Vendor] = tuple(world.cluster.vendors.values())
         self._pod_events = pod_events
         self._leadership = leadership
         self._scheduler_name = scheduler_name
         self._uids: set[str] = set()
-        world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._uids.discard)
+        world.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._uids)
 
-    def _on_pod(self, pod: objects.Pod) -> None:
-        missed = self._missed(pod)
-        if missed is None:
-            self._uids.discard(pod.uid)
+    def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
+        if pod is None or pod.bypassed is None:
+            if old is not None:
+                self._uids.discard(old.uid)
             return
         if pod.uid in self._uids:
             return
@@ -130,24 +125,13 @@ class BypassedPods:
         # Every replica sees it; one event is enough.
         if not self._leadership.leading:
             return
-        named = (pod.spec and pod.spec.scheduler_name) or "none"
+        resource, named = pod.bypassed
         message = (
-            f"bound to {pod.node_name} without a card: it asks for {missed.resources.count}, but "
+            f"bound to {pod.node} without a card: it asks for {resource}, but "
             f"was placed by schedulerName {named} and not by {self._scheduler_name}. Delete it and "
             "create it again so that admission sees it: without the label hami.io/webhook=ignore, "
             "without a schedulerName of its own, and while the webhook runs"
         )
-        extra = {"pod": f"{pod.namespace}/{pod.name}", "node": pod.node_name, "scheduler": named}
+        extra = {"pod": f"{pod.namespace}/{pod.name}", "node": pod.node, "scheduler": named}
         _log.warning("pod bypassed admission", extra=extra)
         self._pod_events.bypassed(pod, message)
-
-    def _missed(self, pod: objects.Pod) -> Vendor | None:
-        """Return the vendor whose cards a bound pod asks for and was not given; None: no such."""
-        if not pod.node_name or pod.finished:
-            return None
-        for vendor in self._vendors:
-            if pod.annotation(vendor.annotations.allocated):
-                continue
-            if any(edits.wants(container, vendor) for _, container in pod.containers()):
-                return vendor
-        return None

@@ -109,7 +109,7 @@ class Filter:
                 f"pod {pod.namespace}/{pod.name} is bound to {info.node} already; to move it, "
                 "delete it and create it again"
             )
-        if self._world.pods.is_gone(pod.uid):
+        if self._world.has_ended(pod.uid):
             raise RefusedError(
                 f"pod {pod.namespace}/{pod.name} with UID {pod.uid} is deleted or finished; "
                 "create a new one to have it scheduled"

@@ -1,281 +1,225 @@
 """Informers of the scheduler: API objects applied to the cluster's state.
 
-Decisions that stand in a pod's annotations, though the pod was never bound.
+Each kind has a reader, an informer and a handler. A reader makes of an object the small struct that
+is kept; the objects themselves are not. The handlers here are the first ones: all later handlers,
+and every decision, see the cluster's state as new as the informer.
+
 HAMi writes its decision into the pod first and binds later. If that bind never comes, the cards
-stay taken for ever. Here such a decision lives as long as our own reservations do
+would stay taken for ever. Here such a decision lasts as long as our own reservations
 (`--reservation-timeout`), from the time it was made (`hami.io/vgpu-time`). A decision without a
 readable time is as old as its pod.
-
-What the API server shows, turned into the cluster's state at once.
-Each watched kind has a sink (`nodes`, `pods`, `quotas`) that the reflectors of `hami.kube` fill.
-Objects are not kept: a pod becomes its ledger row, a node its facts and a small record of what
-binding needs. Whoever waits for room, for a lock or for the fate of a pod listens to the signals
-here. Everything runs in the loop's thread and nothing awaits, so a decision sees a whole state.
 """
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-from collections.abc import Callable, Iterable
-from collections.abc import Set as AbstractSet
-from typing import Generic, ParamSpec
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from hami.admission import edits
+from hami.admission.mig_offer import MigOffer
+from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Hold, PodInfo
+from hami.cluster.quota import QuotaLimits
 from hami.cluster.state import Cluster
+from hami.kube import listwatch, paths
+from hami.kube.client import Client
+from hami.kube.informer import Informer
 from hami.vendors.table import Vendor
-from hami.wire import annotation_keys, node_marks, objects, text_values
+from hami.wire import annotation_keys, codec, node_marks, objects, text_values
 from hami.wire import errors as wire_errors
 
-
-def end_of(pod: objects.Pod, life: float) -> float | None:
-    """Return when the decision ends, in seconds since the epoch; None: there is nothing to end."""
-    if pod.node_name or pod.finished or not pod.annotation(annotation_keys.ASSIGNED_NODE):
-        return None
-    return _made(pod) + life
+_NOTHING: Mapping[str, int] = {}
 
 
-def without(pod: objects.Pod) -> objects.Pod:
-    """Return the pod as if the decision had never been written."""
-    assert pod.metadata is not None
-    kept = {k: v for k, v in pod.annotations.items() if k != annotation_keys.ASSIGNED_NODE}
-    metadata = msgspec.structs.replace(pod.metadata, annotations=kept)
-    return msgspec.structs.replace(pod, metadata=metadata)
-
-
-def _made(pod: objects.Pod) -> float:
-    value = pod.annotation(annotation_keys.ASSIGNED_TIME)
-    try:
-        return float(text_values.parse_int32(value, what=annotation_keys.ASSIGNED_TIME))
-    except wire_errors.WireError:
-        created = (pod.metadata and pod.metadata.creation_timestamp) or ""
-    try:
-        return dt.datetime.fromisoformat(created).timestamp()
-    except ValueError:
-        return 0.0
-
-
-P = ParamSpec("P")
-
-_GONE_REMEMBERED = 20_000
-
-
-class Signal(Generic[P]):
-    """Callbacks to run when something has happened; they must not raise and never await."""
-
-    def __init__(self) -> None:
-        self._listeners: list[Callable[P, None]] = []
-
-    def listen(self, listener: Callable[P, None]) -> None:
-        self._listeners.append(listener)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        for listener in self._listeners:
-            listener(*args, **kwargs)
-
-
-class NodeRecord(msgspec.Struct, frozen=True):
-    """What binding needs to know of a node, beside its cards."""
+class WatchedNode(msgspec.Struct, frozen=True):
+    """The part of a Node that the scheduler keeps."""
 
     name: str
     uid: str
-    #: Of the object these values were read from.
     version: int
     #: Value of HAMi's lock, or empty.
     lock: str
-    #: Words of the vendors whose agent on this node needs no lock.
+    #: Names of the vendors whose agent on this node needs no lock.
     late: frozenset[str]
-    #: (vendor word, value or None) of the old liveness conversation, where the vendor has cards.
+    #: (vendor name, value or None) of HAMi's handshake, where the vendor has cards.
     handshakes: tuple[tuple[str, str | None], ...]
+    info: NodeInfo
+    #: Resource -> number to allocate, for MIG fallback.
+    offered: Mapping[str, int]
+    #: Nodes have none.
+    namespace: str = ""
+
+
+class WatchedPod(msgspec.Struct, frozen=True, gc=False):
+    """The part of a Pod with our resources that the scheduler keeps.
+
+    There may be 100,000 of them, so Python's gc skips them.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    #: Node that it is bound to, or empty.
+    node: str
+    finished: bool
+    #: The cards that it holds by its annotations, and what of them could not be read.
+    info: PodInfo | None
+    problems: tuple[str, ...]
+    #: When a decision was made that is only in annotations, in seconds since the epoch.
+    decided_at: float | None
+    #: The explanation that an unbound pod carries, as it is written.
+    explanation: str
+    #: (resource, schedulerName) of a pod that is bound without the cards that it asks for.
+    bypassed: tuple[str, str] | None
+    #: Resource -> number that it holds, for MIG fallback.
+    held: Mapping[str, int]
+
+
+class WatchedQuota(msgspec.Struct, frozen=True):
+    """The part of a ResourceQuota that the scheduler keeps."""
+
+    uid: str
+    version: int
+    limits: QuotaLimits
+
+    @property
+    def namespace(self) -> str:
+        return self.limits.namespace
+
+    @property
+    def name(self) -> str:
+        return self.limits.name
 
 
 class World:
-    """The cluster as the API server shows it, and who wants to know of changes."""
+    """The informers of nodes, pods and quotas, and the cluster's state that they fill."""
 
     def __init__(
-        self, vendors: Iterable[Vendor], *, reservation_timeout: float, now: Callable[[], float]
+        self,
+        client: Client,
+        vendors: Iterable[Vendor],
+        *,
+        reservation_timeout: float,
+        now: Callable[[], float],
+        node_label_selector: str = "",
+        resync_interval: float = 900.0,
+        mig_offer: MigOffer | None = None,
+        pod_marks: Iterable[str] = (),
     ) -> None:
-        self.cluster = Cluster(vendors)
-        #: A pod was seen as the API server has it; after the ledger has taken it over.
-        self.pod_seen: Signal[[objects.Pod]] = Signal()
-        #: A pod is gone: its UID.
-        self.pod_gone: Signal[[str]] = Signal()
-        #: There is more room than before on a node, or (by quota) for a namespace; "" is any.
-        self.room: Signal[[str, str]] = Signal()
-        #: A node was seen or is gone.
-        self.node_seen: Signal[[str]] = Signal()
-        self.nodes = NodeSink(self)
-        self.pods = PodSink(self, reservation_timeout, now)
-        self.quotas = QuotaSink(self)
-
-
-class _Gone:
-    """UIDs that will never come back, the latest last: late answers must not bring them back."""
-
-    def __init__(self) -> None:
-        self._uids: dict[str, None] = {}
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._uids
-
-    def add(self, uid: str) -> None:
-        self._uids[uid] = None
-        if len(self._uids) > _GONE_REMEMBERED:
-            del self._uids[next(iter(self._uids))]
-
-
-class NodeSink:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._gone = _Gone()
-        self._records: dict[str, NodeRecord] = {}
-        self._names: dict[str, str] = {}
-        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-
-    def get(self, name: str) -> NodeRecord | None:
-        return self._records.get(name)
-
-    def records(self) -> Iterable[NodeRecord]:
-        return self._records.values()
-
-    def put(self, node: objects.Node) -> None:
-        record = self._read(node)
-        if record.uid in self._gone:
-            return
-        known = self._records.get(record.name)
-        # Answers to our own writes overtake the watch: what is older says nothing new.
-        if known is not None and known.uid == record.uid and known.version > record.version:
-            return
-        if known is not None:
-            self._names.pop(known.uid, None)
-        self._records[record.name] = record
-        self._names[record.uid] = record.name
-        changed = self._world.cluster.observe_node(node) is not None
-        self._tell(record.name)
-        if changed:
-            self._world.room(record.name, "")
-
-    def drop(self, uid: str) -> None:
-        self._gone.add(uid)
-        name = self._names.pop(uid, None)
-        if name is None:
-            return
-        del self._records[name]
-        self._world.cluster.forget_node(name)
-        self._tell(name)
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        for uid in [uid for uid in self._names if uid not in uids]:
-            self.drop(uid)
-
-    async def changed(self, name: str, *, within: float, unless: asyncio.Future[None]) -> None:
-        """Wait until a node is seen anew, `unless` is done, or so many seconds have passed."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(name, []).append(waiter)
-        try:
-            await asyncio.wait(
-                [waiter, unless], timeout=within, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            waiting = self._waiters.get(name, [])
-            if waiter in waiting:
-                waiting.remove(waiter)
-            if not waiting:
-                self._waiters.pop(name, None)
-
-    def _tell(self, name: str) -> None:
-        for waiter in self._waiters.pop(name, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-        self._world.node_seen(name)
-
-    def _read(self, node: objects.Node) -> NodeRecord:
-        late = set()
-        handshakes = []
-        for vendor in self._world.cluster.vendors.values():
-            keys = vendor.annotations
-            register = node.annotation(keys.register)
-            if register and node_marks.is_late(node.annotation(keys.binding), register):
-                late.add(vendor.name)
-            elif register and keys.handshake:
-                handshakes.append((vendor.name, node.annotations.get(keys.handshake)))
-        return NodeRecord(
-            name=node.name,
-            uid=node.uid,
-            version=version_of(node.metadata),
-            lock=node.annotation(annotation_keys.NODE_LOCK),
-            late=frozenset(late),
-            handshakes=tuple(handshakes),
-        )
-
-
-class PodSink:
-    """Pods with our resources. Reservations of pods that were never seen here are left alone."""
-
-    def __init__(self, world: World, reservation_timeout: float, now: Callable[[], float]) -> None:
-        self._world = world
+        """Build the informers; `pod_marks` are in the JSON of pods that count for MIG fallback."""
+        self.cluster = cluster = Cluster(vendors)
         self._reservation_timeout = reservation_timeout
         self._now = now
-        self._seen: set[str] = set()
-        #: Deleted, or finished for good.
-        self._gone = _Gone()
-        #: UID -> when a decision that only stands in annotations ends, in seconds since the epoch.
+        #: UID -> when a decision that is only in annotations ends, in seconds since the epoch.
         self._annotated_until: dict[str, float] = {}
+        #: (node, namespace) with more room than before; empty is any.
+        self._room: dict[tuple[str, str], None] = {}
+        pod_marks = tuple(pod_marks)
+        self.nodes: Informer[WatchedNode] = Informer(
+            client,
+            paths.nodes(),
+            _NodeReader(cluster, mig_offer),
+            kind="nodes",
+            query={"labelSelector": node_label_selector} if node_label_selector else {},
+            resync_interval=resync_interval,
+        )
+        self.pods: Informer[WatchedPod] = Informer(
+            client,
+            paths.pods(),
+            _PodReader(cluster, mig_offer if pod_marks else None, pod_marks),
+            kind="pods",
+            resync_interval=resync_interval,
+        )
+        self.quotas: Informer[WatchedQuota] = Informer(
+            client,
+            paths.quotas(),
+            _QuotaReader(cluster),
+            kind="quotas",
+            resync_interval=resync_interval,
+        )
+        self.nodes.add_handler(self._on_node)
+        self.pods.add_handler(self._on_pod)
+        self.quotas.add_handler(self._on_quota)
+        if mig_offer is not None:
+            self.nodes.add_handler(mig_offer.on_node)
+            self.pods.add_handler(mig_offer.on_pod)
 
-    def put(self, pod: objects.Pod) -> None:
-        uid = pod.uid
-        if not uid or uid in self._gone:
-            return
-        self._seen.add(uid)
-        if pod.finished:
-            self._gone.add(uid)
-        cluster = self._world.cluster
-        before = cluster.pods.get(uid)
-        until = end_of(pod, self._reservation_timeout)
-        if until is None:
-            self._annotated_until.pop(uid, None)
-        else:
-            # A time in the future buys no more than one that is now.
-            known = self._annotated_until.get(uid, self._now() + self._reservation_timeout)
-            self._annotated_until[uid] = until = min(until, known)
-            if until <= self._now():
-                pod = without(pod)
-        cluster.observe_pod(pod)
-        self._world.pod_seen(pod)
-        self._tell_room(before, cluster.pods.get(uid))
+    def has_ended(self, uid: str) -> bool:
+        """Return whether a pod is known to be deleted or finished."""
+        pod = self.pods.get(uid)
+        return pod.finished if pod is not None else self.pods.is_deleted(uid)
 
-    def is_gone(self, uid: str) -> bool:
-        """Whether a pod is known to be deleted or finished."""
-        return uid in self._gone
+    # Room for unschedulable pods.
 
-    def drop(self, uid: str) -> None:
-        self._gone.add(uid)
-        self._seen.discard(uid)
-        self._annotated_until.pop(uid, None)
-        before = self._world.cluster.pods.get(uid)
-        self._world.cluster.forget_pod(uid)
-        self._world.pod_gone(uid)
-        self._tell_room(before, None)
+    def room(self, node: str, namespace: str) -> None:
+        """Note that there is more room on a node, or (by quota) for a namespace; "" is any."""
+        self._room[node, namespace] = None
 
-    def retain(self, uids: AbstractSet[str]) -> None:
-        for uid in [uid for uid in self._seen if uid not in uids]:
-            self.drop(uid)
+    def take_room(self) -> list[tuple[str, str]]:
+        """Return (node, namespace) with more room since the last call."""
+        taken, self._room = list(self._room), {}
+        return taken
+
+    # Decisions that are only in annotations.
 
     def end_stale_annotations(self) -> list[str]:
         """Free what pods hold by annotations alone for too long; returns their UIDs."""
         now = self._now()
         ended = []
         for uid in [uid for uid, until in self._annotated_until.items() if until <= now]:
-            row = self._world.cluster.pods.get(uid)
-            if row is not None and row.hold is Hold.ANNOTATED:
-                self._world.cluster.forget_pod(uid)
-                self._tell_room(row, None)
+            info = self.cluster.pods.get(uid)
+            if info is not None and info.hold is Hold.ANNOTATED:
+                self.cluster.forget_pod(uid)
+                self._note_freed(info, None)
                 ended.append(uid)
         return ended
 
-    def _tell_room(self, before: PodInfo | None, after: PodInfo | None) -> None:
+    def _has_lapsed(self, pod: WatchedPod) -> bool:
+        """Return whether the decision in a pod's annotations is too old to count."""
+        if pod.decided_at is None:
+            self._annotated_until.pop(pod.uid, None)
+            return False
+        now = self._now()
+        # A time in the future gives no more than one that is now.
+        known = self._annotated_until.get(pod.uid, now + self._reservation_timeout)
+        until = min(pod.decided_at + self._reservation_timeout, known)
+        self._annotated_until[pod.uid] = until
+        return until <= now
+
+    # Handlers.
+
+    def _on_node(self, old: WatchedNode | None, new: WatchedNode | None) -> None:
+        if new is not None:
+            if self.cluster.set_node(new.info) is not None:
+                self.room(new.name, "")
+        elif old is not None:
+            self.cluster.forget_node(old.name)
+
+    def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        before = self.cluster.pods.get(pod.uid)
+        if new is None:
+            self._annotated_until.pop(pod.uid, None)
+            self.cluster.forget_pod(pod.uid)
+        else:
+            info = None if self._has_lapsed(new) else new.info
+            self.cluster.set_pod(new.uid, info, new.problems, finished=new.finished)
+        self._note_freed(before, self.cluster.pods.get(pod.uid))
+
+    def _on_quota(self, old: WatchedQuota | None, new: WatchedQuota | None) -> None:
+        if new is not None:
+            changed = self.cluster.set_quota(new.limits)
+        else:
+            assert old is not None
+            changed = self.cluster.forget_quota(old.namespace, old.name)
+        if changed is not None:
+            self.room("", (new or old).namespace)  # type: ignore[union-attr]
+
+    def _note_freed(self, before: PodInfo | None, after: PodInfo | None) -> None:
         if before is None or before == after:
             return
         same_cards = after is not None and (before.node, before.shares, before.closed) == (
@@ -285,33 +229,104 @@ class PodSink:
         )
         if same_cards and after is not None and before.init_done == after.init_done:
             return  # a reservation became a bound pod
-        self._world.room(before.node, before.namespace)
+        self.room(before.node, before.namespace)
 
 
-class QuotaSink:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._keys: dict[str, tuple[str, str]] = {}
+class _NodeReader:
+    def __init__(self, cluster: Cluster, mig_offer: MigOffer | None) -> None:
+        self._cluster = cluster
+        self._mig_offer = mig_offer
 
-    def put(self, quota: objects.ResourceQuota) -> None:
-        self._keys[quota.uid] = (quota.namespace, quota.name)
-        if self._world.cluster.observe_quota(quota) is not None:
-            self._world.room("", quota.namespace)
+    def __call__(self, body: bytes) -> WatchedNode:
+        node = codec.decode(body, objects.Node, what="node")
+        info = self._cluster.read_node(node)
+        known = self._cluster.nodes.get(info.name)
+        late = set()
+        handshakes = []
+        for vendor in self._cluster.vendors.values():
+            keys = vendor.annotations
+            register = node.annotation(keys.register)
+            if register and node_marks.is_late(node.annotation(keys.binding), register):
+                late.add(vendor.name)
+            elif register and keys.handshake:
+                handshakes.append((vendor.name, node.annotations.get(keys.handshake)))
+        return WatchedNode(
+            name=node.name,
+            uid=node.uid,
+            version=node.version,
+            lock=node.annotation(annotation_keys.NODE_LOCK),
+            late=frozenset(late),
+            handshakes=tuple(handshakes),
+            # Kept once: most updates of a node change nothing of its cards.
+            info=known if known is not None and known == info else info,
+            offered=self._mig_offer.offered(node) if self._mig_offer is not None else _NOTHING,
+        )
 
-    def drop(self, uid: str) -> None:
-        namespace, name = self._keys.pop(uid, ("", ""))
-        # Deleted and made again under the same name: the new one stays.
-        if (namespace, name) in self._keys.values():
-            return
-        if self._world.cluster.forget_quota(namespace, name) is not None:
-            self._world.room("", namespace)
 
-    def retain(self, uids: AbstractSet[str]) -> None:
-        for uid in [uid for uid in self._keys if uid not in uids]:
-            self.drop(uid)
+class _PodReader:
+    def __init__(
+        self, cluster: Cluster, mig_offer: MigOffer | None, pod_marks: Iterable[str]
+    ) -> None:
+        self._cluster = cluster
+        self._mig_offer = mig_offer
+        vendors = cluster.vendors.values()
+        words = (word for v in vendors for word in (v.resources.count, v.annotations.allocated))
+        # Pods without any resource of ours are not even decoded.
+        self._decode = listwatch.pods_with([*(f'"{word}"' for word in words if word), *pod_marks])
+
+    def __call__(self, body: bytes) -> WatchedPod | None:
+        pod = self._decode(body)
+        if pod is None:
+            return None
+        info, problems = self._cluster.read_pod(pod)
+        known = self._cluster.pods.get(pod.uid)
+        if known is not None and known == info:
+            info = known  # kept once: most updates of a pod change nothing of its cards
+        kept = info or pod
+        bound = bool(pod.node_name)
+        return WatchedPod(
+            uid=kept.uid,
+            namespace=kept.namespace,
+            name=kept.name,
+            version=pod.version,
+            node=info.node if bound and info is not None else pod.node_name,
+            finished=pod.finished,
+            info=info,
+            problems=problems,
+            decided_at=_decided_at(pod),
+            explanation="" if bound else pod.annotation(annotation_keys.EXPLANATION),
+            bypassed=self._bypassed(pod) if bound and not pod.finished else None,
+            held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
+        )
+
+    def _bypassed(self, pod: objects.Pod) -> tuple[str, str] | None:
+        for vendor in self._cluster.vendors.values():
+            if pod.annotation(vendor.annotations.allocated):
+                continue
+            if any(edits.wants(container, vendor) for _, container in pod.containers()):
+                return vendor.resources.count, (pod.spec and pod.spec.scheduler_name) or "none"
+        return None
 
 
-def version_of(metadata: objects.Metadata | None) -> int:
-    """Return a resource version as a number; 0 where there is none that could be compared."""
-    text = (metadata and metadata.resource_version) or ""
-    return int(text) if text.isascii() and text.isdigit() else 0
+class _QuotaReader:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __call__(self, body: bytes) -> WatchedQuota:
+        quota = codec.decode(body, objects.ResourceQuota, what="resource quota")
+        return WatchedQuota(quota.uid, quota.version, self._cluster.read_quota(quota))
+
+
+def _decided_at(pod: objects.Pod) -> float | None:
+    """Return when the decision was made that is only in annotations; None: there is none."""
+    if pod.node_name or pod.finished or not pod.annotation(annotation_keys.ASSIGNED_NODE):
+        return None
+    value = pod.annotation(annotation_keys.ASSIGNED_TIME)
+    try:
+        return float(text_values.parse_int32(value, what=annotation_keys.ASSIGNED_TIME))
+    except wire_errors.WireError:
+        created = (pod.metadata and pod.metadata.creation_timestamp) or ""
+    try:
+        return dt.datetime.fromisoformat(created).timestamp()
+    except ValueError:
+        return 0.0

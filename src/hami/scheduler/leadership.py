@@ -76,6 +76,10 @@ class Leadership:
     def holder(self) -> str:
         return self._holder or ""
 
+    def on_lease(self, _old: objects.Lease | None, new: objects.Lease | None) -> None:
+        """Handle a change of the lease."""
+        self.observe(new)
+
     def observe(self, lease: objects.Lease | None) -> None:
         """Take note of the lease as seen now; None: there is none."""
         self.tick()  # a gap without a renewal ends the term, even if no check fell into it

@@ -22,11 +22,10 @@ from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
 from hami.admission.serve import Reviewer
 from hami.admission.settings import Context, Rules
-from hami.kube import access, paths, store
+from hami.kube import access, listwatch, paths
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
-from hami.kube.informer import Reflector
-from hami.kube.store import Tee
+from hami.kube.informer import Informer
 from hami.placement.request import Defaults
 from hami.scheduler import leadership, readiness
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
@@ -38,7 +37,6 @@ from hami.scheduler.filter import Filter
 from hami.scheduler.http_api import HttpApi
 from hami.scheduler.informers import World
 from hami.scheduler.kube_scheduler import KubeVersion
-from hami.scheduler.leadership import Leadership
 from hami.scheduler.maintenance import Maintenance
 from hami.scheduler.metrics import Metrics, MetricsPage
 from hami.scheduler.node_lock import NodeLocks
@@ -135,7 +133,14 @@ class Scheduler:
         plan = rules.fallback
         self.mig_offer = MigOffer(plan.vendor.resources.count if plan is not None else "")
         self.world = world = World(
-            rules.vendors, reservation_timeout=settings.reservation_timeout, now=now
+            client,
+            rules.vendors,
+            reservation_timeout=settings.reservation_timeout,
+            now=now,
+            node_label_selector=settings.node_label_selector,
+            resync_interval=settings.resync_interval,
+            mig_offer=self.mig_offer,
+            pod_marks=admission_settings.pod_marks(plan),
         )
         self.assumed_pods = AssumedPods(world, clock=clock, timeout=settings.reservation_timeout)
         self.unschedulable = UnschedulablePods(world, clock=clock)
@@ -152,10 +157,10 @@ class Scheduler:
             now=now,
             handlers=(self.assumed_pods.leadership_changed, self._role_changes.put_nowait),
         )
-        self.informers = self._informers(rules)
+        self.informers = self._informers()
         self.leader_label = readiness.LeaderLabel(
             client,
-            self.pods,
+            world.pods,
             namespace=settings.pod_namespace,
             name=settings.pod_name,
             leadership=self.leadership,
@@ -299,73 +304,26 @@ class Scheduler:
         }
         return tasks
 
-    def _informers(self, rules: Rules) -> dict[str, Reflector[Any]]:
-        settings, client = self.settings, self.client
-        words = (
-            word
-            for vendor in rules.vendors
-            for word in (vendor.resources.count, vendor.annotations.allocated)
-        )
-        looked_for = admission_settings.pod_marks(rules.fallback)
-        nodes_query = (
-            {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
-        )
-        self.pods = Reflector(
-            client,
-            paths.pods(),
-            # Pods without anything of ours are not even decoded.
-            decode=store.pods_with([*(f'"{word}"' for word in words if word), *looked_for]),
-            sink=Tee(self.world.pods, self.mig_offer.pods) if looked_for else self.world.pods,
-            kind="pods",
-            resync_interval=settings.resync_interval,
-        )
-        informers: dict[str, Reflector[Any]] = {
-            "nodes": Reflector(
-                client,
-                paths.nodes(),
-                decode=store.all_of(objects.Node, "node"),
-                sink=Tee(self.world.nodes, self.mig_offer.nodes),
-                kind="nodes",
-                query=nodes_query,
-                resync_interval=settings.resync_interval,
-            ),
-            "pods": self.pods,
-            "quotas": Reflector(
-                client,
-                paths.quotas(),
-                decode=store.all_of(objects.ResourceQuota, "resource quota"),
-                sink=self.world.quotas,
-                kind="quotas",
-                resync_interval=settings.resync_interval,
-            ),
+    def _informers(self) -> dict[str, Informer[Any]]:
+        """Return the informers by kind; these are also the names in metrics."""
+        settings, world = self.settings, self.world
+        informers: dict[str, Informer[Any]] = {
+            "nodes": world.nodes,
+            "pods": world.pods,
+            "quotas": world.quotas,
         }
         if settings.leader_elect and not settings.leader_elect_own_lease:
-            name = settings.leader_elect_resource_name
-            informers["lease"] = Reflector(
-                client,
+            lease: Informer[objects.Lease] = Informer(
+                self.client,
                 paths.leases(settings.leader_elect_resource_namespace),
-                decode=store.all_of(objects.Lease, "lease"),
-                sink=_LeaseSink(self.leadership),
+                listwatch.all_of(objects.Lease, "lease"),
                 kind="lease",
-                query={"fieldSelector": f"metadata.name={name}"},
+                query={"fieldSelector": f"metadata.name={settings.leader_elect_resource_name}"},
                 resync_interval=settings.resync_interval,
             )
+            lease.add_handler(self.leadership.on_lease)
+            informers["lease"] = lease
         return informers
-
-
-class _LeaseSink:
-    def __init__(self, leadership: Leadership) -> None:
-        self._leadership = leadership
-
-    def put(self, lease: objects.Lease) -> None:
-        self._leadership.observe(lease)
-
-    def drop(self, uid: str) -> None:  # noqa: ARG002  there is only one
-        self._leadership.observe(None)
-
-    def retain(self, uids: Any) -> None:
-        if not uids:
-            self._leadership.observe(None)
 
 
 def _certificate(settings: Settings) -> LiveCertificate | None:

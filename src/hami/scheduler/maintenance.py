@@ -54,7 +54,7 @@ class Maintenance:
                 "reservation expired: kube-scheduler did not bind the pod",
                 extra={"pod": assumed.key, "node": assumed.node},
             )
-        for uid in self._world.pods.end_stale_annotations():
+        for uid in self._world.end_stale_annotations():
             _log.info("decision of an unbound pod expired", extra={"uid": uid})
         self._lost_answers.resolve_overdue()
         self._check_tables()

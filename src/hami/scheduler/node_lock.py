@@ -18,13 +18,14 @@ import datetime as dt
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import NodeRecord, World
+from hami.scheduler.informers import WatchedNode, World
 from hami.scheduler.leadership import Leadership, Permit
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
@@ -64,7 +65,7 @@ class NodeLocks:
         conflicts = 0
         while conflicts < WRITE_ATTEMPTS:
             caller.require_patience(self._clock(), name)
-            node = self._world.nodes.get(name)
+            node = self._world.nodes.by_key(name)
             if node is None:
                 raise BindRefusedError(
                     f"node {name} does not exist, or was deleted; nothing to do: kube-scheduler "
@@ -91,7 +92,7 @@ class NodeLocks:
     async def release(self, name: str, value: str) -> None:
         """Remove a lock if it still has this value."""
         for _ in range(WRITE_ATTEMPTS):
-            node = self._world.nodes.get(name)
+            node = self._world.nodes.by_key(name)
             if node is None or node.lock != value:
                 return
             try:
@@ -107,24 +108,35 @@ class NodeLocks:
             extra={"node": name, "lock": value},
         )
 
-    async def _wait_or_remove(self, node: NodeRecord, caller: Caller) -> None:
+    async def _wait_or_remove(self, node: WatchedNode, caller: Caller) -> None:
         """Wait until a node with a living lock changes, or remove a stale lock."""
         state = await self._lock_state(node)
-        if self._world.nodes.get(node.name) is not node:
+        if self._world.nodes.by_key(node.name) is not node:
             return  # it changed while its owner was read
         extra = {"node": node.name, "lock": node.lock, "why": state.why}
         if state.held:
             _log.debug("waiting for node lock", extra=extra)
-            await self._world.nodes.changed(
-                node.name,
-                within=min(READ_OWNER_S, caller.patience(self._clock())),
-                unless=caller.left,
-            )
+            await self._changed(node, caller)
             return
         _log.warning("removing a stale node lock", extra=extra)
         await self.release(node.name, node.lock)
 
-    async def _lock_state(self, node: NodeRecord) -> LockState:
+    async def _changed(self, node: WatchedNode, caller: Caller) -> None:
+        """Wait until the node changes, its owner is due to be read again, or the caller leaves."""
+        changed = asyncio.ensure_future(
+            self._world.nodes.wait(node.name, lambda now: now is not node, None)
+        )
+        ends: list[asyncio.Future[Any]] = [changed, caller.left]
+        try:
+            await asyncio.wait(
+                ends,
+                timeout=min(READ_OWNER_S, caller.patience(self._clock())),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            changed.cancel()
+
+    async def _lock_state(self, node: WatchedNode) -> LockState:
         key = (node.name, node.lock)
         self._first_seen = {k: at for k, at in self._first_seen.items() if k[0] != node.name} | {
             key: self._first_seen.get(key, self._clock())
@@ -148,7 +160,7 @@ class NodeLocks:
             timeout=self._timeout,
         )
 
-    async def _write(self, node: NodeRecord, value: str | None) -> None:
+    async def _write(self, node: WatchedNode, value: str | None) -> None:
         patch = {
             "metadata": {
                 "annotations": {annotation_keys.NODE_LOCK: value},
@@ -156,7 +168,7 @@ class NodeLocks:
             }
         }
         body = await self._client.patch(paths.nodes(node.name), codec.encode(patch))
-        self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {node.name}"))
+        self._world.nodes.offer(body)
 
     async def _refresh(self, name: str) -> None:
         try:
@@ -164,7 +176,7 @@ class NodeLocks:
         except errors.NotFound:
             await asyncio.sleep(0)  # the watch will show it
             return
-        self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {name}"))
+        self._world.nodes.offer(body)
 
     def _time(self) -> dt.datetime:
         return dt.datetime.fromtimestamp(self._now(), dt.UTC)

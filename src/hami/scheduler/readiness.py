@@ -23,7 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from hami.kube import errors, paths, store
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, objects
@@ -38,11 +38,11 @@ CATCH_UP_S = 1.0
 
 
 class Watch(Protocol):
-    """What of the pods' reflector is needed here."""
+    """The part of the pods' informer that is needed here."""
 
     async def wait_version(self, version: int) -> None: ...
 
-    def request_relist(self) -> None: ...
+    def resync(self) -> None: ...
 
 
 class _PodList(codec.Object, frozen=True):
@@ -86,7 +86,7 @@ class LeaderLabel:
                 await self._pods.wait_version(version)
         except TimeoutError:
             _log.info("the pod watch is silent, comparing with a list", extra={"version": version})
-            self._pods.request_relist()
+            self._pods.resync()
             await self._pods.wait_version(version)
 
     async def _lead(self) -> int:
@@ -134,12 +134,14 @@ class LeaderLabel:
             metadata["annotations"] = {annotation_keys.LEADING_SINCE: f"{self._now():.6f}"}
         body = codec.encode({"metadata": metadata})
         answer = await self._client.patch(paths.pods(self._namespace, name), body)
-        return store.meta(answer)[1]
+        return listwatch.identity(answer)[1]
 
     async def _version(self) -> int:
         body = await self._client.get(paths.pods(), {"limit": "1"})
         listed = codec.decode(body, _PodList, what="list of pods")
-        return store.raw_version(listed.metadata.resource_version if listed.metadata else None)
+        return listwatch.version_number(
+            listed.metadata.resource_version if listed.metadata else None
+        )
 
 
 async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
@@ -160,7 +162,7 @@ RETRY_S = 0.5
 
 
 class Synced(Protocol):
-    """What of a reflector decides readiness."""
+    """The part of an informer that decides readiness."""
 
     @property
     def synced(self) -> bool: ...

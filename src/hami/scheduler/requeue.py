@@ -28,7 +28,7 @@ from hami.scheduler.informers import World
 from hami.scheduler.kube_scheduler import KubeVersion
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.unschedulable import AGAIN_S, UnschedulablePod, UnschedulablePods
-from hami.wire import annotation_keys, codec, objects
+from hami.wire import annotation_keys, codec
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
@@ -76,7 +76,6 @@ class Requeue:
         self._changed: dict[str, float] = {}
         #: Changes of nodes since start.
         self.sent = 0
-        world.room.listen(self._on_room)
 
     def _on_room(self, node: str, namespace: str) -> None:
         if not len(self._unschedulable):
@@ -105,6 +104,8 @@ class Requeue:
 
     async def run_round(self) -> None:
         """Change the nodes on which an unschedulable pod fits now."""
+        for place in self._world.take_room():
+            self._on_room(*place)
         if not self._readiness.ready:
             return
         self._queue_overdue()
@@ -161,7 +162,7 @@ class Requeue:
         self._changed[node] = now
         try:
             body = await self._client.patch(paths.nodes(node), self._patch())
-            self._world.nodes.put(codec.decode(body, objects.Node, what=f"node {node}"))
+            self._world.nodes.offer(body)
         except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("cannot requeue, retrying", extra={"node": node, "error": str(error)})
             self._try_later((node, ""), [pod.shape])

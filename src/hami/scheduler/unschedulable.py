@@ -23,7 +23,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement.explanation import Explanation
 from hami.placement.request import PodRequest
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedPod, World
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, explanation_note, objects
 from hami.wire import errors as wire_errors
@@ -67,12 +67,12 @@ class UnschedulablePods:
     """All pods that were refused and are not placed yet, by UID and by shape."""
 
     def __init__(self, world: World, *, clock: Callable[[], float]) -> None:
+        self._world = world
         self._clock = clock
         self._pods: dict[str, UnschedulablePod] = {}
         #: Shape -> UIDs: a thousand pods of one job are tried once.
         self._shapes: dict[Hashable, dict[str, None]] = {}
-        world.pod_seen.listen(self._on_pod)
-        world.pod_gone.listen(self._on_deleted)
+        world.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -104,6 +104,8 @@ class UnschedulablePods:
 
     def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
         """Keep why a pod was refused just now."""
+        if not self._pods:
+            self._world.take_room()  # room from before counted in this refusal
         now = self._clock()
         known = self.forget(pod.uid)
         if known is None:
@@ -130,17 +132,17 @@ class UnschedulablePods:
                 del self._shapes[pod.shape]
         return pod
 
-    def _on_deleted(self, uid: str) -> None:
-        self.forget(uid)
-
-    def _on_pod(self, pod: objects.Pod) -> None:
-        if pod.node_name or pod.finished:
-            self.forget(pod.uid)
-            return
-        known = self._pods.get(pod.uid)
-        if known is not None:
-            # Another leader, or a user, may have written since we did.
-            known.written = carried_note(pod)
+    def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
+        if new is None:
+            if old is not None:
+                self.forget(old.uid)
+        elif new.node or new.finished:
+            self.forget(new.uid)
+        else:
+            known = self._pods.get(new.uid)
+            if known is not None:
+                # Another leader, or anybody, may have written since we did.
+                known.written = note_in(new.explanation)
 
 
 def _shape(pod: PodRequest) -> Hashable:
@@ -155,8 +157,12 @@ def _shape(pod: PodRequest) -> Hashable:
 
 
 def carried_note(pod: objects.Pod) -> explanation_note.Note | None:
-    """Return the note that a pod carries; None if it has none, an empty one if unreadable."""
-    text = pod.annotation(annotation_keys.EXPLANATION)
+    """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
+    return note_in(pod.annotation(annotation_keys.EXPLANATION))
+
+
+def note_in(text: str) -> explanation_note.Note | None:
+    """Return the note in an annotation; None if it is empty, an empty note if it is not ours."""
     if not text:
         return None
     if len(text) > explanation_note.LIMIT:

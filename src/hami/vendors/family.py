@@ -21,7 +21,7 @@ from hami.vendors.table import Vendor
 from hami.wire import errors, node_register, objects, shares
 from hami.wire.node_register import RegisteredCard
 
-WHOLE_CARD = 100
+WHOLE_CARD = shares.WHOLE_CARD
 """Percent of a card's memory or compute that is all of it."""
 
 MAX_CARDS = 256

@@ -17,6 +17,8 @@ Amount = str | int | float
 """A Kubernetes quantity as JSON carries it: mostly a string, sometimes a bare number."""
 
 _NOTHING: Mapping[str, str] = {}
+#: No resourceVersion is longer.
+VERSION_DIGITS = 20
 
 
 class ContainerKind(enum.IntEnum):
@@ -146,6 +148,12 @@ class _Named(codec.Object, frozen=True):
     @property
     def uid(self) -> str:
         return (self.metadata and self.metadata.uid) or ""
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion; 0 where there is none that could be compared."""
+        text = (self.metadata and self.metadata.resource_version) or ""
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS else 0
 
     @property
     def annotations(self) -> Mapping[str, str | None]:

@@ -17,13 +17,13 @@ import msgspec
 from hami.admission import decide, mig_fallback
 from hami.admission import json_patch as admission_patch
 from hami.admission.mig_fallback import End, Mode, Plan
-from hami.admission.mig_offer import MigOffer
 from hami.admission.settings import Context, Rules, unlimited
 from hami.cluster.quota import Headroom
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.table import Vendor
 from hami.wire import codec, objects
 from tests.builders import CORES, GPU, MEMORY, NVIDIA, PERCENT
+from tests.mig_offers import FilledOffer
 from tests.unit.admission import json_patch
 
 Document = dict[str, Any]
@@ -143,7 +143,7 @@ class Door:
         nvidia: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
-        self.mig_offer = MigOffer(vendor.resources.count)
+        self.mig_offer = FilledOffer(vendor.resources.count)
         for name, allocatable in nodes.items():
             self.mig_offer.set_node(name, allocatable)
         known = (

@@ -41,7 +41,7 @@ class Asked:
 
     async def noted(self, document: Document = ASKING) -> str:
         """Return the fallback that a pod gets, once all there is has been seen."""
-        for cache in self._webhook.caches.values():
+        for cache in self._webhook.informers.values():
             await asyncio.wait_for(cache.wait_version(self._api.store.version), PATIENCE_S)
         body = json.dumps(review(document)).encode()
         status, _, reply = await servers.ask(self._port, "POST", "/webhook", body=body)
@@ -58,7 +58,7 @@ async def running(api: ScriptedApi, *, mode: str) -> AsyncIterator[Asked]:
     rules = Rules(vendors=VENDORS, scheduler_name="", fallback=plan)
     async with Client(api.access(), user_agent="test") as client:
         webhook = Webhook(Settings(), client, rules=rules, tracer=Tracer.disabled())
-        tasks = [asyncio.create_task(cache.run()) for cache in webhook.caches.values()]
+        tasks = [asyncio.create_task(cache.run()) for cache in webhook.informers.values()]
         try:
             async with servers.serving(*webhook.routes) as server:
                 yield Asked(api, webhook, server)

@@ -198,7 +198,7 @@ class Node:
                 (node_cards, "Nvml", self.driver),
                 (node_cards, "_RETRY_AFTER", 0.01),
                 (main, "StateFiles", preparing.PlainStates),
-                (pods, "_ASK_EVERY", 0.02),
+                (pods, "_LIST_EVERY_S", 0.02),
                 (reconciler, "_RETRY_EVERY", 0.01),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
@@ -214,8 +214,8 @@ class Node:
     async def seen(self, agent: Agent) -> None:
         """Wait until the agent has seen all that the API server has."""
         async with asyncio.timeout(60):
-            await agent.pods.reflector.wait_version(self.api.store.version)
-            await agent.node_status._reflector.wait_version(self.api.store.version)
+            await agent.pods.informer.wait_version(self.api.store.version)
+            await agent.node_status._informer.wait_version(self.api.store.version)
 
     # Pods.
 

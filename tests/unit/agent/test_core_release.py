@@ -76,7 +76,7 @@ async def test_a_pod_whose_process_lives_keeps_its_share(
 async def test_the_informer_alone_releases_no_pod(node: Node) -> None:
     async with node.running() as agent:
         old, allocation_id = await full(node, agent)
-        agent.pods._cache.drop(uid(old))
+        agent.pods.informer.drop(uid(old))
         await agent.reconciler.release_deleted_pods()
         assert node.prepared() == {allocation_id}
         fault = node.api.fault(path="/pods/old", status=500, times=None)

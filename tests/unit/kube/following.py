@@ -1,17 +1,17 @@
-"""A reflector of pods that runs for as long as a test wants, and what it has filled."""
+"""An informer of pods that runs for as long as a test wants, and a handler of its changes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable
-from collections.abc import Set as AbstractSet
 from typing import Any
 
-from hami.kube import paths, store
+from hami.kube import listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Ignored, Reflector
+from hami.kube.informer import Informer
 from hami.wire import codec, objects
 from tests.scripted_api.server import ScriptedApi
 
@@ -20,40 +20,42 @@ PATIENCE_S = float(os.environ.get("HAMI_PATIENCE_S", "60"))
 
 
 def pod(name: str, **more: Any) -> dict[str, Any]:
-    """Make a pod that the reflector wants; `wanted=False` for one that it does not."""
+    """Make a pod that the informer wants; `wanted=False` for one that it does not."""
     wanted = "yes" if more.pop("wanted", True) else "no"
     meta = {"name": name, "namespace": "default", "annotations": {"wanted": wanted}}
     return {"kind": "Pod", "metadata": meta, "spec": {"nodeName": more.pop("node", None)}, **more}
 
 
-def decode(body: bytes) -> objects.Pod | Ignored:
-    if not store.mentions(body, [b'"wanted": "yes"']):
-        return Ignored(*store.meta(body))
+def encoded(obj: dict[str, Any]) -> bytes:
+    """Write an object as the scripted server does."""
+    return json.dumps(obj).encode()
+
+
+def read(body: bytes) -> objects.Pod | None:
+    if not listwatch.mentions(body, [b'"wanted": "yes"']):
+        return None
     return codec.decode(body, objects.Pod, what="pod")
 
 
 class Held:
-    """A sink that notes everything, and notices calls within calls."""
+    """A handler that notes every change, and notices calls within calls."""
 
     def __init__(self) -> None:
         self.pods: dict[str, objects.Pod] = {}
-        self.calls: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, str]] = []
         self._busy = False
 
-    def put(self, obj: objects.Pod) -> None:
+    def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
         with self._alone():
-            self.calls.append(("put", obj.name))
-            self.pods[obj.uid] = obj
-
-    def drop(self, uid: str) -> None:
-        with self._alone():
-            self.calls.append(("drop", uid))
-            self.pods.pop(uid, None)
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        with self._alone():
-            self.calls.append(("retain", len(uids)))
-            self.pods = {uid: pod for uid, pod in self.pods.items() if uid in uids}
+            obj = new or old
+            assert obj is not None
+            assert self.pods.get(obj.uid) is old
+            if new is None:
+                self.calls.append(("delete", obj.name))
+                del self.pods[obj.uid]
+            else:
+                self.calls.append(("update" if old else "add", obj.name))
+                self.pods[obj.uid] = new
 
     @contextlib.contextmanager
     def _alone(self) -> Any:
@@ -75,7 +77,7 @@ class Held:
 
 
 def truth(api: ScriptedApi) -> dict[str, str | None]:
-    """Return what a sink should hold: UID and version of every wanted pod."""
+    """Return what a store should hold: UID and version of every wanted pod."""
     return {
         pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"]
         for pod in api.objects("pods")
@@ -98,14 +100,19 @@ async def until(check: Callable[[], object], seconds: float = PATIENCE_S) -> Non
 @contextlib.asynccontextmanager
 async def following(
     client: Client, **options: Any
-) -> AsyncIterator[tuple[Reflector[objects.Pod], Held]]:
-    """Run a reflector of all pods."""
-    held = options.pop("sink", None) or Held()
-    options = {"decode": decode, "sleep": quick, **options}
-    reflector = Reflector(client, paths.pods(), sink=held, kind="pods", **options)
-    task = asyncio.create_task(reflector.run())
+) -> AsyncIterator[tuple[Informer[objects.Pod], Held]]:
+    """Run an informer of all pods; `offered` are bodies that it knows before it runs."""
+    held = options.pop("handler", None) or Held()
+    reads = options.pop("read", read)
+    offered = options.pop("offered", ())
+    options = {"sleep": quick, **options}
+    informer = Informer(client, paths.pods(), reads, kind="pods", **options)
+    informer.add_handler(held.changed)
+    for body in offered:
+        informer.offer(body)
+    task = asyncio.create_task(informer.run())
     try:
-        yield reflector, held
+        yield informer, held
         assert not task.done(), task.exception()
     finally:
         task.cancel()

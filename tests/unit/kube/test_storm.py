@@ -1,4 +1,4 @@
-"""After every storm the sink equals the server's state.
+"""After every storm the store equals the server's state.
 
 While pods are created, changed and deleted, the script drops, delays, duplicates and reorders
 events, cuts lines, ends streams with 410 and 500, refuses requests with 409, 410, 429 and 500,
@@ -16,7 +16,7 @@ import pytest
 
 from hami.kube import listwatch
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.wire import objects
 from tests.scripted_api.server import Kind, ScriptedApi, Storm
 from tests.unit.kube.following import PATIENCE_S, Held, following, pod, truth, until
@@ -31,7 +31,7 @@ EVENTS = {
     Kind.CLOSE: 0.02,
     Kind.ERROR: 0.02,
 }
-#: So many changes at least, and on until there were so many faults and the reflector met one.
+#: So many changes at least, and on until there were so many faults and the informer met one.
 CHANGES, FAULTS = 300, 25
 #: More of them look for what these miss (`make soak`).
 SEEDS = int(os.environ.get("HAMI_STORMS", "4"))
@@ -44,22 +44,21 @@ class Checked(Held):
         super().__init__()
         self.highest: dict[str, int] = {}
 
-    def put(self, obj: objects.Pod) -> None:
-        held = obj.uid in self.pods
-        super().put(obj)
-        assert obj.metadata is not None
-        version, highest = int(obj.metadata.resource_version or 0), self.highest.get(obj.uid, 0)
-        # The same again is right only after a list had left it out.
-        assert version > highest or (version == highest and not held), obj.name
-        self.highest[obj.uid] = version
+    def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
+        super().changed(old, new)
+        if new is not None:
+            highest = self.highest.get(new.uid, 0)
+            # The same again is right only after a list had left it out.
+            assert new.version > highest or (new.version == highest and old is None), new.name
+            self.highest[new.uid] = new.version
 
 
 async def change_things(
-    api: ScriptedApi, storm: Storm, rng: random.Random, reflector: Reflector[objects.Pod]
+    api: ScriptedApi, storm: Storm, rng: random.Random, informer: Informer[objects.Pod]
 ) -> None:
     """Write to the store, past the storm: what happens there is the truth."""
     number = 0
-    while number < CHANGES or sum(storm.counts.values()) < FAULTS or not reflector.stats.errors:
+    while number < CHANGES or sum(storm.counts.values()) < FAULTS or not informer.stats.errors:
         number += 1
         names = [p["metadata"]["name"] for p in api.objects("pods")]
         match rng.choices(["create", "change", "ignore", "delete", "again"], [5, 8, 1, 3, 1])[0]:
@@ -84,7 +83,7 @@ async def change_things(
 
 @pytest.mark.parametrize("watch_lists", [True, False], ids=["watch-list", "pages"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_after_every_storm_the_sink_equals_the_servers_state(
+async def test_after_every_storm_the_store_equals_the_servers_state(
     seed: int,
     watch_lists: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,11 +101,11 @@ async def test_after_every_storm_the_sink_equals_the_servers_state(
             seed, events=EVENTS, statuses=[409, 410, 429, 500, 503], refused=0.15, lost=0.05
         )
         held = Checked()
-        async with following(client, sink=held, resync_interval=0.15, random=rng.random) as (
-            reflector,
+        async with following(client, handler=held, resync_interval=0.15, random=rng.random) as (
+            informer,
             _,
         ):
-            await change_things(api, storm, rng, reflector)
+            await change_things(api, storm, rng, informer)
             api.storm = None
             with contextlib.suppress(TimeoutError):
                 await until(lambda: held.versions == truth(api))

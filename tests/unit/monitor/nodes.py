@@ -12,12 +12,14 @@ import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import prometheus_client
 from prometheus_client import parser
 
+from hami.kube.client import Client
 from hami.monitor.containers import Unreadable
-from hami.monitor.pods import NodePod, Pods
+from hami.monitor.pods import Pods, WatchedPod, read
 from hami.node import ledger_record as records
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import AllocationRecord, ContainerRecord, LedgerRecord
@@ -225,15 +227,18 @@ def pod(
     }
 
 
-def decoded(made: Mapping[str, object]) -> NodePod:
-    return codec.decode(codec.encode(made), NodePod, what="pod")
+def kept(made: Mapping[str, object]) -> WatchedPod:
+    """Return what the monitor keeps of a pod."""
+    return read(codec.encode(made))
 
 
 def pods(*made: Mapping[str, object], synced: bool = True) -> Pods:
-    found = Pods()
+    found = Pods(cast("Client", None), node="n1", resync_interval=900)
+    if synced:
+        found.informer.begin_list()
+        found.informer.end_list(1)
     for each in made:
-        found.put(decoded(each))
-    found.synced = synced
+        found.informer.put(kept(each))
     return found
 
 

@@ -323,7 +323,7 @@ async def test_series_end_when_the_container_has_ended(tmp_path: Path) -> None:
     prepared(desk, "b")
     name = "hami_vgpu_memory_limit_bytes"
     assert len(nodes.values(await desk.shown(), name)) == 2
-    desk.pods.put(nodes.decoded(nodes.pod("a", ended=["main"])))
+    desk.pods.informer.put(nodes.kept(nodes.pod("a", ended=["main"])))
     assert nodes.values(await desk.shown(), name, pod="a") == []
     desk.node.record(nodes.uid_of("b")).unlink()
     assert nodes.values(await desk.shown(), name) == []

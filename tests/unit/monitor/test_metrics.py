@@ -9,7 +9,7 @@ from hami.monitor.collect import NodeSnapshot, ShareUsage, share_usages
 from hami.monitor.containers import Container, Key
 from hami.monitor.driver import CardProcesses, CardSample, DriverSample
 from hami.monitor.findings import Findings, OwnedProcess
-from hami.monitor.pods import Seen
+from hami.monitor.pods import WatchedPod
 from hami.monitor.processes import NO_OWNER, Owner
 from hami.monitor.usage import CardUsage, ContainerUsage
 from hami.node.nvml_cards import Card
@@ -76,7 +76,7 @@ def text(
     known: Findings | None = None,
     *,
     legacy: bool = False,
-    pods: list[Seen] | None = None,
+    pods: list[WatchedPod] | None = None,
 ) -> str:
     snapshot = NodeSnapshot(node="n1", shares=made, findings=known, pods=pods or [])
     return b"".join(metrics.families(snapshot, legacy=legacy)).decode()
@@ -236,9 +236,10 @@ MIG = (
 )
 
 
-def mig_pod(**fields: object) -> Seen:
+def mig_pod(**fields: object) -> WatchedPod:
     made: dict[str, object] = {
         "uid": "u",
+        "version": 1,
         "namespace": "team",
         "name": "a",
         "containers": ("setup", "main"),
@@ -247,7 +248,7 @@ def mig_pod(**fields: object) -> Seen:
         "finished": False,
         "mig_allocations": MIG,
     }
-    return Seen(**(made | fields))  # type: ignore[arg-type]
+    return WatchedPod(**(made | fields))  # type: ignore[arg-type]
 
 
 def test_mig_devices_of_containers() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from hami.kube.client import Client
-from hami.monitor import pods as node_pods
 from hami.monitor.containers import Key
 from hami.monitor.pods import Pods
 from tests import processes
@@ -17,7 +16,7 @@ def test_containers_are_named_init_ones_first() -> None:
     pod = nodes.pod(
         "a", init=["setup"], containers=["main", "side"], ids={"setup": "x", "side": "y"}
     )
-    seen = node_pods.seen(nodes.decoded(pod))
+    seen = nodes.kept(pod)
     assert seen.containers == ("setup", "main", "side")
     assert seen.ids.items() >= {("x", "setup"), ("y", "side")}
 
@@ -30,7 +29,7 @@ def test_fields_that_are_missing_or_null_are_nothing() -> None:
     ]
     for status in statuses:
         pod = nodes.pod("a") | {"status": status}
-        seen = node_pods.seen(nodes.decoded(pod))
+        seen = nodes.kept(pod)
         assert (seen.ids, seen.finished) == ({}, False)
         assert "main" not in seen.ended
 
@@ -48,7 +47,7 @@ def test_a_static_pod_is_found_by_kubelets_uid_too() -> None:
     found = pods.get(own)
     assert found is not None
     assert found == pods.get(nodes.uid_of("a"))
-    pods.drop(nodes.uid_of("a"))
+    pods.informer.drop(nodes.uid_of("a"))
     assert pods.get(own) is None
 
 
@@ -56,10 +55,9 @@ async def test_only_pods_of_this_node_are_watched() -> None:
     async with ScriptedApi() as api:
         api.put(nodes.pod("here", node="n1"))
         api.put(nodes.pod("there", node="n2"))
-        pods = Pods()
         async with Client(api.access(), user_agent="test") as client:
-            watch = node_pods.reflector(client, pods, node="n1", resync=900)
-            running = asyncio.create_task(watch.run())
+            pods = Pods(client, node="n1", resync_interval=900)
+            running = asyncio.create_task(pods.informer.run())
             await processes.eventually(lambda: pods.synced)
             assert {pod.name for pod in pods} == {"here"}
             api.put(nodes.pod("late", node="n1"))

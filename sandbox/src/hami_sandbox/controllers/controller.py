@@ -16,12 +16,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from hami.kube import errors, store
+from hami.kube import errors, listwatch
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache
+from hami.kube.informer import Informer
 from hami.wire import codec
-from hami.wire import objects as wire_objects
 from hami_sandbox.apiserver import kinds
 from hami_sandbox.apiserver.kinds import Kind
 
@@ -103,7 +101,7 @@ class _Body(codec.Object, frozen=True):
 class Item:
     """An object of any kind, without its content: controllers read it before they act."""
 
-    __slots__ = ("deleting", "finalizers", "metadata", "name", "namespace", "owners", "uid")
+    __slots__ = ("deleting", "finalizers", "name", "namespace", "owners", "uid", "version")
 
     def __init__(self, metadata: _Metadata) -> None:
         self.uid = metadata.uid
@@ -112,9 +110,7 @@ class Item:
         self.deleting = metadata.deletion_timestamp is not None
         self.finalizers = metadata.finalizers or ()
         self.owners = metadata.owner_references or ()
-        self.metadata: wire_objects.Metadata | None = wire_objects.Metadata(
-            resource_version=metadata.resource_version
-        )
+        self.version = listwatch.version_number(metadata.resource_version)
 
     @property
     def key(self) -> str:
@@ -125,7 +121,7 @@ class Item:
         return next((owner for owner in self.owners if owner.controller), None)
 
 
-def decode(body: bytes) -> Item | store.Ignored:
+def decode(body: bytes) -> Item:
     return Item(codec.decode(body, _Body, what="object").metadata)
 
 
@@ -210,33 +206,24 @@ class Watches:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._caches: dict[Kind, Cache[Item]] = {}
-        self._reflectors: list[Reflector[Item]] = []
+        self._informers: dict[Kind, Informer[Item]] = {}
 
     def follow(self, kind: Kind, changed: Changed) -> None:
         """Call a handler at every change of a kind, from the start on."""
-        cache = self._caches.get(kind)
-        if cache is None:
-            cache = self._caches[kind] = Cache()
-            self._reflectors.append(
-                Reflector(
-                    self._client,
-                    path(kind),
-                    decode=decode,
-                    sink=cache,
-                    kind=kind.resource,
-                )
-            )
-        cache.subscribe(changed)
+        informer = self._informers.get(kind)
+        if informer is None:
+            informer = Informer(self._client, path(kind), decode, kind=kind.resource)
+            self._informers[kind] = informer
+        informer.add_handler(changed)
 
     async def wait_synced(self) -> None:
-        for reflector in self._reflectors:
-            await reflector.wait_synced()
+        for informer in self._informers.values():
+            await informer.wait_synced()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
-                tasks.create_task(reflector.run(), name=f"watch {reflector.kind}")
+            for informer in self._informers.values():
+                tasks.create_task(informer.run(), name=f"watch {informer.kind}")
 
 
 class Controller(abc.ABC):

@@ -19,10 +19,9 @@ import aiohttp
 import msgspec
 from prometheus_client import parser
 
-from hami.kube import errors, paths, store
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache
+from hami.kube.informer import Informer
 from hami.wire import objects
 from hami_sandbox.demo.cards import SeenPod
 
@@ -87,8 +86,10 @@ class ClusterView:
 
     def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster = cluster
-        self.pods: Cache[SeenPod] = Cache()
-        self.nodes: Cache[objects.Node] = Cache()
+        read_pod = listwatch.all_of(SeenPod, "pod")
+        read_node = listwatch.all_of(objects.Node, "node")
+        self.pods = Informer(cluster.client, paths.pods(), read_pod, kind="pods")
+        self.nodes = Informer(cluster.client, paths.nodes(), read_node, kind="nodes")
         #: What the API server refused in the present step.
         self.refusals: dict[str, str] = {}
         #: When a pod was first seen on a node, by `clock`.
@@ -100,30 +101,18 @@ class ClusterView:
         self._samples: list[Sample] = []
         self._sampled_at = float("-inf")
         self._sampling = asyncio.Lock()
-        self.pods.subscribe(self._note)
-        self.nodes.subscribe(lambda _old, _new: self._changed.set())
+        self.pods.add_handler(self._note)
+        self.nodes.add_handler(lambda _old, _new: self._changed.set())
 
     async def __aenter__(self) -> Self:
-        client = self.cluster.client
-        pods = Reflector(
-            client,
-            paths.pods(),
-            decode=store.all_of(SeenPod, "pod"),
-            sink=self.pods,
-            kind="pods",
-        )
-        nodes = Reflector(
-            client,
-            paths.nodes(),
-            decode=store.all_of(objects.Node, "node"),
-            sink=self.nodes,
-            kind="nodes",
-        )
-        self._tasks = [asyncio.create_task(each.run(), name=each.kind) for each in (pods, nodes)]
+        self._tasks = [
+            asyncio.create_task(self.pods.run(), name="pods"),
+            asyncio.create_task(self.nodes.run(), name="nodes"),
+        ]
         try:
             async with asyncio.timeout(_SYNC_S):
-                await pods.wait_synced()
-                await nodes.wait_synced()
+                await self.pods.wait_synced()
+                await self.nodes.wait_synced()
         except BaseException:
             await self._close()
             raise
@@ -159,7 +148,7 @@ class ClusterView:
     def find_pods(self, namespace: str, name: str, labels: Mapping[str, str]) -> list[SeenPod]:
         """Return one pod by its name, or those with all these labels that are not leaving."""
         if name:
-            pod = self.pods.get(f"{namespace}/{name}")
+            pod = self.pods.by_key(f"{namespace}/{name}")
             return [] if pod is None else [pod]
         return [
             pod

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Set as AbstractSet
 from typing import NoReturn
 
-from hami.kube import errors, paths
+from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
-from hami.kube.store import Cache, all_of
+from hami.kube.informer import Informer
 from hami.wire import annotation_keys, codec, objects
 from hami_sandbox import api_objects
 
@@ -27,20 +26,18 @@ class FleetPods:
     def __init__(self, client: Client, nodes: AbstractSet[str]) -> None:
         self._client = client
         self._nodes = nodes
-        self._cache: Cache[objects.Pod] = Cache()
-        self._cache.subscribe(self._changed)
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._reflector = Reflector(
+        self._pods = Informer(
             client,
             paths.pods(),
-            decode=all_of(objects.Pod, "pod"),
-            sink=self._cache,
+            listwatch.all_of(objects.Pod, "pod"),
             kind="pods of simulated nodes",
         )
+        self._pods.add_handler(self._changed)
 
     async def run(self) -> NoReturn:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._reflector.run())
+            group.create_task(self._pods.run())
             while True:
                 uid = await self._queue.get()
                 group.create_task(self._handle(uid))
@@ -53,7 +50,7 @@ class FleetPods:
             self._queue.put_nowait(new.uid)
 
     async def _handle(self, uid: str) -> None:
-        pod = self._cache.by_uid(uid)
+        pod = self._pods.get(uid)
         if pod is None:
             return
         try:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Hashable
 
-from hami.kube.store import Cache
+from hami.kube.informer import Informer
 from hami_sandbox.kube_scheduler import checks
 from hami_sandbox.kube_scheduler.checks import Neighbours
 from hami_sandbox.kube_scheduler.nodes import Node, Row
@@ -32,10 +32,16 @@ class _Assumed:
 
 class ClusterState:
     def __init__(
-        self, queue: Queue, *, schedulers: Collection[str], clock: Callable[[], float]
+        self,
+        queue: Queue,
+        *,
+        pods: Informer[Pod],
+        nodes: Informer[Node],
+        schedulers: Collection[str],
+        clock: Callable[[], float],
     ) -> None:
-        self.pods: Cache[Pod] = Cache()
-        self.nodes: Cache[Node] = Cache()
+        self.pods = pods
+        self.nodes = nodes
         self._queue = queue
         self._schedulers = frozenset(schedulers)
         self._clock = clock
@@ -46,8 +52,8 @@ class ClusterState:
         #: Placed pods with anti-affinity.
         self._repelling: dict[str, tuple[Pod, Row]] = {}
         self._surveys = Surveys(self._rows)
-        self.pods.subscribe(self._on_pod)
-        self.nodes.subscribe(self._on_node)
+        pods.add_handler(self._on_pod)
+        nodes.add_handler(self._on_node)
 
     def rows(self) -> list[Row]:
         """Return the nodes that exist."""
@@ -88,7 +94,7 @@ class ClusterState:
         found = []
         for uid in late:
             self.forget(uid)
-            pod = self.pods.by_uid(uid)
+            pod = self.pods.get(uid)
             if pod is not None:
                 found.append(pod)
                 self._want(pod)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from hami.kube import access, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.kube.lease import LeaseElector
 from hami.serving import lifetime
 from hami.wire import objects
@@ -62,7 +62,22 @@ class Scheduler:
             on_change=self._stirred.set,
         )
         schedulers = configuration.schedulers
-        self.cluster = ClusterState(self.queue, schedulers=schedulers, clock=clock)
+        whole = any(not extender.node_cache_capable for extender in configuration.extenders)
+        self.node_watch = Informer(client, paths.nodes(), nodes.decoder(whole=whole), kind="nodes")
+        self.pod_watch = Informer(
+            client,
+            paths.pods(),
+            pods.decoder(configuration.ignored),
+            kind="pods",
+            query=_NOT_ENDED,
+        )
+        self.cluster = ClusterState(
+            self.queue,
+            pods=self.pod_watch,
+            nodes=self.node_watch,
+            schedulers=schedulers,
+            clock=clock,
+        )
         self.recorder = PodRecorder(
             client, aside=aside, schedulers=schedulers, host=hostname, now=now
         )
@@ -72,22 +87,6 @@ class Scheduler:
             queue=self.queue,
             extenders=extenders,
             recorder=self.recorder,
-        )
-        whole = any(not extender.node_cache_capable for extender in configuration.extenders)
-        self.node_watch = Reflector(
-            client,
-            paths.nodes(),
-            decode=nodes.decoder(whole=whole),
-            sink=self.cluster.nodes,
-            kind="nodes",
-        )
-        self.pod_watch = Reflector(
-            client,
-            paths.pods(),
-            decode=pods.decoder(configuration.ignored),
-            sink=self.cluster.pods,
-            kind="pods",
-            query=_NOT_ENDED,
         )
         self.elector: LeaseElector | None = None
         if configuration.election is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 import msgspec
 
+from hami.kube import listwatch
 from hami.wire import codec, objects, quantity
 from hami_sandbox.api_objects import Labels
 from hami_sandbox.kube_scheduler.selection import LabelSelector, NodeSelector, Toleration
@@ -132,6 +133,10 @@ class Kept:
     @property
     def name(self) -> str:
         return self.metadata.name or ""
+
+    @property
+    def version(self) -> int:
+        return listwatch.version_number(self.metadata.resource_version)
 
     @property
     def labels(self) -> Labels:

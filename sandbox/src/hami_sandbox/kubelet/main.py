@@ -151,12 +151,11 @@ class Kubelet:
         folder = settings.folder
         logs = folder / "logs"
         self._fresh = not NodeLayout(kubelet_dir=folder).checkpoint.exists()
-        self.pods = NodePods(logs=logs)
+        self.pods = NodePods(client, settings.node_name, logs=logs)
         self.view = ContainersView(runtime, on_change=self.pods.poke)
         self.devices = DeviceManager(
             folder, active_pods=self.pods.active, sources_ready=lambda: self.pods.ready
         )
-        self.reflector = self.pods.reflector(client, settings.node_name)
         self.events = EventRecorder(client, component=COMPONENT, host=settings.node_name)
         self.statuses = StatusWriter(client)
         token = settings.log_token_file.read_text().strip()
@@ -222,7 +221,7 @@ class Kubelet:
         return {
             "node": keeper.run(),
             "pods": self.pods.run(self.devices, room),
-            "watch of pods": self.reflector.run(),
+            "watch of pods": self.pods.informer.run(),
             "containers": self.view.run(),
             "events": self.events.run(),
         }

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NoReturn
 
 from hami.kube import paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
+from hami.kube.informer import Informer
 from hami.wire.errors import WireError
 from hami_sandbox.kubelet import decisions, starting
 from hami_sandbox.kubelet import pod as pods
@@ -32,30 +31,25 @@ _log = logging.getLogger(__name__)
 
 
 class NodePods:
-    """Takes what a reflector sees, and keeps a worker for each pod."""
+    """Watches the pods, and keeps a worker for each one."""
 
-    def __init__(self, *, logs: Path) -> None:
+    def __init__(self, client: Client, node: str, *, logs: Path) -> None:
+        self.informer: Informer[KeptPod] = Informer(
+            client,
+            paths.pods(),
+            pods.decode,
+            kind="pods of this node",
+            query={"fieldSelector": f"spec.nodeName={node}"},
+        )
         self._logs = logs
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: Pods that came before the first list was whole.
-        self._early: dict[str, KeptPod] | None = {}
         #: None: the first list ends here.
         self._to_admit: asyncio.Queue[PodWorker | None] = asyncio.Queue()
         self._tools: Tools | None = None
         self._failed: asyncio.Queue[BaseException] = asyncio.Queue()
         #: Whether all pods of the first list have been admitted or refused.
         self.ready = False
-
-    def reflector(self, client: Client, node: str) -> Reflector[KeptPod]:
-        return Reflector(
-            client,
-            paths.pods(),
-            decode=pods.decode,
-            sink=self,
-            kind="pods of this node",
-            query={"fieldSelector": f"spec.nodeName={node}"},
-        )
 
     def active(self) -> frozenset[str]:
         """Return the pods whose containers run or will run: they keep their devices."""
@@ -76,44 +70,38 @@ class NodePods:
         if worker := self._workers.get(uid):
             worker.poke()
 
-    # The reflector's sink.
+    # What the informer sees.
 
-    def put(self, obj: KeptPod) -> None:
-        if self._early is not None:
-            self._early[obj.uid] = obj
-        elif worker := self._workers.get(obj.uid):
-            worker.update(obj.body)
-        else:
-            self._begin(obj.body)
-
-    def drop(self, uid: str) -> None:
-        if self._early is not None:
-            self._early.pop(uid, None)
-        elif worker := self._workers.get(uid):
-            worker.deleted()
-
-    def retain(self, uids: AbstractSet[str]) -> None:
-        if self._early is None:
-            for uid in self._workers.keys() - uids:
-                self.drop(uid)
-            return
-        early = [obj.body for uid, obj in self._early.items() if uid in uids]
-        self._early = None
+    async def _follow(self) -> None:
+        """Begin with the pods of the first whole list, and take every change from then on."""
+        await self.informer.wait_synced()
+        first = [kept.body for kept in self.informer]
         # In the order in which they came to be, as kubelet does.
-        for body in sorted(early, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        for body in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
             self._begin(body)
         self._to_admit.put_nowait(None)
+        self.informer.add_handler(self._changed)
+
+    def _changed(self, old: KeptPod | None, new: KeptPod | None) -> None:
+        if new is not None:
+            if worker := self._workers.get(new.uid):
+                worker.update(new.body)
+            else:
+                self._begin(new.body)
+        elif old is not None and (worker := self._workers.get(old.uid)):
+            worker.deleted()
 
     # Workers.
 
     def attach(self, tools: Tools) -> None:
-        """Take what workers need; before the reflector runs."""
+        """Take what workers need; before `run`."""
         self._tools = tools
 
     async def run(self, devices: DeviceManager, room: decisions.Room) -> NoReturn:
         """Admit pods for ever; fails when a worker does."""
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
                 group.create_task(self._admit_all(devices, room))
                 raise await self._failed.get()
         finally:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from hami.wire import codec, errors, objects
+from hami.kube import listwatch
+from hami.wire import codec, errors
 from hami_sandbox.api_objects import ENDED
 
 Object = dict[str, Any]
@@ -16,10 +17,12 @@ _DEFAULT_GRACE_S = 30
 
 
 class KeptPod(msgspec.Struct, frozen=True):
-    """What a reflector keeps of a pod: all of it."""
+    """What kubelet's informer keeps of a pod: all of it."""
 
     uid: str
-    metadata: objects.Metadata
+    namespace: str
+    name: str
+    version: int
     body: Object
 
 
@@ -28,8 +31,13 @@ def decode(data: bytes) -> KeptPod:
     meta = body.get("metadata") or {}
     if not meta.get("uid"):
         raise errors.WireError("pod", data, "has no metadata.uid")
-    version = objects.Metadata(resource_version=str(meta.get("resourceVersion", "")))
-    return KeptPod(str(meta["uid"]), version, body)
+    return KeptPod(
+        uid=str(meta["uid"]),
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta.get("name", "")),
+        version=listwatch.version_number(str(meta.get("resourceVersion", ""))),
+        body=body,
+    )
 
 
 def uid(pod: Object) -> str:

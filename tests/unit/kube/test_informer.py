@@ -1,4 +1,4 @@
-"""A sink follows the server: lists, changes, and every way in which a watch can end."""
+"""An informer follows the server: lists, changes, and every way in which a watch can end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from hami.kube import listwatch, paths
 from hami.kube.client import Client
-from hami.kube.informer import Reflector
-from hami.wire import codec, objects
+from hami.kube.informer import Informer
+from hami.wire import objects
 from hami.wire.errors import WireError
 from tests.scripted_api.server import Kind, Lost, Recorded, ScriptedApi
-from tests.unit.kube.following import PATIENCE_S, Held, decode, following, pod, truth, until
+from tests.unit.kube.following import PATIENCE_S, encoded, following, pod, read, truth, until
 
 
 @pytest.fixture(autouse=True)
@@ -41,22 +41,23 @@ async def test_the_first_list_comes_through_one_watch_which_then_goes_on(
     api: ScriptedApi, client: Client
 ) -> None:
     api.put(pod("a"))
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         assert held.names == {"a"}
         api.put(pod("b"))
         api.remove("pods", "a")
         await until(lambda: held.names == {"b"})
-        assert (reflector.stats.watch_lists, reflector.stats.lists) == (1, 0)
+        assert (informer.stats.watch_lists, informer.stats.lists) == (1, 0)
     (request,) = api.requests
     assert request.query["resourceVersionMatch"] == "NotOlderThan"
     assert request.query["allowWatchBookmarks"] == "true"
 
 
 async def test_a_list_of_nothing_is_a_list(api: ScriptedApi, client: Client) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
-        assert held.calls == [("retain", 0)]
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
+        assert held.calls == []
+        assert len(informer) == 0
 
 
 @pytest.mark.parametrize("in_stream", [False, True], ids=["status", "event"])
@@ -70,17 +71,17 @@ async def test_a_server_without_watch_lists_is_listed_in_pages_and_not_asked_aga
     for name in "abcde":
         api.put(pod(name))
     api.refuse_watch_list(in_stream=in_stream)
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         assert held.names == set("abcde")
-        version = reflector.resource_version
+        version = informer.version
         assert len(lists(api)) == 3
         await until(lambda: resumed(api) == [str(version)])
         api.compact()
         api.put(pod("f"))
         api.stream_fault(Kind.ERROR, at=1)
         api.put(pod("g"))
-        await until(lambda: reflector.stats.lists == 2)
+        await until(lambda: informer.stats.lists == 2)
         await until(lambda: held.names == set("abcdefg"))
     assert len(watch_lists(api)) == 1
 
@@ -90,16 +91,16 @@ async def test_a_watch_list_is_tried_again_after_ten_minutes(
 ) -> None:
     now = 1000.0
     api.refuse_watch_list(times=1)
-    async with following(client, clock=lambda: now) as (reflector, _):
-        await reflector.wait_synced()
+    async with following(client, clock=lambda: now) as (informer, _):
+        await informer.wait_synced()
         for minutes, expected in ((5, 1), (11, 2)):
             now = 1000.0 + 60 * minutes
             api.stream_fault(Kind.ERROR, path="pods")
-            before = reflector.stats.lists + reflector.stats.watch_lists
+            before = informer.stats.lists + informer.stats.watch_lists
             api.put(pod(f"p{minutes}"))
             await until(
                 lambda before=before: (  # type: ignore[misc] # bound to this round
-                    reflector.stats.lists + reflector.stats.watch_lists > before
+                    informer.stats.lists + informer.stats.watch_lists > before
                 )
             )
             await until(lambda: api.watching == 1)
@@ -110,22 +111,19 @@ async def test_a_watch_list_is_tried_again_after_ten_minutes(
 async def test_half_a_watch_list_removes_nothing_and_is_replaced_by_a_list(
     api: ScriptedApi, client: Client, fault: Kind
 ) -> None:
-    old = pod("known")
-    held = Held()
-    known = codec.decode(codec.encode(api.put(old)), objects.Pod, what="pod")
-    held.put(known)
+    known = encoded(api.put(pod("known")))
     for name in "abc":
         api.put(pod(name))
     api.stream_fault(fault, at=2)
     gate = asyncio.Event()
     api.fault(when=lambda r: not r.watches, gate=gate)
-    async with following(client, sink=held) as (reflector, _):
+    async with following(client, offered=[known]) as (informer, held):
         await until(lambda: lists(api))
-        assert not reflector.synced
+        assert not informer.synced
         assert "known" in held.names
-        assert ("retain", 2) not in held.calls
+        assert ("delete", "known") not in held.calls
         gate.set()
-        await reflector.wait_synced()
+        await informer.wait_synced()
         assert held.versions == truth(api)
 
 
@@ -146,10 +144,10 @@ async def test_an_object_deleted_or_changed_while_the_watch_list_is_sent_is_seen
         {"type": "BOOKMARK", "object": mark},
     ]
     api.fault(when=lambda r: "sendInitialEvents" in r.query, lines=lines)
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         assert held.names == set()
-        assert reflector.stats.lists == 0
+        assert informer.stats.lists == 0
 
 
 async def test_objects_that_are_not_wanted_are_not_kept_and_leave_when_they_change(
@@ -157,14 +155,14 @@ async def test_objects_that_are_not_wanted_are_not_kept_and_leave_when_they_chan
 ) -> None:
     api.put(pod("other", wanted=False))
     api.put(pod("a"))
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         assert held.names == {"a"}
         api.put(pod("a", wanted=False))
         await until(lambda: held.names == set())
         api.put(pod("a"))
         await until(lambda: held.names == {"a"})
-        assert reflector.stats.ignored == 2
+        assert informer.stats.ignored == 2
 
 
 async def test_an_object_that_does_not_decode_keeps_its_state_and_stops_nothing(
@@ -175,22 +173,22 @@ async def test_an_object_that_does_not_decode_keeps_its_state_and_stops_nothing(
     def picky(body: bytes) -> Any:
         if spoiled and b'"poison"' in body:
             raise WireError("pod", body, "is poisoned")
-        return decode(body)
+        return read(body)
 
     api.put(pod("a"))
-    async with following(client, decode=picky) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client, read=picky) as (informer, held):
+        await informer.wait_synced()
         before = held.versions
         api.put({**pod("a"), "poison": "poison"})
         api.put(pod("b"))
         await until(lambda: "b" in held.names)
         assert {uid: held.versions[uid] for uid in before} == before
-        assert reflector.stats.undecodable == 1
-        reflector.request_relist()
-        await until(lambda: reflector.stats.undecodable == 2)
+        assert informer.stats.undecodable == 1
+        informer.resync()
+        await until(lambda: informer.stats.undecodable == 2)
         assert held.names == {"a", "b"}
         spoiled = False
-        reflector.request_relist()
+        informer.resync()
         await until(lambda: held.versions == truth(api))
 
 
@@ -200,15 +198,15 @@ async def test_an_object_that_does_not_decode_keeps_its_state_and_stops_nothing(
 async def test_a_watch_that_breaks_goes_on_where_it_was(
     api: ScriptedApi, client: Client, fault: Kind
 ) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         api.stream_fault(fault, at=1)
         api.put(pod("a"))
         await until(lambda: held.names == {"a"})
-        version = reflector.resource_version
+        version = informer.version
         api.put(pod("b"))
         await until(lambda: held.names == {"a", "b"})
-        assert reflector.stats.lists == 0
+        assert informer.stats.lists == 0
     assert resumed(api)[0] == str(version)
 
 
@@ -216,19 +214,19 @@ async def test_a_watch_that_breaks_goes_on_where_it_was(
 async def test_of_the_errors_in_a_stream_only_an_expired_version_needs_a_list(
     api: ScriptedApi, client: Client, code: int
 ) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         api.stream_fault(Kind.ERROR, at=0, code=code)
         api.put(pod("a"))
         await until(lambda: held.names == {"a"})
-        assert reflector.stats.watch_lists == (2 if code == 410 else 1)
+        assert informer.stats.watch_lists == (2 if code == 410 else 1)
 
 
 async def test_a_version_that_the_server_has_forgotten_leads_to_a_list(
     api: ScriptedApi, client: Client
 ) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         gate = asyncio.Event()
         api.fault(when=lambda r: "resourceVersion" in r.query, gate=gate)
         api.close_watches()
@@ -243,53 +241,53 @@ async def test_three_failures_without_progress_lead_to_a_list(
     api: ScriptedApi, client: Client
 ) -> None:
     api.bookmarks = False
-    async with following(client) as (reflector, _):
-        await reflector.wait_synced()
+    async with following(client) as (informer, _):
+        await informer.wait_synced()
         api.fault(when=lambda r: "resourceVersion" in r.query, status=500, times=3)
         api.close_watches()
-        await until(lambda: reflector.stats.watch_lists == 2)
+        await until(lambda: informer.stats.watch_lists == 2)
         assert len(resumed(api)) == 3
 
 
 async def test_a_server_that_is_not_there_is_no_reason_to_list(
     api: ScriptedApi, client: Client
 ) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         api.fault(when=lambda r: "resourceVersion" in r.query, lost=Lost.BEFORE, times=2)
         api.put(pod("a"))
         api.close_watches()
         await until(lambda: held.names == {"a"})
-        assert reflector.stats.watch_lists + reflector.stats.lists == 1
+        assert informer.stats.watch_lists + informer.stats.lists == 1
 
 
 async def test_events_out_of_order_are_not_believed(api: ScriptedApi, client: Client) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         api.stream_fault(Kind.REORDER, at=0)
         api.put(pod("a"))
         api.put(pod("b"))
         await until(lambda: held.versions == truth(api))
-        assert reflector.stats.watch_lists == 2
+        assert informer.stats.watch_lists == 2
 
 
 async def test_an_event_that_comes_twice_is_harmless(api: ScriptedApi, client: Client) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         api.stream_fault(Kind.DUPLICATE, at=0)
         api.put(pod("a"))
         api.put(pod("b"))
         await until(lambda: held.names == {"a", "b"})
-        assert reflector.stats.watch_lists + reflector.stats.lists == 1
-        assert [call for call in held.calls if call == ("put", "a")] == [("put", "a")]
+        assert informer.stats.watch_lists + informer.stats.lists == 1
+        assert [call for call in held.calls if call[1] == "a"] == [("add", "a")]
 
 
 async def test_a_pod_deleted_and_made_anew_under_its_name_is_another(
     api: ScriptedApi, client: Client
 ) -> None:
     api.put(pod("a"))
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         first = set(held.pods)
         api.remove("pods", "a")
         api.put(pod("a"))
@@ -305,8 +303,8 @@ async def test_a_list_whose_pages_expire_begins_again_and_at_last_comes_whole(
         api.put(pod(name))
     api.refuse_watch_list()
     api.fault(when=lambda r: "continue" in r.query, status=410, reason="Expired", times=None)
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         assert held.versions == truth(api)
         assert "limit" not in lists(api)[-1].query
         assert len(lists(api)) == 7
@@ -317,8 +315,8 @@ async def test_what_a_watch_swallowed_is_found_by_the_next_comparison(
 ) -> None:
     for name in "abc":
         api.put(pod(name))
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         for number in range(3, 7):  # after the three of the list
             api.stream_fault(Kind.DROP, at=number)
         api.put(pod("a", node="n"))
@@ -328,19 +326,19 @@ async def test_what_a_watch_swallowed_is_found_by_the_next_comparison(
         api.put(pod("e"))
         await until(lambda: "e" in held.names)
         assert held.versions != truth(api)
-        reflector.request_relist()
+        informer.resync()
         await until(lambda: held.versions == truth(api))
-        assert reflector.stats.repaired == 4
-        assert reflector.stats.watches == 0
+        assert informer.stats.repaired == 4
+        assert informer.stats.watches == 0
 
 
 async def test_the_comparison_comes_by_itself(api: ScriptedApi, client: Client) -> None:
-    async with following(client, resync_interval=0.1) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client, resync_interval=0.1) as (informer, held):
+        await informer.wait_synced()
         api.stream_fault(Kind.DROP, at=0)
         api.put(pod("a"))
         await until(lambda: held.versions == truth(api))
-        assert reflector.stats.repaired == 1
+        assert informer.stats.repaired == 1
 
 
 async def test_a_comparison_counts_nothing_that_the_stream_explains(
@@ -350,11 +348,11 @@ async def test_a_comparison_counts_nothing_that_the_stream_explains(
     monkeypatch.setattr(listwatch, "PAGE", 2)
     for name in "abcdef":
         api.put(pod(name))
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         gate = asyncio.Event()
         held_back = api.fault(when=lambda r: "continue" in r.query, gate=gate)
-        reflector.request_relist()
+        informer.resync()
         await until(lambda: held_back.hits)
         api.put(pod("a", node="n"))
         api.remove("pods", "d")
@@ -364,18 +362,18 @@ async def test_a_comparison_counts_nothing_that_the_stream_explains(
         api.put(pod("e", wanted=False))
         await until(lambda: held.versions == truth(api))
         gate.set()
-        await until(lambda: ("retain", 5) in held.calls)
+        await until(lambda: informer._resync is None)
         assert held.versions == truth(api)
-        assert reflector.stats.repaired == 0
+        assert informer.stats.repaired == 0
 
 
 async def test_a_comparison_that_fails_is_tried_again(api: ScriptedApi, client: Client) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         api.fault(when=lambda r: not r.watches, status=500, times=2)
         api.stream_fault(Kind.DROP, at=0)
         api.put(pod("a"))
-        reflector.request_relist()
+        informer.resync()
         await until(lambda: held.versions == truth(api))
 
 
@@ -384,37 +382,37 @@ async def test_a_server_restored_from_a_backup_is_listed_anew(
 ) -> None:
     api.put(pod("a"))
     saved = api.snapshot()
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         for number in range(5):
             api.put(pod("b", node=str(number)))
         await until(lambda: held.versions == truth(api))
         api.restore(saved)
         api.put(pod("c"))
         await until(lambda: api.watching == 1)
-        reflector.request_relist()
+        informer.resync()
         await until(lambda: held.versions == truth(api))
-        assert reflector.resource_version == api.store.version
+        assert informer.version == api.store.version
 
 
 async def test_who_waits_for_a_version_is_woken_by_event_bookmark_or_list(
     api: ScriptedApi, client: Client
 ) -> None:
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
-        await reflector.wait_version(1)
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
+        await informer.wait_version(1)
         made = api.put(pod("a"))
         async with asyncio.timeout(PATIENCE_S):
-            await reflector.wait_version(int(made["metadata"]["resourceVersion"]))
+            await informer.wait_version(int(made["metadata"]["resourceVersion"]))
         assert held.names == {"a"}
         other = api.put({"kind": "Node", "metadata": {"name": "n"}})
         async with asyncio.timeout(PATIENCE_S):
-            await reflector.wait_version(int(other["metadata"]["resourceVersion"]))
+            await informer.wait_version(int(other["metadata"]["resourceVersion"]))
         api.bookmarks = False
-        waiting = asyncio.create_task(reflector.wait_version(api.store.version + 1))
+        waiting = asyncio.create_task(informer.wait_version(api.store.version + 1))
         api.put({"kind": "Node", "metadata": {"name": "m"}})
         await asyncio.sleep(0)
-        reflector.request_relist()
+        informer.resync()
         async with asyncio.timeout(PATIENCE_S):
             await waiting
 
@@ -427,10 +425,10 @@ async def test_a_selection_is_kept_in_lists_watches_and_comparisons(
     api.put(red)
     api.put(pod("b"))
     query = {"labelSelector": "colour=red"}
-    async with following(client, query=query) as (reflector, held):
-        await reflector.wait_synced()
-        reflector.request_relist()
-        await until(lambda: reflector.stats.lists == 1 and len(held.calls) > 2)
+    async with following(client, query=query) as (informer, held):
+        await informer.wait_synced()
+        informer.resync()
+        await until(lambda: informer.stats.lists == 1 and informer._resync is None)
         api.close_watches()
         await until(lambda: resumed(api))
         assert held.names == {"a"}
@@ -448,8 +446,8 @@ async def test_waits_grow_with_failures_obey_the_server_and_start_anew_with_succ
     api.fault(when=lambda r: not r.watches, status=500, times=4)
     api.fault(when=lambda r: not r.watches, status=503, retry_after=7)
     api.refuse_watch_list()
-    async with following(client, sleep=note, random=lambda: 1.0) as (reflector, _):
-        await reflector.wait_synced()
+    async with following(client, sleep=note, random=lambda: 1.0) as (informer, _):
+        await informer.wait_synced()
         assert waits == [0.1, 0.2, 0.4, 0.8, 7]
         api.fault(when=lambda r: "resourceVersion" in r.query, status=500)
         api.close_watches()
@@ -482,21 +480,93 @@ async def test_a_watch_list_that_falls_silent_is_given_up(
     api.put(pod("a"))
     api.put(pod("b"))
     api.stream_fault(Kind.DELAY, at=1, seconds=60)
-    async with following(client) as (reflector, held):
-        await reflector.wait_synced()
+    async with following(client) as (informer, held):
+        await informer.wait_synced()
         assert held.names == {"a", "b"}
-        assert reflector.stats.lists == 1
+        assert informer.stats.lists == 1
 
 
-async def test_a_sink_that_fails_ends_the_reflector_loudly(
+async def test_a_handler_that_fails_ends_the_informer_loudly(
     api: ScriptedApi, client: Client
 ) -> None:
-    class Broken(Held):
-        def put(self, obj: objects.Pod) -> None:
-            raise RuntimeError("a bug")
+    def broken(_old: objects.Pod | None, _new: objects.Pod | None) -> None:
+        raise RuntimeError("a bug")
 
     api.put(pod("a"))
-    reflector = Reflector(client, paths.pods(), decode=decode, sink=Broken(), kind="pods")
+    informer = Informer(client, paths.pods(), read, kind="pods")
+    informer.add_handler(broken)
     with pytest.raises(ExceptionGroup) as raised:
-        await reflector.run()
+        await informer.run()
     assert raised.group_contains(RuntimeError, match="a bug")
+
+
+async def test_an_object_is_waited_for_by_uid_and_by_key(api: ScriptedApi, client: Client) -> None:
+    async with following(client) as (informer, _):
+        await informer.wait_synced()
+        by_key = asyncio.create_task(informer.wait("default/a", lambda p: p is not None, None))
+        await asyncio.sleep(0)
+        uid = api.put(pod("a"))["metadata"]["uid"]
+        async with asyncio.timeout(PATIENCE_S):
+            found = await by_key
+            assert found is not None
+            assert found.uid == uid
+            assert await informer.wait(uid, lambda p: p is found, None) is found
+            on_node = asyncio.create_task(
+                informer.wait(uid, lambda p: p is not None and p.node_name == "n", None)
+            )
+            deleted = asyncio.create_task(informer.wait("default/a", lambda p: p is None, None))
+            await asyncio.sleep(0)
+            api.put(pod("a", node="n"))
+            assert (await on_node) is not None
+            api.remove("pods", "a")
+            assert await deleted is None
+        assert not informer._waits
+
+
+async def test_a_wait_ends_with_its_time(api: ScriptedApi, client: Client) -> None:
+    async with following(client) as (informer, _):
+        with pytest.raises(TimeoutError):
+            await informer.wait("default/a", lambda p: p is not None, 0)
+        assert not informer._waits
+
+
+async def test_a_pod_known_from_an_offer_outlives_an_older_list_and_is_deleted_like_any_other(
+    api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listwatch, "PAGE", 1)
+    api.refuse_watch_list()
+    for name in "ab":
+        api.put(pod(name))
+    gate = asyncio.Event()
+    api.fault(when=lambda r: "continue" in r.query, gate=gate)
+    async with following(client) as (informer, held):
+        await until(lambda: len(lists(api)) == 2)
+        informer.offer(encoded(api.put(pod("c"))))
+        gate.set()
+        await informer.wait_synced()
+        assert held.names == {"a", "b", "c"}
+        api.remove("pods", "c")
+        await until(lambda: held.names == {"a", "b"})
+        assert ("update", "c") not in held.calls
+
+
+async def test_an_object_that_leaves_the_selection_and_returns_is_back(
+    api: ScriptedApi, client: Client
+) -> None:
+    def coloured(colour: str) -> dict[str, Any]:
+        made = pod("a")
+        made["metadata"]["labels"] = {"colour": colour}
+        return made
+
+    api.put(coloured("red"))
+    async with following(client, query={"labelSelector": "colour=red"}) as (informer, held):
+        await informer.wait_synced()
+        left = encoded(api.put(coloured("blue")))
+        informer.offer(left)  # our own write is answered before the watch shows that it left
+        assert held.names == {"a"}
+        await until(lambda: held.names == set())
+        informer.offer(left)
+        informer.offer(encoded(api.put({**coloured("blue"), "spec": {"nodeName": "n"}})))
+        assert held.names == set()
+        api.put(coloured("red"))
+        await until(lambda: held.names == {"a"})
