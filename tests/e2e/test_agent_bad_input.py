@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e import pods
 from tests.e2e.agent import by_hand, node_side, workloads
-from tests.e2e.agent.fixtures import _told  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _diagnosed  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import AGENT, LATE, LOCK, Agents
 from tests.e2e.agent.tolerating import _audited, tolerated  # noqa: F401 (for every test)
 from tests.e2e.agent.workloads import MIB
@@ -92,7 +92,7 @@ def test_a_damaged_record_concerns_nobody_else(
 
 
 def _damage(agents: Agents, where: str) -> str:
-    return "".join(node_side.said(agents, where, "a record of the ledger cannot be read"))
+    return "".join(node_side.log_lines(agents, where, "cannot read a ledger record"))
 
 
 def _require_named(agents: Agents, where: str, hurt: str, stray: str) -> None:
@@ -145,10 +145,10 @@ def test_a_key_that_nobody_knows_offers_nothing_on_its_own_node_only(
         _configure(agents, json.dumps({"nodeconfig": [{"name": LATE, "deviceSpltCount": 5}]}))
         wait_for("nothing to be offered", lambda: not node_side.card_health(client, LATE), SOON_S)
         wait_for("kubelet to know it", lambda: not node_side.registered(agents.nodes[LATE]), SOON_S)
-        (line,) = node_side.said(agents, LATE, "no card is offered")
+        (line,) = node_side.log_lines(agents, LATE, "no card is offered")
         (event,) = wait_for(
             "an event to say so",
-            lambda: node_side.told(client, LATE, "NodeConfigWrong", since) or None,
+            lambda: node_side.event_messages(client, LATE, "NodeConfigWrong", since) or None,
             SOON_S,
         )
         for words in (line, event, node_side.why_not_ready(agents, LATE)):
@@ -195,7 +195,9 @@ def test_a_missing_socket_of_kubelet_is_named_and_waited_for(
             stack.enter_context(_away(agents.nodes[where].path(seen)))
         for where in BOTH:
             _await_words(agents, where, seen)
-            assert seen in "".join(node_side.said(agents, where, "kubelet is not connected"))
+            assert seen in "".join(
+                node_side.log_lines(agents, where, "not registered with kubelet")
+            )
         for pod in running:
             node_side.crash(agents, pod)
         for pod in running:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e import burst, sizes
 from tests.e2e.agent import workloads
-from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _audited, _diagnosed  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import AGENT, LATE, LOCK, MONITOR, Agents
 from tests.e2e.bare_plugin import on_node
 from tests.e2e.burst import INIT, Burst

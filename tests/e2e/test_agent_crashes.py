@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e import pods
 from tests.e2e.agent import rebooting, workloads
-from tests.e2e.agent.fixtures import _audited, _told, sources  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _audited, _diagnosed, sources  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import LATE, LOCK, Agents
 from tests.e2e.agent.workloads import MIB
 from tests.e2e.auditor import layouts

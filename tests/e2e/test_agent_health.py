@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e import pods
 from tests.e2e.agent import by_hand, node_side, workloads
-from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _audited, _diagnosed  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import IDS, LATE, LOCK, SPLIT, Agents
 from tests.e2e.fakegpu import pods as gpu_pods
 from tests.e2e.fakegpu.nodes import PLACE, GpuNode
@@ -84,7 +84,9 @@ def test_a_card_that_fell_off_the_bus_is_left_out_until_it_answers(
         )
         wait_for(
             "an event to say so",
-            lambda: any(bad in text for text in node_side.told(client, where, "GPUUnhealthy")),
+            lambda: any(
+                bad in text for text in node_side.event_messages(client, where, "GPUUnhealthy")
+            ),
             SOON_S,
         )
         assert workloads.ask(agents, there, *COMMANDS, "take alloc a 256m")[2].startswith("ok")
@@ -134,7 +136,7 @@ def test_without_a_driver_nothing_is_offered_and_it_is_said_why(
         for where, node in agents.nodes.items():
             _await_nothing(client, node)
             words = node_side.why_not_ready(agents, where)
-            (line,) = node_side.said(agents, where, "no card is offered")
+            (line,) = node_side.log_lines(agents, where, "no card is offered")
             told = wait_for("an event to say so", _event(client, where, since), SOON_S)
             assert all(LIBRARY in each for each in (words, line, *told)), (words, line, told)
         # Who has a card does not notice.
@@ -171,4 +173,4 @@ def _known(client: Client, node: GpuNode) -> dict[str, bool]:
 
 
 def _event(client: Client, node: str, since: float) -> Callable[[], list[str] | None]:
-    return lambda: node_side.told(client, node, "GPUDriverMissing", since) or None
+    return lambda: node_side.event_messages(client, node, "GPUDriverMissing", since) or None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hami.wire import annotation_keys
 from tests.e2e import pods
 from tests.e2e.agent import workloads
-from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _audited, _diagnosed  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import LATE, LOCK, Agents
 from tests.e2e.agent.workloads import MIB
 from tests.e2e.fakegpu import image

@@ -11,7 +11,7 @@ import pytest
 from hami.wire import policy_file, state_file
 from tests.e2e import pods
 from tests.e2e.agent import workloads
-from tests.e2e.agent.fixtures import _audited, _told, sources  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _audited, _diagnosed, sources  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import LATE, LOCK, Agents
 from tests.e2e.agent.workloads import CONTEXT, MIB, OUT_OF_MEMORY
 from tests.e2e.auditor.findings import Kind
@@ -93,7 +93,7 @@ def test_the_auditor_compares_the_policy_with_the_grant(
     pods.create(client, namespace, workloads.pod("judged", described, node=node))
     pod = pods.await_phase(client, namespace, "judged")
     workloads.answers(client, pod, "main", len(COMMANDS))
-    (token,) = workloads.tokens(agents, pod)
+    (token,) = workloads.allocation_ids(agents, pod)
     ((grant,),) = workloads.slots(pod)
     state = state_file.decode(node.path(f"{HAMI.states}/{token}/state").read_bytes())
     (shown,) = state.cards

@@ -10,7 +10,7 @@ from prometheus_client import parser
 
 from tests.e2e import pods
 from tests.e2e.agent import node_side, scraping, workloads
-from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _audited, _diagnosed  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import AGENT, LATE, LOCK, Agents
 from tests.e2e.agent.workloads import CONTEXT, MIB
 from tests.e2e.fakegpu import pods as gpu_pods

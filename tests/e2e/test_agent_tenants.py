@@ -16,7 +16,7 @@ import pytest
 from hami.wire import file_layout
 from tests.e2e import pods
 from tests.e2e.agent import node_side, scraping, workloads
-from tests.e2e.agent.fixtures import _told  # noqa: F401 (for every test)
+from tests.e2e.agent.fixtures import _diagnosed  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import AGENT, LATE, LOCK, MONITOR, Agents
 from tests.e2e.agent.scraping import Scraper
 from tests.e2e.agent.tolerating import _audited, tolerated  # noqa: F401 (for every test)
@@ -299,7 +299,7 @@ def _await_unmanaged(agents: Agents, node: GpuNode, size: int) -> None:
 
 def _await_told(client: Client, node: GpuNode, words: str) -> None:
     def told() -> bool:
-        messages = node_side.told(client, node.name, "UnmanagedGPUProcess")
+        messages = node_side.event_messages(client, node.name, "UnmanagedGPUProcess")
         return any(words in text and node.card.uuid in text for text in messages)
 
     wait_for("an event of the node to tell", told, SOON_S)

@@ -1,4 +1,4 @@
-"""Prepare a container at PreStart, when it is known whose it is.
+"""Prepare a container at PreStart, when its identity is known.
 
 Allocate answers with an allocation id and no card. Before kubelet has the container created it
 calls PreStart; by then its checkpoint says which container has the allocation id. The grant of that

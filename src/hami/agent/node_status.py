@@ -46,7 +46,7 @@ _WITHDRAW_S = 5.0
 
 
 class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Node object should show."""
+    """The annotations and resources that the Node object should show."""
 
     #: None: the annotation must not exist.
     annotations: Mapping[str, str | None]

@@ -109,7 +109,7 @@ class Reconciler:
         self._handlers.append(handler)
 
     def request(self) -> None:
-        """Have a round soon."""
+        """Start a round soon."""
         self._requested.set()
 
     def _pod_changed(self, _old: Pod | None, new: Pod | None) -> None:

@@ -126,10 +126,10 @@ def part_handles(handle: Any, what: str) -> tuple[list[Any], list[Problem]]:
     found: list[Any] = []
     problems: list[Problem] = []
     most = ask_optional(f"{what}, MIG devices", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
-    for place in range(most):
-        part = f"{what}, MIG device {place}"
+    for index in range(most):
+        part = f"{what}, MIG device {index}"
         try:
-            found.append(ask(part, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
+            found.append(ask(part, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
         except NvmlError as error:
             if error.code not in _NO_SUCH_PART:
                 problems.append(problem_of(error))
@@ -192,9 +192,9 @@ def _numa(handle: Any, what: str, bus: str) -> int:
         if error.code == pynvml.NVML_ERROR_GPU_IS_LOST:
             raise
         return _numa_of_kernel(bus)
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word:
-            return int(place * _WORD + (word & -word).bit_length() - 1)
+            return int(index * _WORD + (word & -word).bit_length() - 1)
     return _numa_of_kernel(bus)
 
 

@@ -61,18 +61,18 @@ def read_processes(
     processes of a MIG device with the whole card as well: for one device the larger number counts.
     On several devices a process holds the sum.
     """
-    places: dict[tuple[int, int, int], int | None] = {}
+    by_device: dict[tuple[int, int, int], int | None] = {}
     for each, gpu, compute in ((handle, _NONE, _NONE), *parts):
         for entry in _entries(what, each):
             on = entry.gpuInstanceId
-            place = (
+            device = (
                 entry.pid,
                 gpu if on == _NONE else on,
                 compute if on == _NONE else entry.computeInstanceId,
             )
-            places[place] = _larger(places.get(place), entry.usedGpuMemory)
+            by_device[device] = _larger(by_device.get(device), entry.usedGpuMemory)
     held: dict[int, int | None] = {}
-    for (pid, _, _), memory in places.items():
+    for (pid, _, _), memory in by_device.items():
         known = held.get(pid)
         held[pid] = known if memory is None else memory + (known or 0)
     return tuple(GpuProcess(pid=pid, memory=memory) for pid, memory in sorted(held.items()))

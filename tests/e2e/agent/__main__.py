@@ -1,4 +1,4 @@
-"""python -m tests.e2e.agent: keeps the whole product on a cluster that is up, until it is ended.
+"""python -m tests.e2e.agent: keep the whole product on a running cluster.
 
 For working on a test: `HAMI_E2E_CLUSTER=dev HAMI_E2E_AGENTS=1 pytest tests/e2e/test_agent_life.py`.
 """

@@ -1,6 +1,6 @@
-"""Pods that an administrator binds himself, past the scheduler, with whatever grant he writes.
+"""Pods that an administrator binds without the scheduler, with any grant.
 
-Admission lets nobody create a pod with a grant; a Binding brings its annotations along.
+Admission refuses to create a pod with a grant; a Binding brings its annotations along.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every test of the agent has: an audit with the release's keys, and words on failure.
+"""Fixtures of every agent test: an audit with the release's keys, diagnosis.
 
 A test module imports these beside `agents`, the installation that all of them share (conftest.py).
 """
@@ -20,7 +20,7 @@ LINES = 40
 
 
 @pytest.fixture(autouse=True)
-def _told(request: pytest.FixtureRequest, agents: Agents) -> Iterator[None]:
+def _diagnosed(request: pytest.FixtureRequest, agents: Agents) -> Iterator[None]:
     """Print all that is known of the release's pods after a test that failed."""
     before = request.session.testsfailed
     yield

@@ -1,4 +1,4 @@
-"""The whole product on the test cluster: the chart with its node half, on nodes with stand-in GPUs.
+"""The whole product on the test cluster, on nodes with stand-in GPUs.
 
 Both nodes have the same cards. node-1 binds late; node-2, whose runtime knows no CDI, by the node's
 lock. The stand-in driver is found like a real one: its libraries below a driver root, its folder as
@@ -178,8 +178,8 @@ def _is_on(pod: Object, node: str) -> bool:
 def is_offered(node: Object, ids: int) -> bool:
     kept = node["metadata"].get("annotations", {})
     known = node_annotations.NVIDIA_REGISTER in kept
-    said = node_annotations.BINDING_MARK in kept or node_annotations.LOCK_REASON in kept
-    return known and said and node["status"]["allocatable"].get(registering.GPU) == str(ids)
+    marked = node_annotations.BINDING_MARK in kept or node_annotations.LOCK_REASON in kept
+    return known and marked and node["status"]["allocatable"].get(registering.GPU) == str(ids)
 
 
 @contextlib.contextmanager
@@ -202,7 +202,7 @@ def find(cluster: Cluster) -> Agents:
 
 @contextlib.contextmanager
 def _labelled(cluster: Cluster, found: Mapping[str, GpuNode]) -> Iterator[None]:
-    """Say that the nodes have cards; at the end nothing of ours stands on them."""
+    """Label the nodes as having cards; remove the labels at the end."""
     try:
         _label(cluster, found, "on")
         yield

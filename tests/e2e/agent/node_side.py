@@ -1,4 +1,4 @@
-"""What a node, its kubelet and its agent know, seen from outside while the agent runs.
+"""A node's kubelet and agent, seen from outside while the agent runs.
 
 Paths and formats are the auditor's, not the product's: what is wrong there must show here.
 """
@@ -30,7 +30,7 @@ FALLEN_OFF_THE_BUS = 79
 RENEWED_S = 60
 
 
-# kubelet's books.
+# kubelet's checkpoint.
 
 
 def registered(node: GpuNode) -> frozenset[str]:
@@ -44,7 +44,7 @@ def held(node: GpuNode, pod: Object, container: str = "main") -> frozenset[str]:
     return _entry(node, pod, container).device_ids
 
 
-def token(node: GpuNode, pod: Object, container: str = "main") -> str:
+def allocation_id(node: GpuNode, pod: Object, container: str = "main") -> str:
     assert layouts.HAMI.token_annotation is not None
     return _entry(node, pod, container).allocation().annotations[layouts.HAMI.token_annotation]
 
@@ -60,7 +60,7 @@ def _entry(node: GpuNode, pod: Object, container: str) -> Entry:
 
 
 def state_file(node: GpuNode, pod: Object, container: str = "main") -> Path:
-    return node.path(f"{layouts.HAMI.states}/{token(node, pod, container)}/state")
+    return node.path(f"{layouts.HAMI.states}/{allocation_id(node, pod, container)}/state")
 
 
 def ledger(node: GpuNode) -> Path:
@@ -82,8 +82,8 @@ def card_health(client: Client, node: str) -> dict[str, bool]:
     return {card["id"]: card.get("health", False) for card in written}
 
 
-def told(client: Client, node: str, reason: str, since: float = 0) -> list[str]:
-    """List what events of a kind have said about a node since a time."""
+def event_messages(client: Client, node: str, reason: str, since: float = 0) -> list[str]:
+    """List the messages of events of a kind about a node since a time."""
     query = {"fieldSelector": f"involvedObject.name={node},reason={reason}"}
     return [
         event["message"]
@@ -103,7 +103,7 @@ def why_not_ready(agents: Agents, node: str) -> str:
     return "" if answer.status == HTTPStatus.OK else answer.body.decode()
 
 
-def said(agents: Agents, node: str, message: str) -> list[str]:
+def log_lines(agents: Agents, node: str, message: str) -> list[str]:
     """Give the agent's log lines with a message, each with all that it carries."""
     return [json.dumps(line) for line in agents.log(node) if line["message"] == message]
 

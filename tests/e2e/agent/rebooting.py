@@ -1,6 +1,6 @@
-"""A node that is switched off and on, as far as one can without a kernel of its own.
+"""A node that is switched off and on, without a kernel of its own.
 
-Every process of the node ends without a word, what lies in memory is gone, and its disk stays. Then
+Every process of the node ends without a word, what is in memory is lost, and its disk stays. Then
 the runtime starts, after it kubelet, and kubelet starts the agent as it starts any other pod.
 """
 

@@ -1,4 +1,4 @@
-"""The monitor's page: read as Prometheus reads it, once or over and over beside a test."""
+"""The monitor's page, read as Prometheus reads it, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def values(page: str, **labels: str) -> dict[str, float]:
     for family in parser.text_string_to_metric_families(page):
         for sample in family.samples:
             if labels.items() <= sample.labels.items():
-                assert sample.name not in found, f"{sample} stands beside {found[sample.name]}"
+                assert sample.name not in found, f"{sample} is beside {found[sample.name]}"
                 found[sample.name] = sample.value
     return found
 
@@ -67,7 +67,7 @@ class Scraper:
         )
 
     def differing(self, expected: Mapping[str, float], **labels: str) -> Iterator[dict[str, float]]:
-        """Yield what pages said of these labels where it was not this."""
+        """Yield what pages showed for these labels where it was not this."""
         for page in self.pages:
             shown = {
                 name: value for name, value in values(page, **labels).items() if name in expected

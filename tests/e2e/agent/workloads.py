@@ -1,6 +1,6 @@
-"""Pods as users write them, whose containers drive a card, and what is seen of them from outside.
+"""Pods as users write them, whose containers use a card, seen from outside.
 
-Nobody names a scheduler, a card or a library. On a node without CDI the driver comes from the image
+No pod names a scheduler, a card or a library. On a node without CDI the driver comes from the image
 and a hostPath: there it would be NVIDIA's runtime that brings it.
 """
 
@@ -66,22 +66,22 @@ def slots(pod: Object) -> Slots:
     return pod_annotations.device_list(pod_annotations.ALLOCATED, written)
 
 
-def tokens(agents: Agents, pod: Object) -> set[str]:
-    """Name the tokens of a pod's containers, as kubelet's checkpoint has them."""
+def allocation_ids(agents: Agents, pod: Object) -> set[str]:
+    """Return the allocation ids of a pod's containers, as kubelet's checkpoint has them."""
     root = agents.nodes[pod["spec"]["nodeName"]].machine.root
     held = NodeReader(root, layouts.ALL, ask_kubelet=False).read().checkpoint
     mine = (entry for entry in held if entry.pod_uid == pod["metadata"]["uid"])
-    return {token for entry in mine for token in of_entry(entry, layouts.HAMI)}
+    return {found for entry in mine for found in of_entry(entry, layouts.HAMI)}
 
 
 def ask(agents: Agents, pod: Object, *commands: str, container: str = "main") -> list[str]:
     """Run a probe of its own in a running container; give its answers."""
     meta = pod["metadata"]
-    said = agents.cluster.kubectl(
+    output = agents.cluster.kubectl(
         *("-n", meta["namespace"], "exec", meta["name"], "-c", container, "--"),
         *("sh", "-c", ASK, "sh", *commands),
     )
-    return said.splitlines()
+    return output.splitlines()
 
 
 def answers(client: Client, pod: Object, container: str, count: int) -> list[str]:
@@ -97,7 +97,7 @@ def events(client: Client, namespace: str, name: str = "") -> list[Object]:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """A container as the node's kernel knows it, without asking anybody."""
+    """A container as the node's kernel knows it, without asking another component."""
 
     id: str
     pids: Sequence[int]

@@ -1,4 +1,4 @@
-"""A node with stand-in cards and an agent's own preparer, which gives shares of them."""
+"""A node with stand-in cards, and a preparer that gives shares of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in for kubelet, by the tests' own half of its API, and a plugin that is easy to drive."""
+"""A stand-in kubelet, by the tests' own half of its API, and a simple plugin."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Kubelet:
         self.folder = layout.device_plugins
         self.folder.mkdir(parents=True, exist_ok=True)
         self.registrations: asyncio.Queue[Registration] = asyncio.Queue()
-        #: What the plugin's stream said last.
+        #: The last list of the plugin's stream.
         self.lists: asyncio.Queue[tuple[device_plugin.Device, ...]] = asyncio.Queue()
         self.refusing = ""
         self._listens = listens
@@ -84,10 +84,10 @@ class Kubelet:
         self._client: PluginClient | None = None
         self._listening: asyncio.Task[None] | None = None
 
-    async def start(self, *, tidy: bool = True) -> None:
-        """Serve; a real kubelet is tidy: it removes every socket, those of plugins too."""
+    async def start(self, *, clear: bool = True) -> None:
+        """Serve; a real kubelet clears its folder of all sockets, those of plugins too."""
         for left in self.folder.glob("*.sock"):
-            if tidy:
+            if clear:
                 left.unlink()
         self._server = grpc.aio.server()
         handler = device_plugin.registration_handler(self._registered)

@@ -53,7 +53,7 @@ class PlainStates(StateFiles):
 
 
 class Desk:
-    """A preparer and what it stands on."""
+    """A preparer and its node."""
 
     def __init__(self, root: Path, **config: Any) -> None:
         self.root = root
@@ -68,7 +68,7 @@ class Desk:
         self.configure(**config)
 
     def configure(self, **config: Any) -> None:
-        """Start the agent anew, with other settings."""
+        """Start the agent again, with other settings."""
         self.preparer = Preparer(
             self.layout,
             library=self.layout.libraries / ("ab" * 32) / "libvgpu.so",
@@ -82,7 +82,7 @@ class Desk:
         return msgspec.structs.replace(SHARE, shares=shares or SHARE.shares, **changes)
 
     def spec(self) -> dict[str, Any]:
-        """Read the token's spec, with paths as if the node's root were /."""
+        """Read the allocation id's spec, with paths as if the node's root were /."""
         text = self.layout.spec(ALLOCATION_ID).read_text().replace(str(self.root), "")
         found: dict[str, Any] = json.loads(text)
         return found

@@ -46,7 +46,7 @@ def stored(api: ScriptedApi) -> dict[str, Any]:
 
 
 def change(api: ScriptedApi, **values: str | None) -> None:
-    """Write annotations of our node, as somebody else would."""
+    """Write annotations of our node, as another writer would."""
     found = stored(api)
     merged = {**found["metadata"]["annotations"], **values}
     found["metadata"]["annotations"] = {k: v for k, v in merged.items() if v is not None}

@@ -1,4 +1,4 @@
-"""A whole agent in this process: scripted API server, stand-in driver, and kubelet's own book.
+"""A whole agent in this process: scripted API, stand-in driver, checkpoint.
 
     async with ScriptedApi() as api:
         node = rig.Node(folder, api)
@@ -90,7 +90,7 @@ class Driver:
     def close(self) -> None: ...
 
 
-class Book:
+class CheckpointFile:
     """kubelet's checkpoint, as kubelet writes it."""
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +130,7 @@ class Node:
         self.layout = preparing.layout(root)
         self.layout.cdi_dir.mkdir(parents=True, exist_ok=True)
         self.driver = Driver(cards.card(0), cards.card(1))
-        self.book = Book(self.layout.checkpoint)
+        self.checkpoint = CheckpointFile(self.layout.checkpoint)
         self._stops: dict[int, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         api.put(
             {
@@ -328,7 +328,7 @@ class Node:
     ) -> device_plugin.Allocation:
         """Ask as kubelet does at a pod's admission, and write the answer down."""
         (answer,) = await agent.plugin.allocate([ids])
-        self.book.add(uid(pod), container, ids, answer)
+        self.checkpoint.add(uid(pod), container, ids, answer)
         return device_plugin.Allocation.decode(answer.encode())
 
     async def start(self, agent: Agent, *ids: str) -> None:
@@ -376,7 +376,7 @@ class Node:
 def note_admissions(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the pod's UID whenever the ledger is asked to take it in.
 
-    Whoever stands in it has been admitted, or waits until the write before has ended.
+    A pod in it has been admitted, or waits until the write before has ended.
     """
     asked: list[str] = []
     admit = agent.allocator.admit

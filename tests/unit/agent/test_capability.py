@@ -1,4 +1,4 @@
-"""Late binding only where everything it needs is proven; else a sentence says what to do."""
+"""Late binding needs proof of everything; else a reason says what to do."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_folder_may_be_written_in_two_ways(folders: list[str], ours: str) -> N
         (decide("lock"), ["--binding=lock", "auto"]),
     ],
 )
-def test_what_is_missing_is_said_with_the_remedy(mode: Mode, words: list[str]) -> None:
+def test_what_is_missing_is_reported_with_the_remedy(mode: Mode, words: list[str]) -> None:
     assert not mode.late
     for word in words:
         assert word in mode.reason
@@ -108,7 +108,7 @@ def test_no_checkpoint_yet_and_one_broken_answer_are_no_doubt(kind: Kind) -> Non
     assert decide(error=CheckpointError(kind, "/cp", "")) == Mode(late=True)
 
 
-def test_everything_that_is_missing_is_said_at_once() -> None:
+def test_everything_that_is_missing_is_reported_at_once() -> None:
     mode = decide(version="v1.27.0", runtime=status(cdi_disabled=True))
     assert not mode.late
     assert "v1.27.0" in mode.reason
@@ -117,6 +117,6 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
 
 def test_late_by_command_is_late_and_says_what_speaks_against_it() -> None:
     assert decide("late") == Mode(late=True)
-    told = decide("late", version="v1.28.0")
-    assert told.late
-    assert "v1.28.0 is older" in told.reason
+    forced = decide("late", version="v1.28.0")
+    assert forced.late
+    assert "v1.28.0 is older" in forced.reason

@@ -1,4 +1,4 @@
-"""kubelet's checkpoint is read as kubelet writes it; where it is anything else, it is refused."""
+"""kubelet's checkpoint is read as kubelet writes it; other shapes are refused."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_broken_answer_harms_only_its_own_entry() -> None:
     assert read.entries[1].response() == AllocateResponse()
 
 
-def test_a_file_that_is_missing_or_cannot_be_read_is_told_apart(tmp_path: pathlib.Path) -> None:
+def test_a_missing_and_an_unreadable_file_are_distinguished(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "kubelet_internal_checkpoint"
     with pytest.raises(CheckpointError, match=rf"{path}: does not exist") as caught:
         checkpoint.read(path)

@@ -1,4 +1,4 @@
-"""The node's cards: when the driver is missing, comes, loses one, and what kubelet hears of it."""
+"""The node's cards: missing driver, lost card, and what kubelet gets of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(node_list: object) -> dict[str, bool]:
     return {one.id: one.healthy for one in node_list}  # type: ignore[attr-defined]
 
 
-async def test_without_a_driver_nothing_is_offered_and_it_is_said_why(node: Node) -> None:
+async def test_without_a_driver_nothing_is_offered_and_an_event_says_why(node: Node) -> None:
     node.driver.missing = "is not loaded"
     async with node.running(wait=False) as agent:
         await until(lambda: agent.cards.asked and agent.mode.settled)
@@ -107,7 +107,7 @@ async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> N
         assert ids(agent.device_list.devices) == before
 
 
-async def test_ids_that_are_held_stay_listed_when_their_card_is_gone(node: Node) -> None:
+async def test_held_ids_stay_listed_when_their_card_is_removed(node: Node) -> None:
     async with node.running() as agent:
         await node.run_pod(agent, node.pod("p", main=[PART]), "main", f"{CARD}-3")
         await node.run_pod(agent, node.pod("q", main=[(OTHER, 1000, 0)]), "main", f"{CARD}-4")
@@ -121,7 +121,7 @@ async def test_ids_that_are_held_stay_listed_when_their_card_is_gone(node: Node)
         await node.start(agent, f"{CARD}-4")
 
 
-async def test_a_mistake_in_the_nodes_configuration_offers_nothing_and_stops_nobody(
+async def test_a_mistake_in_the_nodes_configuration_offers_nothing_and_stops_no_pod(
     node: Node,
 ) -> None:
     async with node.running() as agent:
@@ -149,7 +149,7 @@ async def test_a_changed_configuration_ends_the_process_in_order(
         await until(lambda: MARK in node.node_says())
         assert len(agent.device_list.devices) == 6
         stop, task = node._stops[id(agent)]
-        # What is written for another node ends nobody here.
+        # An entry of another node ends no process here.
         ours, other = {"name": NODE, "devicesplitcount": 3}, {"name": "gpu-2", "wrong": 1}
         file.write_text(json.dumps({"nodeconfig": [ours, other]}))
         await until(lambda: "not for this node" in caplog.text)
@@ -173,7 +173,7 @@ async def test_mig_devices_are_resources_of_their_own(node: Node) -> None:
             await plugin.allocate([("MIG-gone",)])
         agent.cards.health.probed(OTHER, "it has left the bus")
         assert [one.healthy for one in plugin.list.devices] == [False, False]
-        # A profile that is gone is offered as nothing.
+        # A removed profile is offered as nothing.
         node.driver.listed[1] = cut(1, 1, profile="2g.10gb")
         await agent.cards._list(node.driver)  # type: ignore[arg-type]
         assert plugin.list.devices == ()
@@ -181,7 +181,7 @@ async def test_mig_devices_are_resources_of_their_own(node: Node) -> None:
         assert second.startswith("MIG-")
 
 
-async def test_a_part_of_an_ill_card_takes_nobody(node: Node) -> None:
+async def test_a_mig_device_of_an_unhealthy_card_takes_no_pod(node: Node) -> None:
     node.driver.listed[:] = [cut(0, 1)]
     async with node.running(mig_strategy="single") as agent:
         (part,) = agent.cards.inventory.devices
@@ -192,21 +192,21 @@ async def test_a_part_of_an_ill_card_takes_nobody(node: Node) -> None:
             await node.start(agent, "id-0")
 
 
-async def test_shares_stand_in_the_nodes_status_where_that_is_wished(node: Node) -> None:
+async def test_shares_are_in_the_nodes_status_where_configured(node: Node) -> None:
     async with node.running(advertise_shares=True):
         await until(lambda: "capacity" in (node.api.find("nodes", NODE) or {})["status"])
         status = (node.api.find("nodes", NODE) or {})["status"]
         assert status["capacity"]["nvidia.com/gpumem"] == str(2 * 40 * 1024)
 
 
-async def test_what_is_left_out_is_said_once_and_takes_nothing_with_it(node: Node) -> None:
+async def test_what_is_not_offered_is_reported_once_and_affects_no_other_card(node: Node) -> None:
     node.driver.listed[1] = cut(1, 1)
     node.driver.problems = (Problem(subject="GPU 2", rule="does not answer", remedy="reset it"),)
     async with node.running() as agent:
         await until(lambda: len(node.events("GPUNotOffered")) == 2)
         await agent.cards._list(node.driver)  # type: ignore[arg-type]
-        said = node.events("GPUNotOffered")
-        assert any("does not answer" in one for one in said)
-        assert any("MIG is on" in one for one in said)
+        notes = node.events("GPUNotOffered")
+        assert any("does not answer" in one for one in notes)
+        assert any("MIG is on" in one for one in notes)
         await until(lambda: _healthy(node) == [True])
         assert len(agent.events._series) == 2

@@ -1,4 +1,4 @@
-"""Whose word counts: grants that are signed, frozen, unsigned, or changed on the way."""
+"""Grants that are signed, frozen, unsigned, or changed on the way."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_grant_that_our_scheduler_did_not_make_starts_nothing(
         await node.run_pod(agent, good, "main", "id-1")
 
 
-async def test_a_signed_grant_that_nobody_can_read_is_named(node: Node) -> None:
+async def test_a_signed_grant_that_cannot_be_read_is_named(node: Node) -> None:
     async with node.running() as agent:
         garbage = f"{CARD},NVIDIA,much,0:;"
         mac = signature.sign(KEYS, uid="uid-p", node=NODE, devices=garbage)
@@ -129,7 +129,7 @@ async def test_the_limiter_is_off_only_where_the_administrator_lets_it(
 
 
 @pytest.mark.parametrize(("asked", "priority"), [(None, 1), (0, 0), ("1", 1), ("often", 1)])
-async def test_a_tasks_priority_is_told_to_the_limiter(
+async def test_a_containers_priority_is_in_its_policy_file(
     node: Node, asked: object, priority: int
 ) -> None:
     async with node.running() as agent:

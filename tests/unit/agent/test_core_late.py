@@ -218,7 +218,7 @@ async def test_half_a_record_is_none(node: Node) -> None:
         assert node.limits(allocation_id) == [(CARD, 4000, 30)]
 
 
-async def test_ids_that_kubelet_gave_to_nobody_start_nothing(node: Node) -> None:
+async def test_ids_that_kubelet_gave_to_no_pod_start_nothing(node: Node) -> None:
     async with node.running() as agent:
         with pytest.raises(RefusalError, match="to no pod"):
             await node.start(agent, "id-9")
@@ -237,10 +237,10 @@ async def test_an_allocation_id_of_another_pod_starts_nothing(node: Node) -> Non
     async with node.running() as agent:
         mine = node.pod("a", main=[(CARD, 4000, 30)])
         (answer,) = await agent.plugin.allocate([("id-a",)])
-        node.book.add(uid(mine), "main", ["id-a"], answer)
+        node.checkpoint.add(uid(mine), "main", ["id-a"], answer)
         await node.start(agent, "id-a")
         other = node.pod("b", main=[(CARD, 8000, 30)])
-        node.book.add(uid(other), "main", ["id-b"], answer)
+        node.checkpoint.add(uid(other), "main", ["id-b"], answer)
         with pytest.raises(RefusalError, match="cards of pod team/a"):
             await node.start(agent, "id-b")
         assert set(node.ledger()) == {"uid-a"}
@@ -250,10 +250,10 @@ async def test_an_allocation_id_of_another_container_starts_nothing(node: Node) 
     async with node.running() as agent:
         pod = node.pod("p", init=[(CARD, 1000, 10)], main=[(CARD, 2000, 20)])
         (answer,) = await agent.plugin.allocate([("id-0",)])
-        node.book.add(uid(pod), "init", ["id-0"], answer)
+        node.checkpoint.add(uid(pod), "init", ["id-0"], answer)
         await node.start(agent, "id-0")
-        node.book.drop(uid(pod))
-        node.book.add(uid(pod), "main", ["id-1"], answer)
+        node.checkpoint.drop(uid(pod))
+        node.checkpoint.add(uid(pod), "main", ["id-1"], answer)
         with pytest.raises(RefusalError, match="share of container init"):
             await node.start(agent, "id-1")
 
@@ -270,10 +270,10 @@ async def test_a_container_gets_as_many_cards_as_it_has_ids(node: Node) -> None:
 async def test_kubelets_memory_is_asked_again_before_it_is_believed(
     node: Node, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
-    said = [{"id-0": frozenset({("team", "old", "main")})}] * answers
+    answered = [{"id-0": frozenset({("team", "old", "main")})}] * answers
 
     async def holders(*_args: object) -> object:
-        return said.pop() if said else {"id-0": frozenset({("team", "p", "main")})}
+        return answered.pop() if answered else {"id-0": frozenset({("team", "p", "main")})}
 
     monkeypatch.setattr(kubelet_api, "holders", holders)
     async with node.running() as agent:
@@ -290,7 +290,7 @@ async def test_kubelets_memory_is_asked_again_before_it_is_believed(
 async def test_a_pod_that_comes_after_the_question_is_waited_for(node: Node) -> None:
     async with node.running() as agent:
         (answer,) = await agent.plugin.allocate([("id-0",)])
-        node.book.add("uid-p", "main", ["id-0"], answer)
+        node.checkpoint.add("uid-p", "main", ["id-0"], answer)
         starting = asyncio.create_task(node.start(agent, "id-0"))
         await until(lambda: agent.late_binding._turns)
         node.pod("p", main=[(CARD, 1000, 10)])
@@ -307,15 +307,15 @@ async def test_a_pod_that_the_watch_does_not_bring_is_listed(node: Node) -> None
         await node.start(agent, "id-0")
 
 
-async def test_a_pod_that_nobody_shows_starts_nothing(node: Node) -> None:
+async def test_a_pod_that_the_api_server_does_not_show_starts_nothing(node: Node) -> None:
     async with node.running(pod_wait=0.1) as agent:
         (answer,) = await agent.plugin.allocate([("id-0",)])
-        node.book.add("uid-p", "main", ["id-0"], answer)
+        node.checkpoint.add("uid-p", "main", ["id-0"], answer)
         with pytest.raises(RefusalError, match=r"did not show it .* within 0.1 s"):
             await node.start(agent, "id-0")
 
 
-async def test_an_ill_card_takes_nobody_new_and_keeps_who_is_there(node: Node) -> None:
+async def test_an_unhealthy_card_takes_no_new_pod_and_keeps_those_it_has(node: Node) -> None:
     async with node.running() as agent:
         here = node.pod("a", main=[(CARD, 1000, 10)])
         await node.run_pod(agent, here, "main", "id-a")
@@ -329,12 +329,12 @@ async def test_an_ill_card_takes_nobody_new_and_keeps_who_is_there(node: Node) -
         await node.run_pod(agent, other, "main", "id-c")
 
 
-async def test_a_damaged_checkpoint_stops_nobody_whom_the_ledger_knows(node: Node) -> None:
+async def test_a_damaged_checkpoint_stops_no_pod_that_the_ledger_knows(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 1000, 10)])
         await node.run_pod(agent, pod, "main", "id-0")
         await node.allocate(agent, node.pod("q", main=[(CARD, 1000, 10)]), "main", "id-1")
-        node.book.write(off=1)
+        node.checkpoint.write(off=1)
         await node.start(agent, "id-0")
         with pytest.raises(RefusalError, match="checksum"):
             await node.start(agent, "id-1")

@@ -1,4 +1,4 @@
-"""While a record is written anew in a thread, whoever looks at the ledger finds it."""
+"""Readers find a record while a thread replaces it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.unit.agent import preparing, records
 
 
 class Watched(dict[str, LedgerRecord]):
-    """Lets nobody out."""
+    """Refuses to remove a record."""
 
     def pop(self, *_args: Any) -> Any:
-        raise AssertionError("somebody could look now, and find nothing")
+        raise AssertionError("a reader would find nothing now")
 
     __delitem__ = pop
 

@@ -1,4 +1,4 @@
-"""Binding by the node's lock: the pod that it names is served, told, and let go."""
+"""Binding by the node's lock: the named pod is served, patched, and released."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_containers_are_served_in_their_order(node: Node) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "2026-01-01T00:00:00Z", "garbage", "x,y,z"])
-async def test_without_a_pod_in_the_lock_nobody_is_served(node: Node, value: str) -> None:
+async def test_without_a_pod_in_the_lock_no_pod_is_served(node: Node, value: str) -> None:
     async with node.running(binding="lock") as agent:
         found = node.api.find("nodes", "gpu-1")
         assert found is not None
@@ -94,7 +94,7 @@ async def test_two_pods_whose_turns_were_swapped_never_get_each_others_share(nod
         assert node.ledger() == {}
 
 
-async def test_a_whole_card_that_was_swapped_is_not_adopted(node: Node) -> None:
+async def test_a_whole_card_that_was_swapped_is_not_recovered(node: Node) -> None:
     async with node.running(binding="lock") as agent:
         mine = await locked(node, agent, "a", main=[(CARD, 40 * 1024, 100)])
         other = node.pod("b", main=[(OTHER, 40 * 1024, 100)])
@@ -105,7 +105,7 @@ async def test_a_whole_card_that_was_swapped_is_not_adopted(node: Node) -> None:
         assert node.ledger() == {}
 
 
-async def test_a_pod_that_cannot_be_served_is_told_and_lets_the_lock_go(node: Node) -> None:
+async def test_a_pod_that_cannot_be_served_fails_and_releases_the_lock(node: Node) -> None:
     async with node.running(binding="lock") as agent:
         pod = await locked(node, agent, "p", main=[(CARD, 10**6, 0)])
         with pytest.raises(RefusalError, match="do not fit"):
@@ -121,7 +121,7 @@ async def test_a_wrong_number_of_devices_is_refused(node: Node) -> None:
             await agent.plugin.allocate([("id-0", "id-1")])
 
 
-async def test_the_lock_goes_although_the_pod_cannot_be_told(node: Node) -> None:
+async def test_the_lock_is_released_although_the_pod_cannot_be_patched(node: Node) -> None:
     async with node.running(binding="lock") as agent:
         pod = await locked(node, agent, "p")
         fault = node.api.fault(method="PATCH", path="/pods/p", status=500, times=None)
@@ -158,7 +158,7 @@ async def test_who_comes_past_the_scheduler_harms_no_pod_that_is_not_bound_yet(n
         assert node.says(pod)[PHASE] == "allocating"
 
 
-async def test_a_pod_of_the_lock_that_is_gone_serves_nobody(node: Node) -> None:
+async def test_a_deleted_pod_in_the_lock_serves_no_pod(node: Node) -> None:
     async with node.running(binding="lock") as agent:
         pod = await locked(node, agent, "p")
         node.remove(pod)

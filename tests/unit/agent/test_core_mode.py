@@ -1,4 +1,4 @@
-"""Late or by the lock: what is proven, what changes on the way, and who is caught between."""
+"""Late or by lock: what is proven, what changes, which pods are between."""
 
 from __future__ import annotations
 
@@ -164,18 +164,20 @@ async def test_a_damaged_checkpoint_ends_late_binding_until_it_is_good_again(
     node: Node, runtime: Runtime
 ) -> None:
     async with node.running(binding="auto") as agent:
-        node.book.write(off=1)
+        node.checkpoint.write(off=1)
         with pytest.raises(RefusalError, match="checksum"):
             await node.start(agent, "id-0")
         assert not agent.mode.late
         await until(lambda: "checksum" in node.node_says().get(REASON, ""))
-        node.book.write()
+        node.checkpoint.write()
         agent.mode.request()
         await until(lambda: MARK in node.node_says())
 
 
-async def test_a_damaged_checkpoint_at_the_start_is_told_too(node: Node, runtime: Runtime) -> None:
-    node.book.write(off=1)
+async def test_a_damaged_checkpoint_at_the_start_is_reported_too(
+    node: Node, runtime: Runtime
+) -> None:
+    node.checkpoint.write(off=1)
     gate = asyncio.Event()
     node.api.fault(path="/nodes", gate=gate, times=None)
     async with node.running(wait=False, binding="auto") as agent:
@@ -193,25 +195,25 @@ async def test_what_concerns_one_container_leaves_the_mode_alone(
         if how == "missing":
             node.layout.checkpoint.unlink()
         else:
-            node.book._entries["u", "c"] = {
+            node.checkpoint._entries["u", "c"] = {
                 "PodUID": "u",
                 "ContainerName": "c",
                 "ResourceName": "nvidia.com/gpu",
                 "DeviceIDs": {"-1": ["id-0"]},
                 "AllocResp": "/////w==",
             }
-            node.book.write()
+            node.checkpoint.write()
         with pytest.raises(RefusalError):
             await node.start(agent, "id-0")
         assert agent.mode.late
 
 
-async def test_as_told_it_binds_late_whatever_speaks_against_it(
+async def test_binding_late_is_obeyed_whatever_speaks_against_it(
     node: Node, runtime: Runtime
 ) -> None:
     runtime.answer = runtime.unable
     async with node.running(binding="late") as agent:
-        node.book.write(off=1)
+        node.checkpoint.write(off=1)
         with pytest.raises(RefusalError, match="checksum"):
             await node.start(agent, "id-0")
         await agent.mode.decide()
@@ -230,7 +232,7 @@ async def test_a_changed_node_is_looked_at_again(node: Node, runtime: Runtime) -
         await until(lambda: "1.6" in node.node_says().get(REASON, ""))
 
 
-async def test_as_told_it_is_late_before_anything_is_known(node: Node) -> None:
+async def test_binding_late_is_obeyed_before_anything_is_known(node: Node) -> None:
     node.api.fault(times=None, status=503)
     async with node.running(wait=False, binding="late") as agent:
         (answer,) = await agent.plugin.allocate([("id-0",)])

@@ -51,7 +51,7 @@ async def test_who_has_started_or_ended_does_not_wait(node: Node) -> None:
         assert await agent.plugin.preferred(FREE, (), 1) == ()
 
 
-async def test_whatever_others_write_holds_up_nobody(node: Node) -> None:
+async def test_whatever_others_write_delays_no_pod(node: Node) -> None:
     async with node.running() as agent:
         node.pod("x", main=[(CARD, 1000, 0)], annotations={TIME: "9" * 5000})
         garbage = {annotation_keys.SIGNED_DEVICES: "GPU-1,NVIDIA,much,0:;", TIME: "0"}
@@ -62,7 +62,7 @@ async def test_whatever_others_write_holds_up_nobody(node: Node) -> None:
         assert sorted(found) == [(), (f"{CARD}-0",), (f"{OTHER}-0",)]
 
 
-async def test_nobody_is_preferred_for_ever(node: Node) -> None:
+async def test_no_pod_is_preferred_for_ever(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 1000, 0)])
         await node.seen(agent)

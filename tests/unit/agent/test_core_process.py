@@ -1,4 +1,4 @@
-"""`hami agent` as a process on stand-in GPUs: started, told to stop, killed, started again."""
+"""`hami agent` as a process on stand-in GPUs: start, SIGTERM, SIGKILL, restart."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _unmount(states: Path) -> None:
             state_files.unmount(folder)
 
 
-async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_killed(
+async def test_it_serves_until_sigterm_and_serves_again_after_sigkill(
     machine: Machine,
 ) -> None:
     card = gpus.read_node(machine.root / "cards")[0].uuid
@@ -88,13 +88,13 @@ async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_
             pod = machine.pod("p", main=[(card, 4000, 30)])
             (answer,) = await client.allocate(["id-0"])
             stored = AllocateResponse.decode(answer.encode())
-            machine.book.add(uid(pod), "main", ["id-0"], stored)
+            machine.checkpoint.add(uid(pod), "main", ["id-0"], stored)
             await client.pre_start(["id-0"])
             allocation_id = allocation_id_of(answer)
             assert machine.limits(allocation_id) == [(card, 4000, 30)]
             agent.kill()
             await agent.ended()
-        # Nobody took anything back: it was killed.
+        # Nothing was withdrawn: it was killed.
         assert MARK in machine.node_says()
         assert machine.prepared() == {allocation_id}
         machine.layout.spec(allocation_id).unlink()
@@ -116,7 +116,7 @@ async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"state-dir": "{root}/config"}, "check --state-dir"),
         ({"grant-key-dir": "{root}/none"}, "mount the Secret"),
@@ -125,12 +125,12 @@ async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_
     ],
 )
 async def test_what_only_the_administrator_can_cure_is_one_line(
-    machine: Machine, change: dict[str, str], said: str
+    machine: Machine, change: dict[str, str], expected: str
 ) -> None:
     values = {name: value.format(root=machine.root) for name, value in change.items()}
     async with machine.process(**values) as agent:
         assert await agent.ended() == 2
-    assert said in agent.lines[-1]
+    assert expected in agent.lines[-1]
     assert "Traceback" not in "\n".join(agent.lines)
 
 
@@ -138,7 +138,7 @@ async def test_without_kubelet_driver_and_api_server_it_waits(machine: Machine) 
     url = "http://127.0.0.1:1"
     config = kubeconfigs.write(machine.root / "nowhere", cluster={"server": url})
     async with machine.process(**{"driver-root": str(machine.root), "kubeconfig": config}) as agent:
-        await agent.logged("kubelet is not connected")
+        await agent.logged("not registered with kubelet")
         await agent.logged("no card is offered")
         await agent.logged("list failed")
         assert agent.running

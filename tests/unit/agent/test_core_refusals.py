@@ -1,4 +1,4 @@
-"""A pod that is refused again and again is told, and sent away where that is wished."""
+"""A pod that is refused three times gets an event, and is evicted if configured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def forged(node: Node, agent: Agent) -> dict[str, object]:
     return pod
 
 
-async def test_the_third_refusal_in_two_minutes_is_told(node: Node) -> None:
+async def test_the_third_refusal_in_two_minutes_sends_an_event(node: Node) -> None:
     async with node.running() as agent:
         await forged(node, agent)
         await refuse(node, agent, 0, 100)
@@ -43,14 +43,14 @@ async def test_the_third_refusal_in_two_minutes_is_told(node: Node) -> None:
         assert not node.api.sent("POST", "/eviction")
 
 
-async def test_refusals_far_apart_are_not_told(node: Node) -> None:
+async def test_refusals_far_apart_send_no_event(node: Node) -> None:
     async with node.running() as agent:
         await forged(node, agent)
         await refuse(node, agent, 0, 100, 121, 230)
         assert not agent.events._series
 
 
-async def test_a_refused_pod_is_evicted_where_that_is_wished(node: Node) -> None:
+async def test_a_refused_pod_is_evicted_where_configured(node: Node) -> None:
     async with node.running(evict_refused=True) as agent:
         pod = await forged(node, agent)
         # First a budget forbids it; the next time it is tried again.
@@ -65,7 +65,7 @@ async def test_a_refused_pod_is_evicted_where_that_is_wished(node: Node) -> None
         assert json.loads(sent[-1].body)["deleteOptions"] == {"preconditions": {"uid": uid(pod)}}
 
 
-async def test_pods_that_are_gone_leave_nothing(node: Node) -> None:
+async def test_deleted_pods_leave_nothing(node: Node) -> None:
     async with node.running(pod_wait=0.01) as agent:
         pod = await forged(node, agent)
         await refuse(node, agent, 0)

@@ -1,4 +1,4 @@
-"""What the agent writes to pods: one patch, in the end, whatever the API server does meanwhile."""
+"""Pod status: one patch in the end, whatever the API server does meanwhile."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def patches(node: Node, name: str = "p") -> list[Object]:
     return [json.loads(sent.body) for sent in node.api.sent("PATCH", f"/pods/{name}")]
 
 
-def told(node: Node, pod: Object) -> bool:
+def reported(node: Node, pod: Object) -> bool:
     return bool(node.ledger()[uid(pod)]["told"])
 
 
-async def test_a_pod_is_told_once_and_the_ledger_remembers(node: Node) -> None:
+async def test_a_pod_is_patched_once_and_the_ledger_remembers(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", init=[PART], main=[PART])
         await node.run_pod(agent, pod, "init", "id-0")
-        await until(lambda: told(node, pod))
+        await until(lambda: reported(node, pod))
         await node.run_pod(agent, pod, "main", "id-1")
         await node.start(agent, "id-1")
     async with node.running() as agent:
         await node.start(agent, "id-1")
         other = node.pod("q", main=[PART])
         await node.run_pod(agent, other, "main", "id-2")
-        await until(lambda: told(node, other))
+        await until(lambda: reported(node, other))
     assert patches(node) == [
         {
             "metadata": {
@@ -58,7 +58,7 @@ async def test_a_write_that_fails_is_tried_until_it_lands(
         failing = node.api.fault(method="PATCH", path="/pods/p", times=3, **fault)
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
-        await until(lambda: told(node, pod))
+        await until(lambda: reported(node, pod))
         assert failing.hits == 3
         assert node.says(pod)[PHASE] == "success"
 
@@ -70,11 +70,11 @@ async def test_what_can_never_land_is_not_tried_again(node: Node, status: int, r
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
         await until(lambda: not agent.pod_status._pending)
-        assert not told(node, pod)
+        assert not reported(node, pod)
         assert len(patches(node)) == 1
 
 
-async def test_a_younger_pod_with_the_name_is_not_told(node: Node) -> None:
+async def test_a_younger_pod_with_the_name_is_not_patched(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
         await node.allocate(agent, pod, "main", "id-0")
@@ -86,7 +86,7 @@ async def test_a_younger_pod_with_the_name_is_not_told(node: Node) -> None:
         assert PHASE not in node.says(younger)
 
 
-async def test_what_was_not_told_is_told_by_the_next_agent(node: Node) -> None:
+async def test_a_missing_status_is_written_by_the_next_agent(node: Node) -> None:
     fault = node.api.fault(method="PATCH", path="/pods/p", status=500, times=None)
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
@@ -94,7 +94,7 @@ async def test_what_was_not_told_is_told_by_the_next_agent(node: Node) -> None:
         await until(lambda: fault.hits)
     node.api.faults.remove(fault)
     async with node.running():
-        await until(lambda: told(node, pod))
+        await until(lambda: reported(node, pod))
         assert node.says(pod)[PHASE] == "success"
 
 
@@ -104,7 +104,7 @@ async def test_a_disk_that_is_full_after_the_start_ends_nothing(
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
-        await until(lambda: told(node, pod))
+        await until(lambda: reported(node, pod))
         other = node.pod("q", main=[PART])
         gate = asyncio.Event()
         node.api.fault(method="PATCH", path="/pods/q", gate=gate)
@@ -112,7 +112,7 @@ async def test_a_disk_that_is_full_after_the_start_ends_nothing(
         monkeypatch.setattr("hami.node.files.write_atomic", _disk_full)
         gate.set()
         await until(lambda: not agent.pod_status._pending)
-        assert not told(node, other)
+        assert not reported(node, other)
         assert node.says(other)[PHASE] == "success"
 
 
@@ -121,7 +121,7 @@ async def test_a_name_that_is_too_long_for_a_label_is_left_out(node: Node) -> No
         agent.node_status.name = "n" * 64
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
-        await until(lambda: told(node, pod))
+        await until(lambda: reported(node, pod))
         assert "labels" not in patches(node)[0]["metadata"]
 
 

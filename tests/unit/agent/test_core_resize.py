@@ -46,7 +46,7 @@ async def test_a_signed_resize_raises_the_generation_and_is_frozen(node: Node) -
         ([(CARD, WHOLE, 100)], True, "between a share and a whole card"),
     ],
 )
-async def test_what_may_not_be_is_refused_once_and_said(
+async def test_a_forbidden_resize_is_refused_and_reported_once(
     node: Node, slot: list[tuple[str, int, int]], *, signed: bool, why: str
 ) -> None:
     async with node.running() as agent:

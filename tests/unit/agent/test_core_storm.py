@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: no card is given out twice, and everybody gets his own.
+"""Random events in random order: no card is given twice, no share is swapped.
 
 A drawn sequence of starts, restarts, ends, kills of the agent, reboots, outages of the API server
 and damaged records, against a scheduler that grants far more than there is.
@@ -33,7 +33,7 @@ class Storm:
         self._stack = contextlib.AsyncExitStack()
         #: Pods that are there, by name, with what they were granted.
         self.pods: dict[str, tuple[Object, tuple[str, int, int]]] = {}
-        #: Tokens of those that have started.
+        #: Allocation ids of those that have started.
         self.started: dict[str, str] = {}
         self.allocations: dict[str, str] = {}
         self.down = False
@@ -139,7 +139,9 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HAMI_STORMS", "2"))))
-async def test_nothing_is_given_twice_and_everybody_gets_his_own(tmp_path: Path, seed: int) -> None:
+async def test_nothing_is_given_twice_and_every_container_gets_its_own(
+    tmp_path: Path, seed: int
+) -> None:
     async with ScriptedApi() as api:
         storm = Storm(Node(tmp_path, api), seed)
         await storm.begin()
@@ -157,20 +159,20 @@ async def test_nothing_is_given_twice_and_everybody_gets_his_own(tmp_path: Path,
                 (step,) = storm.random.choices(list(steps), list(steps.values()))
                 await step()
                 storm.check()
-            # In the end all who fit run: whoever is left gives back what others wait for.
+            # In the end all who fit run: pods that run release what others wait for.
             for name in sorted(storm.pods.keys() - storm.started.keys()):
                 while name not in storm.started:
                     with contextlib.suppress(RefusalError):
                         await storm._start(name)
                         storm.started[name] = storm.allocations[name]
                         break
-                    gone = min(storm.started)
-                    storm.node.remove(storm.pods.pop(gone)[0])
-                    storm.started.pop(gone)
-                    storm.allocations.pop(gone)
+                    removed = min(storm.started)
+                    storm.node.remove(storm.pods.pop(removed)[0])
+                    storm.started.pop(removed)
+                    storm.allocations.pop(removed)
                     await storm.node.seen(storm.agent)
                 storm.check()
-            # And nothing is left of whoever is gone.
+            # And nothing is left of deleted pods.
             await until(lambda: len(storm.node.ledger()) == len(storm.started))
             await storm.agent.reconciler.recover_and_clean_up()
             assert storm.node.prepared() == set(storm.started.values())

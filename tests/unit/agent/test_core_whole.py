@@ -1,4 +1,4 @@
-"""The agent between a kubelet and a runtime that speak to it over their real sockets."""
+"""The agent between a kubelet and a runtime on their real sockets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_kubelet_registers_lists_allocates_and_starts(machine: Node) -> No
 
             pod = machine.pod("p", main=[PART])
             (answer,) = await client.allocate([f"{CARD}-0"])
-            machine.book.add(uid(pod), "main", [f"{CARD}-0"], answer)  # type: ignore[arg-type]
+            machine.checkpoint.add(uid(pod), "main", [f"{CARD}-0"], answer)  # type: ignore[arg-type]
             await client.pre_start([f"{CARD}-0"])
             assert machine.limits(allocation_id_of(answer)) == [PART]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -70,7 +70,7 @@ async def test_kubelet_registers_lists_allocates_and_starts(machine: Node) -> No
 
 @pytest.mark.parametrize("owner", ["p", "another"])
 async def test_kubelets_memory_has_a_say(machine: Node, owner: str) -> None:
-    async def tell(_request: Any, _context: Any) -> Any:
+    async def answer(_request: Any, _context: Any) -> Any:
         held = {"resource_name": GPU, "device_ids": ["id-0"]}
         container = {"name": "main", "devices": [held]}
         pods = [{"namespace": "team", "name": owner, "containers": [container]}]
@@ -79,7 +79,7 @@ async def test_kubelets_memory_has_a_say(machine: Node, owner: str) -> None:
     socket = machine.layout.pod_resources_socket
     socket.parent.mkdir(parents=True)
     async with (
-        served(socket, pod_resources.LISTER.handler({"List": tell})),
+        served(socket, pod_resources.LISTER.handler({"List": answer})),
         machine.running(binding="auto") as agent,
     ):
         pod = machine.pod("p", main=[PART])
@@ -91,7 +91,7 @@ async def test_kubelets_memory_has_a_say(machine: Node, owner: str) -> None:
                 await machine.start(agent, "id-0")
 
 
-async def test_metrics_tell_what_is_so(machine: Node) -> None:
+async def test_metrics_show_the_state(machine: Node) -> None:
     kubelet = Kubelet(machine.layout)
     await kubelet.start()
     try:

@@ -77,7 +77,7 @@ def test_ids_named_after_ill_cards_are_the_last_to_be_used() -> None:
     }
 
 
-def test_held_ids_stay_listed_when_their_names_are_gone() -> None:
+def test_held_ids_stay_listed_when_their_cards_are_removed() -> None:
     held = {f"{A}-7": frozenset([B]), f"{C}-0": frozenset([C])}
     listing = device_ids.listed([device(A), device(B)], held, {B: 1}, numa=True)
     assert listing[-2:] == (
@@ -86,7 +86,7 @@ def test_held_ids_stay_listed_when_their_names_are_gone() -> None:
     )
 
 
-def test_the_numa_node_is_told_where_it_is_wanted() -> None:
+def test_the_numa_node_is_listed_where_configured() -> None:
     cards = [device(A, count=1, numa=0), device(B, count=3, numa=1)]
     held = {f"{B}-0": frozenset([A]), f"{B}-1": frozenset([A, B])}
     listing = device_ids.listed(cards, held, {}, numa=True)
@@ -160,7 +160,7 @@ def ids(card: str, *numbers: int) -> list[str]:
         ([*ids(A, 0, 1), *ids(B, 0)], [], 2, [B, A], [f"{B}-0", f"{A}-0"]),
         # Two shares of one card.
         ([*ids(A, 0, 1), *ids(B, 0)], [], 2, [A, A], ids(A, 0, 1)),
-        # What must be in is in, and stands for its card.
+        # A required id is included, and counts for its card.
         ([*ids(A, 0, 1), *ids(B, 0)], ids(A, 1), 2, [A, B], [f"{A}-1", f"{B}-0"]),
         # Also where it is named after another card: then one card less can be chosen.
         ([*ids(A, 0), *ids(B, 0, 1)], ids(B, 1), 2, [A, A], [f"{B}-1", f"{A}-0"]),

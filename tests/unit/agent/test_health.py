@@ -36,7 +36,7 @@ class Bench:
         return self.health.is_healthy(CARD)
 
 
-def test_a_card_that_nobody_complained_of_is_healthy() -> None:
+def test_a_card_without_reports_is_healthy() -> None:
     bench = Bench()
     bench.health.probed(CARD, "", 0)
     bench.health.tick()
@@ -60,7 +60,7 @@ def test_a_critical_error_takes_out_that_card_alone_until_its_time_is_over() -> 
     assert bench.reasons[1] == ""
 
 
-def test_another_error_begins_the_time_anew() -> None:
+def test_another_error_restarts_the_quarantine() -> None:
     bench = Bench()
     bench.health.xid(CARD, 48)
     assert not bench.later(200)
@@ -86,7 +86,7 @@ def test_an_error_of_a_program_changes_nothing() -> None:
     assert bench.announced == []
 
 
-def test_an_error_of_nobody_changes_nothing() -> None:
+def test_an_error_of_no_card_changes_nothing() -> None:
     bench = Bench()
     assert not bench.health.xid("", 79)
     assert bench.announced == []

@@ -131,11 +131,11 @@ async def test_an_error_of_an_unknown_card_takes_out_none(
     health, driver = make_health(quarantine=1000.0), ScriptedDriver()
     async with watching(health, driver):
         driver.xids.put(XidEvent("", 79))
-        await until(lambda: "not known" in caplog.text)
+        await until(lambda: "unknown card" in caplog.text)
     assert all(map(health.is_healthy, CARDS))
 
 
-async def test_a_wait_that_fails_takes_out_no_card_and_is_said_once(
+async def test_a_wait_that_fails_makes_no_card_unhealthy_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -144,9 +144,9 @@ async def test_a_wait_that_fails_takes_out_no_card_and_is_said_once(
         driver.deaf.set()
         await until(lambda: len(driver.sources) >= 3)
         assert all(map(health.is_healthy, CARDS))
-        assert caplog.text.count("cannot be waited for") == 1
+        assert caplog.text.count("cannot wait for XIDs") == 1
         driver.deaf.clear()
-        await until(lambda: "waited for again" in caplog.text)
+        await until(lambda: "waiting for XIDs again" in caplog.text)
         driver.xids.put(XidEvent(A, 62))
         await until(lambda: not health.is_healthy(A))
 
@@ -184,7 +184,7 @@ async def test_what_the_driver_wants_done_is_asked() -> None:
         await until(lambda: health.is_healthy(A))
 
 
-async def test_the_driver_is_opened_anew_while_a_card_is_silent() -> None:
+async def test_the_driver_is_opened_again_while_a_card_is_silent() -> None:
     health, driver = make_health(), ScriptedDriver()
     driver.lost = frozenset({A})
     async with watching(health, driver, reopen_every=0.0):
@@ -195,7 +195,7 @@ async def test_the_driver_is_opened_anew_while_a_card_is_silent() -> None:
         await until(lambda: not driver.xids.qsize())
 
 
-async def test_a_question_that_hangs_takes_out_its_card_and_keeps_nobody() -> None:
+async def test_a_probe_that_hangs_makes_its_card_unhealthy_and_delays_no_other() -> None:
     health, driver = make_health(quarantine=1000.0), ScriptedDriver()
     driver.hangs_on = A
     try:

@@ -1,4 +1,4 @@
-"""What a node offers, and the notes about what it does not."""
+"""The cards that a node offers, and notes about those that it does not."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_mig_device_can_be_filtered(strategy: str, filtered: dict[str, Any]) -
     assert left == [uuid(8, "MIG")]
 
 
-def test_what_the_driver_complains_about_is_told() -> None:
+def test_the_drivers_problems_are_noted() -> None:
     problem = Problem(subject="GPU 3", rule="does not answer", remedy="reset it")
     offered = inventory.build([card(0)], [problem], NodeConfig(), lambda _: True)
     assert offered.notes == ("GPU 3: does not answer; reset it",)
@@ -160,7 +160,7 @@ def test_without_a_strategy_a_card_with_mig_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["single", "mixed"])
-def test_a_card_with_mig_and_nothing_on_it_is_told(strategy: str) -> None:
+def test_a_card_with_mig_and_no_mig_device_is_noted(strategy: str) -> None:
     offered = build(cut(0), mig_strategy=strategy)
     assert (offered.devices, offered.static_mig) == ((), {})
     (note,) = offered.notes

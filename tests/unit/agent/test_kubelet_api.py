@@ -1,4 +1,4 @@
-"""Our messages and the tests' own are the same bytes; some are what kubelet's code has encoded."""
+"""Our messages and the tests' own are the same bytes, some from kubelet's code."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_message_has_the_same_field_numbers(
     assert ours.encode(fields) == theirs.SerializeToString()
 
 
-def test_no_numa_node_is_told_from_node_zero() -> None:
+def test_no_numa_node_differs_from_node_zero() -> None:
     answer = {
         "devices": [
             kubelet_api.device(id_, healthy=True, numa=numa)

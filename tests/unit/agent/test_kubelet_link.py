@@ -1,4 +1,4 @@
-"""The agent stays registered, whatever happens to kubelet, to the sockets and to their folder."""
+"""The agent stays registered, whatever happens to kubelet and the sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def own(layout: NodeLayout) -> pathlib.Path:
 
 
 class Clock:
-    """Stands still unless the test moves it."""
+    """Moves only when the test moves it."""
 
     now = 1000.0
 
@@ -112,8 +112,8 @@ async def test_it_registers_and_is_listened_to(layout: NodeLayout) -> None:
     assert not own(layout).exists()
 
 
-@pytest.mark.parametrize("tidy", [True, False])
-async def test_every_new_kubelet_is_registered_with(layout: NodeLayout, *, tidy: bool) -> None:
+@pytest.mark.parametrize("clear", [True, False])
+async def test_every_new_kubelet_is_registered_with(layout: NodeLayout, *, clear: bool) -> None:
     kubelet = Kubelet(layout)
     await kubelet.start()
     async with linked(layout):
@@ -122,12 +122,12 @@ async def test_every_new_kubelet_is_registered_with(layout: NodeLayout, *, tidy:
             assert await kubelet.listed() == (Device("a"),)
             assert len(await client.allocate(["a"])) == 1
             await kubelet.stop()
-            await kubelet.start(tidy=tidy)
+            await kubelet.start(clear=clear)
         await kubelet.plugin()
         await kubelet.stop()
 
 
-async def test_a_socket_of_ours_that_is_gone_is_made_again(layout: NodeLayout) -> None:
+async def test_a_removed_socket_of_ours_is_made_again(layout: NodeLayout) -> None:
     kubelet = Kubelet(layout)
     async with serving(kubelet), linked(layout):
         for _time in range(3):
@@ -159,14 +159,14 @@ async def test_a_kubelet_that_listens_is_left_alone(layout: NodeLayout) -> None:
         assert kubelet.registrations.empty()
 
 
-async def test_a_missing_kubelet_is_said_once_and_waited_for(
+async def test_a_missing_kubelet_is_logged_once_and_waited_for(
     layout: NodeLayout, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with linked(layout) as link:
         await until(link, f"{layout.kubelet_socket} is missing")
         await link.look_again()
-        told = [each for each in caplog.records if each.levelno >= logging.WARNING]
-        assert len(told) == 1
+        logged = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert len(logged) == 1
         assert not link.registered
         kubelet = Kubelet(layout)
         async with serving(kubelet):

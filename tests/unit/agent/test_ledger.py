@@ -1,4 +1,4 @@
-"""The ledger: old or new, never neither; what cannot be read is kept and hurts nobody else."""
+"""The ledger: old or new record, never neither; damaged ones affect no other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_records_are_there_after_a_restart(node: NodeLayout) -> None:
     assert ledger.damaged == {}
 
 
-def test_an_empty_ledger_knows_nobody(node: NodeLayout) -> None:
+def test_an_empty_ledger_knows_no_pod(node: NodeLayout) -> None:
     ledger = loaded(node)
     assert (ledger.records(), ledger.get("uid-1"), ledger.by_allocation_id("a" * 32)) == (
         [],
@@ -72,7 +72,7 @@ def test_a_changed_record_takes_the_place_of_the_old_one(node: NodeLayout) -> No
     assert ledger.by_allocation_id("c" * 32) == other
 
 
-def test_a_removed_pod_is_gone_for_good_and_twice_is_no_error(node: NodeLayout) -> None:
+def test_a_removed_pod_stays_removed_and_twice_is_no_error(node: NodeLayout) -> None:
     ledger = loaded(node, FIRST, SECOND)
     for _ in range(2):
         ledger.remove("uid-1")
@@ -208,12 +208,14 @@ DAMAGE = {
     "another version": records_file.encode(msgspec.structs.replace(FIRST, version=9)),
     "another pod": renamed("uid-9"),
     "no grant": records_file.encode(msgspec.structs.replace(FIRST, devices="A,NVIDIA:;")),
-    "no token": records_file.encode(with_allocation_id("../../etc")),
+    "no allocation id": records_file.encode(with_allocation_id("../../etc")),
 }
 
 
 @pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_record_is_named_kept_and_hurts_nobody(node: NodeLayout, content: bytes) -> None:
+def test_a_damaged_record_is_named_kept_and_affects_no_other(
+    node: NodeLayout, content: bytes
+) -> None:
     loaded(node, FIRST, SECOND)
     node.record("uid-1").write_bytes(content)
     ledger = loaded(node)
@@ -316,7 +318,7 @@ def test_used_slots_are_the_most_at_one_time(node: NodeLayout) -> None:
     assert ledger.used_shares(init_done={"uid-3"}) == {"A": 2, "B": 0}
 
 
-def test_a_damaged_record_that_somebody_took_away_is_none(node: NodeLayout) -> None:
+def test_a_damaged_record_that_was_removed_is_forgotten(node: NodeLayout) -> None:
     node.ledger.mkdir(parents=True)
     for uid in ("uid-1", "uid-2"):
         node.record(uid).write_bytes(b"{")

@@ -1,4 +1,4 @@
-"""The library lies on the node under the name of its content, and is never written over."""
+"""The library is on the node by its digest, and is never overwritten."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_pruning_spares_ours_and_those_in_use(tmp_path: Path) -> None:
     assert (node.libraries / "notes").is_dir()
 
 
-def test_specs_tell_which_libraries_are_mounted(tmp_path: Path) -> None:
+def test_specs_name_the_libraries_that_are_mounted(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     assert cdi_spec.libraries_in_use(desk.layout) == frozenset()
     desk.preparer.prepare(desk.share(), cdi=True)
@@ -118,7 +118,7 @@ def test_specs_tell_which_libraries_are_mounted(tmp_path: Path) -> None:
     desk.preparer.prepare(desk.share(allocation_id=exempt, exempt=True), cdi=True)
     assert cdi_spec.libraries_in_use(desk.layout) == frozenset({"ab" * 32})
     desk.layout.spec(ALLOCATION_ID).write_text("{")
-    assert cdi_spec.libraries_in_use(desk.layout) is None  # nobody knows: nothing may go
+    assert cdi_spec.libraries_in_use(desk.layout) is None  # not known: nothing may be removed
 
 
 def test_a_preparer_takes_the_library_that_was_installed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings by node: what is written counts, and errors are told to those they concern."""
+"""Settings by node: what is written counts, errors affect their own node."""
 
 from __future__ import annotations
 
@@ -131,18 +131,20 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "told"), WRONG.values(), ids=WRONG)
-def test_an_error_in_our_entry_is_named(values: dict[str, Any], told: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("values", "expected"), WRONG.values(), ids=WRONG)
+def test_an_error_in_our_entry_is_named(values: dict[str, Any], expected: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(entry(**values))
     message = str(caught.value)
     assert message.startswith("config.json: nodeconfig[0]")
-    for part in told:
+    for part in expected:
         assert part in message
 
 
-@pytest.mark.parametrize(("values", "_told"), WRONG.values(), ids=WRONG)
-def test_an_error_in_anothers_entry_does_not_hurt_us(values: dict[str, Any], _told: object) -> None:
+@pytest.mark.parametrize(("values", "_expected"), WRONG.values(), ids=WRONG)
+def test_an_error_in_anothers_entry_does_not_hurt_us(
+    values: dict[str, Any], _expected: object
+) -> None:
     text = json.dumps(
         {"nodeconfig": [{"name": "node-b", **values}, {"name": "node-a", "devicesplitcount": 7}]}
     )
@@ -152,7 +154,7 @@ def test_an_error_in_anothers_entry_does_not_hurt_us(values: dict[str, Any], _to
 
 
 @pytest.mark.parametrize("other", ["7", "null", '"node-a"', "{}", '{"name": 3}', "[]"])
-def test_an_entry_of_nobody_is_passed_over_and_told(other: str) -> None:
+def test_an_entry_without_a_node_is_ignored_with_a_warning(other: str) -> None:
     text = f'{{"nodeconfig": [{other}, {{"name": "node-a", "devicesplitcount": 7}}]}}'
     config = parse(text)
     assert config.nvidia.device_split_count == 7
@@ -168,7 +170,7 @@ def test_a_number_beyond_measure_is_an_error_where_it_is_ours_only(number: str) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ('{"nodeconfig": [{"name": "node-a"}, {"name": "node-a"}]}', "more than one entry"),
         (
@@ -184,12 +186,12 @@ def test_a_number_beyond_measure_is_an_error_where_it_is_ours_only(number: str) 
         ('{"nodeconfig": ' + "[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_file_that_cannot_be_understood_is_an_error(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_file_that_cannot_be_understood_is_an_error(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         parse(text)
 
 
-def test_a_key_beside_the_list_is_told() -> None:
+def test_a_key_beside_the_list_is_a_warning() -> None:
     config = parse('{"nodeconfig": [], "version": 1}')
     assert config.warnings == ("config.json: version: no such key, ignored",)
 
@@ -202,9 +204,7 @@ JSON = st.recursive(
 
 
 @hypothesis.given(st.dictionaries(st.sampled_from(node_config.KEYS), JSON), st.integers(0, 2))
-def test_whatever_stands_there_it_is_taken_or_a_config_error(
-    values: dict[str, Any], place: int
-) -> None:
+def test_any_text_is_applied_or_a_config_error(values: dict[str, Any], place: int) -> None:
     others = [{"name": f"other-{number}", **values} for number in range(place)]
     text = json.dumps({"nodeconfig": [*others, {**values, "name": "node-a"}]})
     try:

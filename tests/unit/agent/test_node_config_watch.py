@@ -1,4 +1,4 @@
-"""A node configuration that changes while the agent runs: whose entry it is decides."""
+"""A node configuration that changes while the agent runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def ended(path: Path, caplog: pytest.LogCaptureFixture, *entries: object) 
     return stop.is_set()
 
 
-async def test_what_is_said_of_another_node_ends_nobody_here(
+async def test_a_change_for_another_node_ends_no_process_here(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "config.json"
@@ -55,7 +55,7 @@ async def test_what_is_said_of_another_node_ends_nobody_here(
 
 
 @pytest.mark.parametrize("ours", [{"devicesplitcount": 4}, {"devicespltcount": 3}, {}])
-async def test_what_is_said_of_this_node_ends_the_process(
+async def test_a_change_for_this_node_ends_the_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ours: dict[str, object]
 ) -> None:
     path = tmp_path / "config.json"

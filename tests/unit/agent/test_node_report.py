@@ -1,4 +1,4 @@
-"""What our node says of itself is true, and written no more often than it changes."""
+"""The Node shows the advertisement, and is patched only when it differs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_only_our_node_is_watched(api: ScriptedApi, client: Client) -> Non
     assert {r.query.get("fieldSelector") for r in api.sent("GET")} == {f"metadata.name={NODE}"}
 
 
-async def test_nothing_is_written_before_somebody_says_what(
+async def test_nothing_is_written_before_the_first_advertisement(
     api: ScriptedApi, client: Client
 ) -> None:
     change(api, **{REGISTER: "[old]"})
@@ -93,9 +93,7 @@ async def test_only_what_differs_is_written(api: ScriptedApi, client: Client) ->
     assert patches(api) == [{"metadata": {"annotations": {SCORES: "[3]"}}}]
 
 
-async def test_in_lock_mode_the_reason_stands_in_place_of_the_mark(
-    api: ScriptedApi, client: Client
-) -> None:
+async def test_in_lock_mode_the_reason_replaces_the_mark(api: ScriptedApi, client: Client) -> None:
     async with reporting(client) as report:
         desired(report, "[1]", late=True)
         await until(lambda: report.fulfilled)
@@ -109,7 +107,7 @@ async def test_in_lock_mode_the_reason_stands_in_place_of_the_mark(
 
 
 async def test_without_cards_nothing_of_them_stays(api: ScriptedApi, client: Client) -> None:
-    """The driver is gone since the last agent of this node ran."""
+    """The driver was removed since the last agent of this node ran."""
     change(
         api,
         **{
@@ -136,14 +134,14 @@ async def test_a_node_that_comes_later_is_served(api: ScriptedApi, client: Clien
         assert (report.lock(), report.kubelet_version()) == ("", "")
         api.put(node())
         await until(lambda: report.fulfilled)
-        # Made anew, for example because kubelet registered again.
+        # Made again, for example because kubelet registered again.
         api.remove("nodes", NODE)
         await until(lambda: report.node() is None)
         api.put(node())
         await until(lambda: says(api) == {REGISTER: "[1]"})
 
 
-async def test_what_somebody_else_changes_is_put_right(
+async def test_a_change_by_another_writer_is_corrected(
     api: ScriptedApi, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reporting(client) as report:
@@ -153,8 +151,8 @@ async def test_what_somebody_else_changes_is_put_right(
         await until(lambda: len(patches(api)) == 2)
         await until(lambda: says(api)[REGISTER] == "[1]")
     assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]"), LOCK: "x"}
-    (told,) = [r for r in caplog.records if "another writer" in r.getMessage()]
-    assert set(told.__dict__["keys"]) == {REGISTER, BINDING}
+    (logged,) = [r for r in caplog.records if "another writer" in r.getMessage()]
+    assert set(logged.__dict__["keys"]) == {REGISTER, BINDING}
 
 
 async def test_a_quarrel_slows_down_but_our_own_news_do_not_wait(
@@ -247,7 +245,7 @@ async def test_watches_that_end_lose_nothing(api: ScriptedApi, client: Client) -
 # What others say.
 
 
-async def test_lock_and_kubelet_are_known_and_changes_are_told(
+async def test_lock_and_kubelet_are_known_and_changes_call_the_handler(
     api: ScriptedApi, client: Client
 ) -> None:
     info = {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.4"}
@@ -345,13 +343,13 @@ async def test_withdrawing_is_tried_again(api: ScriptedApi, client: Client) -> N
     assert says(api) == {}
 
 
-async def test_a_mark_that_cannot_be_withdrawn_is_told(
+async def test_a_mark_that_cannot_be_withdrawn_is_logged(
     api: ScriptedApi, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     change(api, **{BINDING: "late,0000000000000000"})
     api.fault(method="PATCH", status=403, reason="Forbidden", times=None)
     async with reporting(client) as report:
         await report.withdraw()
-    (told,) = [r for r in caplog.records if r.levelno == logging.WARNING]
-    assert "cannot remove the mark of late binding" in told.getMessage()
-    assert "Forbidden" in told.__dict__["error"]
+    (logged,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "cannot remove the mark of late binding" in logged.getMessage()
+    assert "Forbidden" in logged.__dict__["error"]

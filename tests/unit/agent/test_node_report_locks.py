@@ -119,7 +119,7 @@ async def test_no_node_has_no_lock(api: ScriptedApi, client: Client) -> None:
 
 
 @pytest.mark.parametrize(("status", "hits"), [(403, 1), (500, pod_status._RELEASE_ATTEMPTS)])
-async def test_what_cannot_be_done_is_told(
+async def test_a_lock_that_cannot_be_released_is_logged(
     api: ScriptedApi,
     client: Client,
     caplog: pytest.LogCaptureFixture,
@@ -130,6 +130,6 @@ async def test_what_cannot_be_done_is_told(
     assert not await release(client)
     assert fault.hits == hits
     assert says(api) == {LOCK: OURS}
-    (told,) = caplog.records
-    assert (told.__dict__["namespace"], told.__dict__["pod"]) == ("team-a", "train-0")
-    assert str(status) in told.__dict__["error"]
+    (logged,) = caplog.records
+    assert (logged.__dict__["namespace"], logged.__dict__["pod"]) == ("team-a", "train-0")
+    assert str(status) in logged.__dict__["error"]

@@ -1,4 +1,4 @@
-"""Cards come into containers by what NVIDIA's own spec says of them, and of no other card.
+"""Cards come into containers by NVIDIA's own spec, and no other card does.
 
 cdi/ holds specs in the shape that NVIDIA's tools of several versions give them, written by hand and
 cut to one entry of each sort; none was recorded on a node. expected-<spec>.json is what becomes of
@@ -206,7 +206,7 @@ def test_the_last_folder_goes_first_and_none_need_be_there(tmp_path: Path) -> No
     assert specs.merged([(FIRST, 0)]).cdi_version == "0.7.0"
 
 
-def test_by_itself_the_runtime_is_told_where_no_spec_has_the_card(tmp_path: Path) -> None:
+def test_auto_leaves_cards_without_a_spec_to_the_runtime(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.preparer.prepare(desk.share(), cdi=True)
     assert desk.env()["NVIDIA_VISIBLE_DEVICES"] == FIRST

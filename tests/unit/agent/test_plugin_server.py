@@ -205,7 +205,7 @@ async def test_a_start_that_takes_too_long_is_ended_before_kubelet_does() -> Non
     assert plugin_server.PRE_START_LIMIT < 30  # kubelet's own
 
 
-async def test_a_waiting_start_holds_up_nobody() -> None:
+async def test_a_waiting_start_delays_no_other() -> None:
     plugin = Plugin("a")
     plugin.hold = asyncio.Event()
     async with called(plugin) as (client, _):
@@ -218,7 +218,7 @@ async def test_a_waiting_start_holds_up_nobody() -> None:
         await waiting
 
 
-async def test_a_preference_is_told_for_every_container() -> None:
+async def test_a_preference_is_answered_for_every_container() -> None:
     async with called(Plugin()) as (client, _):
         wanted = await prefer(
             client,
@@ -239,7 +239,7 @@ async def test_a_failing_preference_leaves_the_choice_to_kubelet(
 
     def fail(available: tuple[str, ...], *_: object) -> tuple[str, ...]:
         if available == ("a",):
-            raise RefusalError("a", "is nobody's")
+            raise RefusalError("a", "is not yours")
         return available
 
     plugin.choosing = fail

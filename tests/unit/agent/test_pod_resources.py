@@ -1,4 +1,4 @@
-"""kubelet's PodResources are asked and read; a kubelet that does not answer is named."""
+"""kubelet's PodResources are read; a kubelet that does not answer is named."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ async def test_the_holders_of_a_resource_are_gathered_by_id(socket: pathlib.Path
         {"namespace": "m", "name": "r", "containers": [container("main", gpu=["c"])]},
     ]
 
-    async def tell(_request: Any, _context: Any) -> Any:
+    async def answer_list(_request: Any, _context: Any) -> Any:
         return MESSAGES["ListPodResourcesResponse"](pod_resources=pods)
 
-    async with served(socket, LISTER.handler({"List": tell})):
+    async with served(socket, LISTER.handler({"List": answer_list})):
         assert await kubelet_api.holders(socket, "nvidia.com/gpu") == {
             "a": {("n", "p", "main"), ("n", "p", "side")},
             "b": {("n", "p", "main")},
@@ -70,10 +70,10 @@ async def test_a_list_of_many_megabytes_is_read(socket: pathlib.Path) -> None:
     answer = MESSAGES["ListPodResourcesResponse"](pod_resources=pods)
     assert answer.ByteSize() > 5 << 20
 
-    async def tell(_request: Any, _context: Any) -> Any:
+    async def answer_list(_request: Any, _context: Any) -> Any:
         return answer
 
-    async with served(socket, LISTER.handler({"List": tell})):
+    async with served(socket, LISTER.handler({"List": answer_list})):
         found = await kubelet_api.holders(socket, "nvidia.com/gpu", timeout=30)
         assert len(found["a"]) == 40
 

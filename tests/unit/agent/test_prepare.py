@@ -1,4 +1,4 @@
-"""A container is prepared whole, once, and in an order that never shows half of it."""
+"""A container is prepared once, and in an order that never shows half of it."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_several_cards_and_several_grants_of_one(desk: Desk) -> None:
         ),
     ],
 )
-def test_settings_are_told_in_both_ways(
+def test_settings_are_in_policy_and_environment(
     tmp_path: Path, config: dict[str, Any], flags: policy_file.Flag, env: dict[str, str]
 ) -> None:
     desk = Desk(tmp_path, **config)
@@ -254,7 +254,7 @@ def test_who_was_limited_stays_so_when_the_share_grows_to_the_card(desk: Desk) -
     [
         ({"allocation_id": "../../../etc"}, "none of ours"),
         ({"shares": ()}, "granted no card"),
-        ({"shares": (grant("GPU-gone"),)}, "GPU-gone is none of this node's cards"),
+        ({"shares": (grant("GPU-removed"),)}, "GPU-removed is none of this node's cards"),
         ({"shares": (grant(memory=0),)}, "MiB of memory: a share needs some"),
         ({"name": "n" * 300}, "printable ASCII"),
     ],
@@ -427,4 +427,4 @@ def test_what_is_damaged_or_cannot_be_made_is_not_ready(
 def test_who_would_be_limited_can_be_asked(desk: Desk) -> None:
     assert desk.preparer.is_limited([grant()])
     assert not desk.preparer.is_limited([grant(memory=CARD_MEMORY // 2, cores=0)] * 2)
-    assert desk.preparer.is_limited([grant("GPU-gone", memory=1 << 20)])
+    assert desk.preparer.is_limited([grant("GPU-removed", memory=1 << 20)])

@@ -1,6 +1,6 @@
-"""What was prepared is what libvgpu obeys: the real library on the stand-in driver.
+"""libvgpu obeys what was prepared: the real library on the stand-in driver.
 
-A mount namespace stands for the container. The edits of the token's spec are applied to it as a
+A mount namespace is the container. The edits of its spec are applied to it as a
 runtime does; only /etc/ld.so.preload is not put in place, its line goes into LD_PRELOAD.
 """
 

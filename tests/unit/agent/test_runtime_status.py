@@ -1,4 +1,4 @@
-"""What a runtime says of CDI in its verbose status; what it does not say is not guessed."""
+"""CDI in a runtime's verbose status; what it does not report is not guessed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder() -> Iterator[pathlib.Path]:
 def runtime(name: str, version: str, info: dict[str, str]) -> Any:
     """Return the handler of a runtime; as real ones, it tells `info` only who asks for it."""
 
-    async def tell_version(_request: Any, _context: Any) -> Any:
+    async def answer_version(_request: Any, _context: Any) -> Any:
         return MESSAGES["VersionResponse"](
             version="0.1.0",
             runtime_name=name,
@@ -53,11 +53,11 @@ def runtime(name: str, version: str, info: dict[str, str]) -> Any:
             runtime_api_version="v1",
         )
 
-    async def tell_status(request: Any, _context: Any) -> Any:
+    async def answer_status(request: Any, _context: Any) -> Any:
         ready = {"conditions": [{"type": "RuntimeReady", "status": True}]}
         return MESSAGES["StatusResponse"](status=ready, info=info if request.verbose else {})
 
-    return SERVICE.handler({"Version": tell_version, "Status": tell_status})
+    return SERVICE.handler({"Version": answer_version, "Status": answer_status})
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ CARDS = st.tuples(
 
 
 @given(CARDS)
-def test_whatever_cards_tell_scores_are_symmetric_and_can_be_sent(
+def test_whatever_cards_report_scores_are_symmetric_and_can_be_sent(
     cards: tuple[CardLinks, ...],
 ) -> None:
     scores, _ = pair_scores(cards)

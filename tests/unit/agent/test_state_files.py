@@ -1,4 +1,4 @@
-"""State files: each on a small file system of its own, made again after a reboot, gone at last."""
+"""State files: each on its own small file system, made again after a reboot."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_mounts_that_lie_on_each_other_are_all_removed(node: NodeLayout) -> None
     assert not node.state_folder(ALLOCATION_ID).exists()
 
 
-def test_where_mounting_is_not_permitted_a_plain_folder_does_and_it_is_said_once(
+def test_where_mounting_is_not_permitted_a_plain_folder_is_used_and_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(folder: Path, **how: int) -> None:

@@ -1,4 +1,4 @@
-"""Which errors of cards count, and what is said of them."""
+"""XIDs that count, and their descriptions."""
 
 from __future__ import annotations
 

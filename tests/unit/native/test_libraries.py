@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import hami
 from hami.agent.containers import library
 
 
@@ -35,6 +36,11 @@ def test_a_library_is_found_for_every_name_of_a_machine(
 
 def test_without_a_machine_it_is_this_one(package: Path) -> None:
     assert library.find_built("libvgpu.so", package=package).read_text() == platform.machine()
+
+
+def test_without_a_package_it_is_the_products() -> None:
+    # hatch_build.py puts the files into <package>/lib of the wheel.
+    assert Path(hami.__path__[0]) == library._PACKAGE
 
 
 def test_a_missing_library_says_how_to_get_it(package: Path) -> None:

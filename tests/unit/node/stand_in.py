@@ -1,4 +1,4 @@
-"""A process on stand-in GPUs: the driver reads its folder once per process, so each has its own."""
+"""A process on stand-in GPUs: the driver reads its folder once per process."""
 
 from __future__ import annotations
 

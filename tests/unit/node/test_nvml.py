@@ -40,7 +40,7 @@ result = [[dataclasses.asdict(card) for card in cards], [str(problem) for proble
 """
 
 
-def test_cards_are_told_as_the_driver_has_them(run: Run, node: Path) -> None:
+def test_cards_are_read_as_the_driver_has_them(run: Run, node: Path) -> None:
     cards, problems = run(LIST)
     assert problems == []
     expected = gpus.read_node(node)
@@ -88,7 +88,7 @@ def test_one_refusal_costs_one_card(run: Run, node: Path, function: str) -> None
     assert "GPU 1" in problems[0]
 
 
-def test_what_a_driver_does_not_tell_is_left_open(run: Run, node: Path) -> None:
+def test_what_a_driver_does_not_report_is_left_open(run: Run, node: Path) -> None:
     gpus.set_faults(
         node,
         [
@@ -145,7 +145,7 @@ except NvmlError as error:
     assert "--driver-root" in remedy
 
 
-def test_a_probe_tells_why_a_card_does_not_answer(run: Run) -> None:
+def test_a_probe_returns_why_a_card_does_not_answer(run: Run) -> None:
     before, lost, other, unknown, after = run(
         """
 nvml = Nvml.open(root)
@@ -179,7 +179,7 @@ def test_a_driver_without_recovery_actions_says_none(run: Run) -> None:
 
 
 def test_a_reopened_driver_answers_again(run: Run) -> None:
-    refused, first, gone, back = run(
+    refused, first, removed, back = run(
         """
 nvml = Nvml.open(root)
 watch = nvml.watch_xids([card(0)])
@@ -194,17 +194,17 @@ gpus.set_faults(folder, ["nvmlInitWithFlags 1 9"])
 try:
     nvml.reopen()
 except NvmlError:
-    gone = nvml.probe(card(0))
+    removed = nvml.probe(card(0))
 nvml.reopen()
-result = [refused, first, gone, nvml.probe(card(0))]
+result = [refused, first, removed, nvml.probe(card(0))]
 """
     )
     assert "XID watch" in refused
     assert (first, back) == ("", "")
-    assert "Uninitialized" in gone
+    assert "Uninitialized" in removed
 
 
-def test_links_are_told_card_by_card(root: Path, tmp_path: Path) -> None:
+def test_links_are_read_card_by_card(root: Path, tmp_path: Path) -> None:
     made = gpus.write_node(tmp_path, [("H100", 4)], name="node-l")
     links, problems = stand_in.run(
         """

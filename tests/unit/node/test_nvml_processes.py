@@ -38,7 +38,7 @@ def test_a_process_that_computes_and_draws_counts_once(monkeypatch: pytest.Monke
     assert held() == {1: 510, 2: 7}
 
 
-def test_memory_that_is_not_told_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_reported_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, {"card": [entry(1, None), entry(2, None)]}, {"card": [entry(2, 9)]})
     assert held() == {1: None, 2: 9}
 

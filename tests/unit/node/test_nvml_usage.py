@@ -1,4 +1,4 @@
-"""What runs on a card, and its errors, on the stand-in driver."""
+"""Processes and errors of a card, on the stand-in driver."""
 
 from __future__ import annotations
 

@@ -25,6 +25,15 @@ from hami.agent.cards import xids
 from hami.agent.cards.xids import Ignored
 from hami.node.nvml import NvmlError, XidEvent
 
+_log = logging.getLogger(__name__)
+
+#: Milliseconds of one wait for XIDs.
+_WAIT_MS = 500
+#: Seconds between two tries after a failure, and between two checks of the threads.
+_PAUSE = 1.0
+#: Seconds that the threads have to end.
+_JOIN = 3.0
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HealthChange:
@@ -146,13 +155,6 @@ class Health:
 def _pending(action: int) -> str:
     wanted = _ACTIONS.get(action, f"recovery action {action} of NVML")
     return f"the driver asks for a recovery before it is healthy again: {wanted}"
-
-
-_log = logging.getLogger(__name__)
-
-_WAIT_MS = 500
-_PAUSE = 1.0
-_JOIN = 3.0
 
 
 class XidSource(Protocol):

@@ -37,7 +37,7 @@ class NodeEvents(Protocol):
 
 
 class NodeCards:
-    """What the driver has listed, kept up to date."""
+    """The cards that the driver has listed, kept up to date."""
 
     def __init__(self, settings: Settings, config_file: NodeConfigFile, events: NodeEvents) -> None:
         self._driver_root = settings.driver_root

@@ -28,6 +28,11 @@ from hami.vendors import config_file
 from hami.vendors.config_file import ConfigError
 from hami.vendors.device_config import NvidiaSettings
 
+_log = logging.getLogger(__name__)
+
+#: Seconds between two reads; kubelet needs a minute to deliver a changed ConfigMap.
+_READ_EVERY = 5.0
+
 MigStrategy = Literal["none", "single", "mixed"]
 OperatingMode = Literal["hami-core", "mps"]
 
@@ -168,12 +173,6 @@ def _items(data: dict[str, object], key: str, entry: config_file.Section) -> lis
     if not isinstance(value, list):
         raise entry.error(key, "must be a list", "write it in square brackets")
     return value
-
-
-_log = logging.getLogger(__name__)
-
-#: Seconds between two reads; kubelet needs a minute to deliver a changed ConfigMap.
-_READ_EVERY = 5.0
 
 
 class NodeConfigFile:

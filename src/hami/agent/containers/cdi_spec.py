@@ -27,7 +27,7 @@ class EditMount(msgspec.Struct, frozen=True):
 
 
 class Edits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container gets, by a CDI spec or by an answer to kubelet.
+    """Changes to a container, carried by a CDI spec or by an answer to kubelet.
 
     Without CDI there are only `env` and `mounts`.
     """

@@ -47,7 +47,7 @@ class Library:
     def path(self) -> Path:
         """Return its path on the node."""
         assert self.digest, "install first"
-        return place(self._layout, self.digest)
+        return library_path(self._layout, self.digest)
 
     def install(self) -> Path:
         """Write the library and the preload file where they are missing, and check both."""
@@ -63,7 +63,7 @@ class Library:
                 "in a checkout run make native, else install hami again",
             ) from error
         digest = hashlib.sha256(content).hexdigest()
-        path = place(self._layout, digest)
+        path = library_path(self._layout, digest)
         try:
             if not _holds(path, content):
                 if path.exists():
@@ -89,7 +89,7 @@ class Library:
         for digest in installed(self._layout):
             if digest != self.digest and digest not in in_use:
                 with contextlib.suppress(OSError):  # a leftover costs only its space
-                    shutil.rmtree(place(self._layout, digest).parent)
+                    shutil.rmtree(library_path(self._layout, digest).parent)
                     removed.append(digest)
         return tuple(removed)
 
@@ -103,7 +103,7 @@ class Library:
             files.write_atomic(self._layout.preload, content, durable=True)
 
 
-def place(layout: NodeLayout, digest: str) -> Path:
+def library_path(layout: NodeLayout, digest: str) -> Path:
     return layout.libraries / digest / NAME
 
 
@@ -140,7 +140,7 @@ def _set_aside(folder: Path) -> None:
             return
 
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 #: Names of architectures in Python and Kubernetes -> folder.
 _ARCHITECTURES = {
     "x86_64": "x86_64",

@@ -70,7 +70,7 @@ def policy(
         if not card.memory_mib:
             # In a policy 0 is no limit at all.
             raise errors.WireError(
-                f"grant of card {card.card}",
+                f"share of card {card.card}",
                 card.memory_mib,
                 "MiB of memory: a share needs some",
                 "delete the pod to reschedule it",

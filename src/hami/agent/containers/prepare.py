@@ -60,7 +60,7 @@ class PrepareError(AgentError):
 
 
 class PrepareConfig(LimitSettings, frozen=True, kw_only=True):
-    """How containers of this node are prepared."""
+    """Settings for preparing the containers of this node."""
 
     #: How cards get into containers: by merging NVIDIA's CDI spec, or by NVIDIA's runtime.
     injection: Injection = "auto"

@@ -19,61 +19,14 @@ from pathlib import Path
 from hami.node import files
 from hami.node.layout import NodeLayout
 
+_log = logging.getLogger(__name__)
+
 _MS_NOSUID = 2
 _MS_NODEV = 4
 _MNT_DETACH = 2
 
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-def mount(folder: Path, *, size: int, inodes: int) -> None:
-    """Mount an empty tmpfs; OSError says why not.
-
-    Not `noexec`: the bind mount in a container inherits the flags, and a container with a user
-    namespace may not change them.
-    """
-    options = f"size={size},nr_inodes={inodes},mode=0755"
-    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"hami", os.fsencode(folder), b"tmpfs", flags, options.encode()):
-        raise _last_error(folder)
-
-
-def unmount(folder: Path) -> None:
-    """Detach the file system at once; the kernel frees it when its last user ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(folder), _MNT_DETACH):
-        raise _last_error(folder)
-
-
-def is_shown(folder: Path, mountinfo: str | None = None) -> bool:
-    """Return whether the node sees what is mounted below the folder.
-
-    In a container the folder is a part of the node's tree, mounted into ours. Unless that mount is
-    shared (`mountPropagation: Bidirectional`), a mount below it is visible only here.
-    """
-    text = _MOUNTINFO.read_text() if mountinfo is None else mountinfo
-    root, shared = "/", False
-    longest = -1
-    real = folder.resolve()
-    for line in text.splitlines():
-        fields = line.split(" ")
-        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
-        # Of several mounts on one path the last is on top.
-        if real.is_relative_to(point) and len(point.parts) >= longest:
-            longest = len(point.parts)
-            root = fields[3]
-            shared = any(field.startswith("shared:") for field in fields[6 : fields.index("-", 6)])
-    return shared or root == "/"
-
-
-def _last_error(folder: Path) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), str(folder))
-
-
-_log = logging.getLogger(__name__)
 
 #: The file's 1.6 MiB in whole pages, and a little.
 _SIZE = 2 << 20
@@ -164,3 +117,49 @@ def _make(path: Path) -> None:
         os.fchmod(handle, _MODE)  # independent of the umask
     finally:
         os.close(handle)
+
+
+def mount(folder: Path, *, size: int, inodes: int) -> None:
+    """Mount an empty tmpfs; OSError says why not.
+
+    Not `noexec`: the bind mount in a container inherits the flags, and a container with a user
+    namespace may not change them.
+    """
+    options = f"size={size},nr_inodes={inodes},mode=0755"
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"hami", os.fsencode(folder), b"tmpfs", flags, options.encode()):
+        raise _last_error(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Detach the file system at once; the kernel frees it when its last user ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(folder), _MNT_DETACH):
+        raise _last_error(folder)
+
+
+def is_shown(folder: Path, mountinfo: str | None = None) -> bool:
+    """Return whether the node sees what is mounted below the folder.
+
+    In a container the folder is a part of the node's tree, mounted into ours. Unless that mount is
+    shared (`mountPropagation: Bidirectional`), a mount below it is visible only here.
+    """
+    text = _MOUNTINFO.read_text() if mountinfo is None else mountinfo
+    root, shared = "/", False
+    longest = -1
+    real = folder.resolve()
+    for line in text.splitlines():
+        fields = line.split(" ")
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
+        # Of several mounts on one path the last is on top.
+        if real.is_relative_to(point) and len(point.parts) >= longest:
+            longest = len(point.parts)
+            root = fields[3]
+            shared = any(field.startswith("shared:") for field in fields[6 : fields.index("-", 6)])
+    return shared or root == "/"
+
+
+def _last_error(folder: Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), str(folder))

@@ -196,7 +196,7 @@ def write_checkpoint(
 
 
 def encode_checkpoint(data: Data) -> bytes:
-    content = msgspec.json.encode(File(data=data, checksum=checkpoint.of(data)))
+    content = msgspec.json.encode(File(data=data, checksum=checkpoint.checksum(data)))
     for plain, escaped in _ESCAPED.items():
         content = content.replace(plain, escaped)
     return content
@@ -211,7 +211,7 @@ def read_checkpoint(path: Path) -> Data | None:
         return None
     except (OSError, errors.WireError) as error:
         raise SandboxError(what, str(error), _REMEDY) from error
-    expected = checkpoint.of(file.data)
+    expected = checkpoint.checksum(file.data)
     if file.checksum != expected:
         raise SandboxError(what, f"has checksum {file.checksum}, not {expected}", _REMEDY)
     return file.data

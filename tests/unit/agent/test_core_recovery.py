@@ -1,4 +1,4 @@
-"""Pods that run and are not in the ledger are taken in; what belongs to nobody goes."""
+"""Running pods missing from the ledger are recovered; orphaned files removed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_nothing_is_removed_while_a_record_cannot_be_read(node: Node) -> N
     record = node.layout.record(uid(pod))
     record.write_bytes(b"half")
     node.remove(pod)
-    node.book.drop(uid(pod))
+    node.checkpoint.drop(uid(pod))
     async with node.running() as agent:
         await agent.reconciler.release_deleted_pods()
         await agent.reconciler.recover_and_clean_up()
@@ -58,7 +58,9 @@ async def test_nothing_is_removed_while_a_record_cannot_be_read(node: Node) -> N
         await node.run_pod(agent, node.pod("new", main=[ALL]), "main", "id-new")
 
 
-async def test_a_record_of_containers_that_are_not_is_damaged_and_hurts_nobody(node: Node) -> None:
+async def test_a_record_of_missing_containers_is_damaged_and_affects_no_other_pod(
+    node: Node,
+) -> None:
     pod, _ = await ran(node)
     record = node.layout.record(uid(pod))
     record.write_bytes(record.read_bytes().replace(b'"slot":0', b'"slot":7'))
@@ -67,7 +69,7 @@ async def test_a_record_of_containers_that_are_not_is_damaged_and_hurts_nobody(n
         await node.start(agent, "id-old")
 
 
-async def test_files_of_nobody_go_unless_a_process_lives(node: Node) -> None:
+async def test_orphaned_files_are_removed_unless_a_process_lives(node: Node) -> None:
     pod, allocation_id = await ran(node)
     node.layout.record(uid(pod)).unlink()
     node.remove(pod)
@@ -80,7 +82,7 @@ async def test_files_of_nobody_go_unless_a_process_lives(node: Node) -> None:
         assert not node.layout.allocation_folder(allocation_id).exists()
 
 
-async def test_files_that_cannot_be_removed_hold_up_nobody(
+async def test_files_that_cannot_be_removed_delay_no_pod(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node.running() as agent:
@@ -135,7 +137,7 @@ async def test_a_resize_survives_the_loss_of_the_ledger(node: Node) -> None:
         assert node.limits(allocation_id) == [(CARD, 9000, 50)]
 
 
-async def test_nobody_is_taken_in_before_the_cards_are_known(node: Node) -> None:
+async def test_no_pod_is_recovered_before_the_cards_are_known(node: Node) -> None:
     pod, _ = await ran(node)
     node.layout.record(uid(pod)).unlink()
     node.driver.missing = "is not loaded"
@@ -163,7 +165,7 @@ async def test_what_another_agent_started_counts_and_starts_again_where_that_is_
     node: Node,
 ) -> None:
     pod = node.pod("old", main=[ALL], annotations={annotation_keys.GRANT_MAC: None})
-    node.book.add(
+    node.checkpoint.add(
         uid(pod), "main", ["id-old"], AllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": CARD})
     )
     async with node.running() as agent:
@@ -184,7 +186,7 @@ async def test_what_another_agent_started_counts_and_starts_again_where_that_is_
 
 async def test_a_signed_pod_that_another_agent_started_does_not_start_here(node: Node) -> None:
     pod = node.pod("old", main=[ALL])
-    node.book.add(uid(pod), "main", ["id-old"], AllocateResponse())
+    node.checkpoint.add(uid(pod), "main", ["id-old"], AllocateResponse())
     async with node.running() as agent:
         with pytest.raises(RefusalError, match="another agent than hami's"):
             await node.start(agent, "id-old")

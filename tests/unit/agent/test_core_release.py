@@ -1,4 +1,4 @@
-"""Pods that are gone give their cards back: not too early, not too late, and not never."""
+"""Deleted pods release their cards: not too early, not too late."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_pod_that_ended_makes_room(node: Node, phase: str | None) -> Non
         await node.run_pod(agent, node.pod("new", main=[ALL]), "main", "id-new")
 
 
-async def test_a_start_that_does_not_fit_yet_looks_who_is_gone(node: Node) -> None:
+async def test_a_start_that_does_not_fit_yet_releases_deleted_pods(node: Node) -> None:
     async with node.running() as agent:
         old, allocation_id = await full(node, agent)
         new = node.pod("new", main=[ALL])
@@ -73,7 +73,7 @@ async def test_a_pod_whose_process_lives_keeps_its_share(
         await node.start(agent, "id-new")
 
 
-async def test_the_cache_alone_is_not_believed(node: Node) -> None:
+async def test_the_informer_alone_releases_no_pod(node: Node) -> None:
     async with node.running() as agent:
         old, allocation_id = await full(node, agent)
         agent.pods.informer.drop(uid(old))
@@ -93,7 +93,7 @@ async def test_another_pod_under_the_name_is_another(node: Node) -> None:
         await until(lambda: not node.ledger())
 
 
-async def test_nobody_is_forgotten_before_the_pods_are_known(node: Node) -> None:
+async def test_no_pod_is_released_before_the_pods_are_known(node: Node) -> None:
     async with node.running() as agent:
         old, _ = await full(node, agent)
     node.api.fault(path="/pods", status=500, times=None, when=lambda r: not r.path.endswith("old"))
@@ -103,7 +103,7 @@ async def test_nobody_is_forgotten_before_the_pods_are_known(node: Node) -> None
         assert set(node.ledger()) == {uid(old)}
 
 
-async def test_who_cannot_be_forgotten_counts_on_and_holds_up_nobody(
+async def test_a_pod_that_cannot_be_released_counts_on_and_delays_no_other(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node.running() as agent:
@@ -130,7 +130,7 @@ async def test_who_cannot_be_forgotten_counts_on_and_holds_up_nobody(
         assert set(node.ledger()) == {uid(new)}
 
 
-async def test_who_cannot_be_looked_at_counts_on(
+async def test_a_pod_whose_processes_cannot_be_checked_counts_on(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node.running() as agent:
