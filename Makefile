@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help root setup demo test unit oracle mutants sandbox parts e2e conformance clean-room gpu bench lint docs site native flaky soak
+.PHONY: help root setup demo test unit oracle mutants some-mutants sandbox changed-sandbox sandbox-conformance sandbox-tests parts e2e conformance clean-room gpu bench lint docs site native flaky soak
 
 help:
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,25 +10,51 @@ help:
 setup: ## make .venv from the hashed requirements
 	@scripts/setup
 
-# JOBS=2 runs two of the four at once, and shows each when it is done: what CI does.
-JOBS := 1
-# They are set up already. Else those that need less would start first, and the longest last.
+# Test files are spread over WORKERS processes, a file at a time; those with the longest time limits come first.
+WORKERS := 2
+PYTEST := $(PY) -m pytest --durations=20
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# They are set up already.
 SET_UP := --old-file=setup --old-file=native
-test: setup native ## all tests that need neither root nor Go
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter-out 1,$(JOBS)),--output-sync=target) $(SET_UP) unit oracle mutants sandbox
+QUIETLY := --no-print-directory $(SET_UP)
 
+test: setup native ## all tests that need neither root nor Go; of mutants and sandbox only what a change concerns
+	@$(MAKE) $(QUIETLY) unit some-mutants changed-sandbox
+
+# The native tests run a second and a third time under sanitizers, unless nothing of theirs has changed (exit code 3).
 unit: setup native
-	$(PY) -m pytest tests/unit tests/chart tests/native sandbox/tests/unit
+	@code=0; $(PY) -m tests.selection sanitizers || code=$$?; \
+	set -x; $(PYTEST) $(SPREAD) $$([ $$code != 3 ] || echo --ignore=tests/native/test_sanitizers.py) \
+	  tests/unit $(wildcard tests/integration) tests/chart tests/native tests/oracle
 
-oracle: setup ## only the 8,000 comparisons with the slow reference filter
-	$(PY) -m pytest tests/oracle
+CASES := 500
+oracle: setup ## only the comparisons with the slow reference filter (CASES: how many)
+	HAMI_ORACLE_CASES=$(CASES) $(PYTEST) tests/oracle
 
-mutants: setup ## only the proof that the tests notice deliberate errors in the product
-	$(PY) -m pytest tests/mutants
+mutants: setup ## the proof that the tests notice deliberate errors in the product, all of them
+	$(PYTEST) -n $(WORKERS) --dist loadgroup tests/mutants
 
-sandbox: setup native ## only the tests on the embedded cluster: conformance, real kubectl, 200 pods under random kills
-	$(PY) -m sandbox.tests.cluster.conformance
-	$(PY) -m pytest sandbox/tests/cluster
+# At most so many of each list, chosen by a seed that is printed (tests/mutants/choosing.py).
+SOME := 8
+some-mutants: setup native
+	HAMI_MUTANTS=$(SOME) $(PYTEST) -n $(WORKERS) --dist loadgroup tests/mutants
+
+sandbox: setup native ## only the tests on the embedded cluster: conformance, real kubectl, the demo
+	@$(MAKE) $(QUIETLY) --jobs=2 --output-sync=target sandbox-conformance sandbox-tests
+
+# Exit code 3 says that nothing has changed that these tests can reach; whatever else happens, they run.
+changed-sandbox: setup native
+	@suites=; for suite in conformance sandbox; do \
+	  code=0; $(PY) -m tests.selection $$suite || code=$$?; \
+	  [ $$code = 3 ] || case $$suite in conformance) suites+=" sandbox-conformance";; sandbox) suites+=" sandbox-tests";; esac; \
+	done; \
+	[ -z "$$suites" ] || $(MAKE) $(QUIETLY) --jobs=2 --output-sync=target $$suites
+
+sandbox-conformance: setup
+	$(PY) -m sandbox.tests.cluster.conformance --durations=20
+
+sandbox-tests: setup native
+	$(PYTEST) $(SPREAD) sandbox/tests
 
 lint: setup ## ruff, mypy --strict, import-linter, generated pages current
 	$(PY) -m ruff check .
@@ -63,13 +89,13 @@ root:
 
 e2e: root parts ## the product on real Kubernetes, and `make demo` on a clean machine (needs root)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target conformance clean-room
-	$(PY) -m pytest --timeout=600 tests/e2e
+	$(PYTEST) $(SPREAD) --timeout=600 tests/e2e
 
 conformance: root parts
 	$(PY) -m tests.e2e.cluster run --nodes 1 --name conformance \
 	  sh -c 'HAMI_CONFORMANCE_KUBECONFIG=$$KUBECONFIG \
 	    HAMI_CONFORMANCE_COMPACT="$(PY) -m tests.e2e.cluster.compact {revision}" \
-	    exec $(PY) -m pytest tests/conformance'
+	    exec $(PYTEST) tests/conformance'
 
 clean-room: root parts
 	$(PY) -m pytest --timeout=600 -s tests/clean_room

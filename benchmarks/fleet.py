@@ -60,7 +60,7 @@ def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
     """Yield bound pods of one card each, spread over nodes and then over cards."""
     for at in range(number):
         node, card = at % on_nodes, at // on_nodes % CARDS
-        grant = Share(card_id(node, card), NVIDIA.word, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
+        grant = Share(card_id(node, card), NVIDIA.name, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
         yield pod(
             f"placed-{at}",
             [{"gpu": 1, "memory": grant.memory_mib, "cores": grant.cores}],

@@ -110,7 +110,7 @@ def granted(
     **more: Any,
 ) -> objects.Pod:
     """Make a bound pod: a slot of (card, memory, cores) per container, init ones first."""
-    grants = [[Share(c, NVIDIA.word, memory, cores) for c, memory, cores in slot] for slot in slots]
+    grants = [[Share(c, NVIDIA.name, memory, cores) for c, memory, cores in slot] for slot in slots]
     init = more.pop("init", ())
     containers = more.pop("containers", None)
     if containers is None:
@@ -173,16 +173,16 @@ def winner(decision: decide.Decision) -> tuple[str, list[list[str]]] | None:
     """Return the node and the card ids of each container."""
     if decision.winner is None:
         return None
-    slots = decision.winner.slots[NVIDIA.word]
-    return decision.winner.node, [[grant.card for grant in slot] for slot in slots]
+    shares_of = decision.winner.shares[NVIDIA.name]
+    return decision.winner.node, [[share.card for share in each] for each in shares_of]
 
 
 def use(in_cluster: Cluster, on: str, card_id: str) -> tuple[int, int, int]:
-    """Return used slots, MiB and percent of a card."""
-    place = in_cluster.place(on)
-    assert place is not None
-    shelf, row = place
-    table_of = shelf.cards[NVIDIA.word]
+    """Return used shares, MiB and percent of a card."""
+    located = in_cluster.locate(on)
+    assert located is not None
+    card_table, row = located
+    table_of = card_table.cards[NVIDIA.name]
     column = table_of.column(row, card_id)
     assert column is not None
     at = column, row

@@ -12,6 +12,7 @@ import os
 import pathlib
 
 import hypothesis
+import pytest
 
 import hami
 import hami_sandbox
@@ -36,3 +37,16 @@ for package in (hami, hami_sandbox):
     assert pathlib.Path(package.__path__[0]).resolve().is_relative_to(CHECKOUT), (
         f"{package.__path__[0]} would be tested, not {CHECKOUT}; run `make setup` in this checkout"
     )
+
+
+@pytest.hookimpl(tryfirst=True)  # a folder's own order counts more
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest files come first: at the end of a run one worker would wait for the other.
+
+    A file is long when one of its tests has a time limit of its own.
+    """
+    limits: dict[pathlib.Path, float] = {}
+    for item in items:
+        if mark := item.get_closest_marker("timeout"):
+            limits[item.path] = max(limits.get(item.path, 0.0), float(mark.args[0]))
+    items.sort(key=lambda item: -limits.get(item.path, 0.0))

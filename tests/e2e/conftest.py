@@ -1,5 +1,7 @@
 """What every end-to-end test gets: one real cluster, a namespace of its own, and an audit.
 
+Each worker of pytest-xdist has a cluster of its own.
+
 After every test the auditor looks at the whole cluster and at all that happened during the test.
 
 `HAMI_E2E_CLUSTER=dev` uses a cluster that is up already, for working on a test without waiting.
@@ -38,7 +40,8 @@ def cluster() -> Iterator[Cluster]:
     if name := os.environ.get("HAMI_E2E_CLUSTER"):
         yield clusters.find(name)
         return
-    with clusters.temporary(Layout("tests")) as running:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    with clusters.temporary(Layout(f"tests{worker}")) as running:
         yield running
 
 

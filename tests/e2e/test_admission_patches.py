@@ -24,8 +24,8 @@ from hypothesis.strategies import SearchStrategy
 from hami.admission import edits
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
-from hami.admission.rules import ANY, Facts, Rules, unlimited
 from hami.admission.serve import Metrics, Reviewer
+from hami.admission.settings import ANY, Context, Rules, unlimited
 from hami.serving import metrics, tracing
 from hami.serving.http_server import Request
 from hami.vendors import device_config
@@ -106,7 +106,7 @@ def _reviewer(rules: Rules) -> Reviewer:
     inventory = MigOffer(GPU)
     inventory.set_node("a", OFFERED)
     return Reviewer(
-        Facts(rules=rules, inventory=inventory, headroom=unlimited),
+        Context(rules=rules, mig_offer=inventory, headroom=unlimited),
         instruments=Metrics(metrics.Registry()),
         tracer=tracing.Tracer.disabled(),
         why_not_ready=str,

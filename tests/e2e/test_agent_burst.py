@@ -1,6 +1,7 @@
-"""A hundred pods at once on one node, in both modes: each gets its own, and nobody's bind fails.
+"""Many pods at once on one node, in both modes: each gets its own, and no bind fails.
 
-The times are for the reader, the ratio is to the bare plugin in the same run; neither decides.
+The times are for the reader; neither they nor the ratio to the bare plugin decide. The ratio is
+measured in whole runs only (sizes.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.e2e import burst
+from tests.e2e import burst, sizes
 from tests.e2e.agent import workloads
 from tests.e2e.agent.fixtures import _audited, _told  # noqa: F401 (for every test)
 from tests.e2e.agent.installation import AGENT, LATE, LOCK, MONITOR, Agents
@@ -20,7 +21,7 @@ from tests.e2e.install.nodes import GPU, MEMORY
 from tests.kubeapi.client import Client, Object
 from tests.kubeapi.paths import pods as pods_path
 
-COUNT = 100
+COUNT = sizes.PODS_ON_A_NODE
 WAIT_S = 400
 AIM = 1.6
 MIB = 2**20
@@ -34,23 +35,19 @@ def limits(number: int, container: str) -> Mapping[str, str]:
 
 
 @pytest.mark.timeout(900)
-def test_a_hundred_pods_on_a_node_that_binds_late(
+def test_many_pods_on_a_node_that_binds_late(
     agents: Agents, client: Client, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = burst.measured.get("bare plugin") or _bare(agents, client, namespace)
+    text = ""
+    if sizes.WHOLE:
+        bare = burst.measured.get("bare plugin") or _bare(agents, client, namespace)
+        text = f" (aim: {AIM} times the bare plugin's {bare:.1f} s)"
     done = _burst(agents, client, namespace, LATE)
-    ratio = done.seconds / bare
-    _tell(
-        agents,
-        capsys,
-        LATE,
-        f"late: {done.seconds:.1f} s, ratio to the bare plugin {ratio:.2f} "
-        f"(aim {AIM}), which took {bare:.1f} s",
-    )
+    _tell(agents, capsys, LATE, f"late: {done.seconds:.1f} s{text}")
 
 
 @pytest.mark.timeout(900)
-def test_a_hundred_pods_on_a_node_with_a_lock(
+def test_many_pods_on_a_node_with_a_lock(
     agents: Agents, client: Client, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = _burst(agents, client, namespace, LOCK)

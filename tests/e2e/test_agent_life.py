@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from hami.wire import region
+from hami.wire import policy_file, state_file
 from tests.e2e import pods
 from tests.e2e.agent import workloads
 from tests.e2e.agent.fixtures import _audited, _told, sources  # noqa: F401 (for every test)
@@ -95,20 +95,20 @@ def test_the_auditor_compares_the_policy_with_the_grant(
     workloads.answers(client, pod, "main", len(COMMANDS))
     (token,) = workloads.tokens(agents, pod)
     ((grant,),) = workloads.slots(pod)
-    state = region.decode_state(node.path(f"{HAMI.states}/{token}/state").read_bytes())
-    (device,) = state.devices
-    assert (device.uuid, device.limit) == (grant.card, LIMIT * MIB)
-    assert device.refused > 0
+    state = state_file.decode(node.path(f"{HAMI.states}/{token}/state").read_bytes())
+    (shown,) = state.cards
+    assert (shown.uuid, shown.limit) == (grant.card, LIMIT * MIB)
+    assert shown.refused > 0
 
     path = node.path(f"{HAMI.tokens}/{token}/{HAMI.policy_file}")
-    right = region.decode_policy(path.read_bytes())
-    (card,) = right.devices
-    twice = msgspec.structs.replace(card, memory_limit=2 * card.memory_limit)
+    right = policy_file.decode(path.read_bytes())
+    (share,) = right.shares
+    twice = msgspec.structs.replace(share, memory_mib=2 * share.memory_mib)
     judge = sources(agents, quiet=False)
     assert judge.settle() == []
-    path.write_bytes(region.encode_policy(msgspec.structs.replace(right, devices=(twice,))))
+    path.write_bytes(policy_file.encode(msgspec.structs.replace(right, shares=(twice,))))
     assert {finding.kind for finding in judge.settle()} == {Kind.POLICY_LIMITS}
-    path.write_bytes(region.encode_policy(right))
+    path.write_bytes(policy_file.encode(right))
 
 
 def _said(agents: Agents, node: str, message: str, since: float) -> float:

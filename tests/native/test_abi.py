@@ -1,4 +1,4 @@
-"""abi.h and region_layout.py describe the same bytes: a compiled program tells offset and size."""
+"""abi.h and file_layout.py have the same offsets, sizes and constants."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire import file_layout, region
+from hami.wire import file_layout, policy_file
 from native import build
 
 ABI = (build.SOURCES / "libvgpu/abi.h").read_text()
 STRUCTS = {
-    "vgpu_policy_device": file_layout.POLICY_DEVICE,
+    "vgpu_policy_device": file_layout.POLICY_CARD,
     "vgpu_policy": file_layout.POLICY,
-    "vgpu_usage": file_layout.USAGE,
-    "vgpu_slot": file_layout.SLOT,
-    "vgpu_state_device": file_layout.STATE_DEVICE,
+    "vgpu_usage": file_layout.PROCESS_USAGE,
+    "vgpu_slot": file_layout.PROCESS_ENTRY,
+    "vgpu_state_device": file_layout.STATE_CARD,
     "vgpu_state": file_layout.STATE,
 }
 CONSTANTS = {
-    "VGPU_MAX_DEVICES": file_layout.MAX_DEVICES,
-    "VGPU_MAX_SLOTS": file_layout.MAX_SLOTS,
-    "VGPU_UUID_SIZE": file_layout.POLICY_DEVICE.places["uuid"][1],
+    "VGPU_MAX_DEVICES": file_layout.MAX_CARDS,
+    "VGPU_MAX_SLOTS": file_layout.MAX_PROCESSES,
+    "VGPU_UUID_SIZE": file_layout.POLICY_CARD.places["uuid"][1],
     "VGPU_POLICY_MAGIC": file_layout.POLICY_MAGIC,
     "VGPU_POLICY_VERSION": file_layout.POLICY_VERSION,
     "VGPU_STATE_MAGIC": file_layout.STATE_MAGIC,
     "VGPU_STATE_VERSION": file_layout.STATE_VERSION,
     "VGPU_LOCK_BASE": file_layout.LOCK_BASE,
-    "VGPU_POLICY_OVERSUBSCRIBE": region.Flag.OVERSUBSCRIBE,
-    "VGPU_POLICY_FORCE_CORES": region.Flag.FORCE_CORES,
-    "VGPU_POLICY_IGNORE_CORES": region.Flag.IGNORE_CORES,
+    "VGPU_POLICY_OVERSUBSCRIBE": policy_file.Flag.OVERSUBSCRIBE,
+    "VGPU_POLICY_FORCE_CORES": policy_file.Flag.FORCE_CORES,
+    "VGPU_POLICY_IGNORE_CORES": policy_file.Flag.IGNORE_CORES,
 }
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+) \{\n(.*?)\n\};", re.DOTALL)

@@ -170,7 +170,7 @@ class World:
 
     def check(self) -> None:
         """Compare books, card and model."""
-        books = {slot.pid: slot.usage[0] for slot in self.box.state().slots}
+        books = {entry.pid: entry.usage[0] for entry in self.box.state().processes}
         physical, used = self.box.physical(), self.box.used()
         for probe, model in zip(self.probes, self.models, strict=True):
             model.pool = probe.number("pool attribute default 5")

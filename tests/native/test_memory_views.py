@@ -46,7 +46,9 @@ def test_a_reader_without_cuda_sees_the_same(tmp_path: Path) -> None:
         memory = reader.memory()
         assert (memory.total, memory.used) == (2 * GIB, CONTEXT + 300 * MIB)
         assert list(memory.processes) == [worker.pid]
-        assert [slot.pid for slot in box.state().slots] == [worker.pid]  # reading takes no slot
+        assert [entry.pid for entry in box.state().processes] == [
+            worker.pid
+        ]  # reading takes no slot
 
 
 def test_other_containers_are_not_seen(tmp_path: Path) -> None:

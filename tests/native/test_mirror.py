@@ -123,7 +123,7 @@ def test_a_new_region(container: Container) -> None:
 
 
 def test_a_policys_limits_and_what_it_says_nothing_about(container: Container) -> None:
-    container.grant(policy(1, 5 << 30, core_limit=40))
+    container.grant(policy(1, 5 << 30, cores=40))
     process = mirroring(container)
     memory, cores = read(container).limits()
     assert memory == [5 << 30] + [0] * 15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hami.wire import region
+from hami.wire import policy_file
 from tests.native.container import CONTEXT, SLACK, Container, Node, cards
 from tests.native.probing import GIB, MIB, OUT_OF_MEMORY
 
@@ -15,7 +15,7 @@ IS_MANAGED, MEMORY_TYPE, DEVICE_MEMORY = 8, 2, 2
 
 def oversubscribed(folder: Path) -> Container:
     node = Node(folder / "node", cards(1, memory=CARD))
-    return Container(folder, (LIMIT,), node=node, flags=region.Flag.OVERSUBSCRIBE)
+    return Container(folder, (LIMIT,), node=node, flags=policy_file.Flag.OVERSUBSCRIBE)
 
 
 def test_more_than_the_card_has_but_not_more_than_the_limit(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire.file_layout import POLICY, POLICY_DEVICE, POLICY_SIZE
+from hami.wire.file_layout import POLICY, POLICY_CARD
 from native import build
 from tests.native import state_driving
 from tests.native.state_driving import UUID, Container, field_at, policy
@@ -43,7 +43,7 @@ def limits(container: Container, **environment: str) -> list[str]:
 
 
 def test_the_policy_beats_the_environment(container: Container) -> None:
-    container.grant(policy(7, 3 << 30, core_limit=25, context_bytes=999))
+    container.grant(policy(7, 3 << 30, cores=25, context_bytes=999))
     assert limits(container, **ENV) == ["policy 7 0 0", f"{UUID}/{3 << 30}/25/999"]
 
 
@@ -66,7 +66,7 @@ def checksummed(data: bytes) -> bytes:
 def changed(name: str, value: bytes, *, of_device: bool = False) -> bytes:
     """Give a policy with one field changed and a right checksum."""
     data = bytearray(policy())
-    inside = POLICY_DEVICE.places[name][0] if of_device else 0
+    inside = POLICY_CARD.places[name][0] if of_device else 0
     at = field_at(POLICY, "devices") + inside if of_device else field_at(POLICY, name)
     data[at : at + len(value)] = value
     return checksummed(bytes(data))
@@ -82,9 +82,9 @@ BAD_FILES = {
     "empty": b"",
     "short": policy()[:-1],
     "long": policy() + b"\0",
-    "zeros": bytes(POLICY_SIZE),
-    "checksum": flipped(POLICY_SIZE - 1),
-    "limit changed": flipped(field_at(POLICY, "devices") + field_at(POLICY_DEVICE, "memory_limit")),
+    "zeros": bytes(POLICY.size),
+    "checksum": flipped(POLICY.size - 1),
+    "limit changed": flipped(field_at(POLICY, "devices") + field_at(POLICY_CARD, "memory_limit")),
     "magic": changed("magic", b"AMIPOLY2"),
     "version": changed("version", struct.pack("<I", 2)),
     "size": changed("size", struct.pack("<I", 4)),

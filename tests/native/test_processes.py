@@ -178,8 +178,8 @@ def test_many_first_processes_make_one_state(tmp_path: Path) -> None:
             assert probe.hear("init").ok
             assert probe.hear("device 0").ok
         state = box.state()
-        assert len({slot.index for slot in state.slots}) == len(probes)
-        assert {slot.pid for slot in state.slots} == {probe.pid for probe in probes}
+        assert len({entry.index for entry in state.processes}) == len(probes)
+        assert {entry.pid for entry in state.processes} == {probe.pid for probe in probes}
         assert box.used() == box.physical() == len(probes) * CONTEXT
 
 
@@ -212,7 +212,7 @@ def test_slots_of_the_dead_are_used_again(tmp_path: Path) -> None:
         third.refused(f"take alloc b {4 * GIB - used + 2 * MIB}")
         third.do(f"take alloc b {4 * GIB - used - 2 * MIB}")
         assert box.peak() <= 4 * GIB
-        assert len({slot.index for slot in box.state().slots}) <= 3
+        assert len({entry.index for entry in box.state().processes}) <= 3
 
 
 def test_descriptors_closed_by_a_daemon(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def wait_until_it_stands(box: Container, probe: Probe, physical: int) -> None:
     """Wait until a process has reserved its context and the card has what it is to have by then."""
     deadline = time.monotonic() + 30
     while not (
-        any(slot.pid == probe.pid and slot.usage[0].pending for slot in box.state().slots)
+        any(entry.pid == probe.pid and entry.usage[0].pending for entry in box.state().processes)
         and box.physical() == physical
     ):
         assert time.monotonic() < deadline

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire import region
-from hami.wire.file_layout import LOCK_BASE, MAX_SLOTS, SLOT, STATE, STATE_SIZE
+from hami.wire import state_file
+from hami.wire.file_layout import LOCK_BASE, MAX_PROCESSES, PROCESS_ENTRY, STATE
 from native import build
 from tests.native import state_driving
 from tests.native.state_driving import SOURCES, Container, Process, field_at, policy, usage_at
@@ -66,8 +66,8 @@ def test_two_processes_have_two_slots_and_one_total(container: Container) -> Non
     first, second = attached(container, 100), attached(container, 20)
     assert (first.ask("attach"), second.ask("attach")) == (0, 1)
     assert first.ask("used 0") == second.ask("used 0") == 120
-    slots = region.decode_state(container.state.read_bytes()).slots
-    assert [(slot.index, slot.pid, slot.status) for slot in slots] == [
+    slots = state_file.decode(container.state.read_bytes()).processes
+    assert [(entry.index, entry.pid, entry.status) for entry in slots] == [
         (0, first.pid, 1),
         (1, second.pid, 1),
     ]
@@ -109,7 +109,7 @@ def test_a_reader_has_no_slot_and_sees_and_sweeps(container: Container) -> None:
     victim.kill()
     assert reader.ask("sweep") == 0
     assert reader.ask("used 0") == 20
-    assert len(region.decode_state(container.state.read_bytes()).slots) == 1
+    assert len(state_file.decode(container.state.read_bytes()).processes) == 1
     assert reader.ask("attach") == 0
     assert other.ask("used 0") == 20
 
@@ -148,7 +148,7 @@ def test_waiting_ends(container: Container) -> None:
     victim, other = attached(container, 100), attached(container, 20)
     victim.kill()
     assert other.ask(f"sweep {victim.pid} 70") == 1
-    at = state_driving.slot_at(0) + field_at(SLOT, "dead_since")
+    at = state_driving.slot_at(0) + field_at(PROCESS_ENTRY, "dead_since")
     first_seen = struct.unpack_from("<Q", container.state.read_bytes(), at)[0]
     container.write(at, struct.pack("<Q", first_seen - 2_000_000_000))
     assert other.ask(f"sweep {victim.pid} 70") == 0
@@ -159,7 +159,7 @@ def test_a_reused_pid_is_not_charged_for_its_last_owner(container: Container) ->
     attached(container, 100).kill()
     process = container.start()
     container.write(
-        state_driving.slot_at(0) + field_at(SLOT, "pid"), struct.pack("<i", process.pid)
+        state_driving.slot_at(0) + field_at(PROCESS_ENTRY, "pid"), struct.pack("<i", process.pid)
     )
     assert process.ask("attach") == 1
     assert process.ask("use 0 7") == 1
@@ -226,11 +226,11 @@ def test_no_descriptor_stays_open(container: Container) -> None:
 
 def test_all_slots_taken(container: Container) -> None:
     attached(container).finish()
-    with locked_bytes(container.state, 0, MAX_SLOTS):
+    with locked_bytes(container.state, 0, MAX_PROCESSES):
         assert container.start().ask("attach") == NOBODY
     with (
         locked_bytes(container.state, 0, 700),
-        locked_bytes(container.state, 701, MAX_SLOTS - 701),
+        locked_bytes(container.state, 701, MAX_PROCESSES - 701),
     ):
         process = attached(container, 5)
         assert process.ask("attach") == 700
@@ -241,7 +241,7 @@ def test_all_slots_taken(container: Container) -> None:
 
 def test_when_only_slots_of_the_dead_are_left_they_are_taken(container: Container) -> None:
     attached(container, 100).kill()
-    with locked_bytes(container.state, 1, MAX_SLOTS - 1):
+    with locked_bytes(container.state, 1, MAX_PROCESSES - 1):
         process = attached(container)
         assert process.ask("attach") == 0
         assert process.ask("used 0") == 0
@@ -269,7 +269,7 @@ def test_the_agents_file_is_used_and_never_made(container: Container) -> None:
     assert process.ask("attach") == 0
     after = state.stat()
     assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
-    assert region.decode_state(state.read_bytes()).slots[0].pid == process.pid
+    assert state_file.decode(state.read_bytes()).processes[0].pid == process.pid
 
 
 def old_boot(data: bytearray) -> None:
@@ -286,7 +286,7 @@ def setter(name: str, value: int) -> Callable[[bytearray], None]:
 
 
 def garbage(data: bytearray) -> None:
-    data[:] = bytes(range(256)) * (STATE_SIZE // 256 + 1)
+    data[:] = bytes(range(256)) * (state_file.SIZE // 256 + 1)
 
 
 def truncated(data: bytearray) -> None:
@@ -325,11 +325,11 @@ def test_a_spoiled_file_is_made_anew(container: Container, how: str) -> None:
     process = attached(container, 3)
     assert process.ask("attach") == 0
     assert process.ask("used 0") == 3
-    state = region.decode_state(container.state.read_bytes())
+    state = state_file.decode(container.state.read_bytes())
     assert state.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert [slot.epoch for slot in state.slots] == [1]
+    assert [entry.epoch for entry in state.processes] == [1]
     assert container.state.stat().st_ino == inode
-    assert container.state.stat().st_size == max(len(data), STATE_SIZE)
+    assert container.state.stat().st_size == max(len(data), state_file.SIZE)
 
 
 @pytest.mark.parametrize("how", ["magic", "version", "size", "slots_used", "device_count", "boot"])
@@ -349,28 +349,28 @@ def test_a_spoiled_file_is_left_alone_while_someone_lives(container: Container, 
 
 def test_a_truncated_file_grows_back_under_the_living(container: Container) -> None:
     living = attached(container, 100)
-    os.truncate(container.state, STATE_SIZE - 100_000)
+    os.truncate(container.state, state_file.SIZE - 100_000)
     newcomer = attached(container, 20)
-    assert container.state.stat().st_size == STATE_SIZE
+    assert container.state.stat().st_size == state_file.SIZE
     assert living.ask("used 0") == newcomer.ask("used 0") == 120
 
 
 def test_a_longer_file_is_fine_and_keeps_its_length(container: Container) -> None:
-    container.state.write_bytes(bytes(STATE_SIZE + 4000) + b"end")
+    container.state.write_bytes(bytes(state_file.SIZE + 4000) + b"end")
     attached(container, 1)
-    assert container.state.stat().st_size == STATE_SIZE + 4003
+    assert container.state.stat().st_size == state_file.SIZE + 4003
     assert container.state.read_bytes().endswith(b"end")
 
 
-@pytest.mark.parametrize("size", [0, 1, 88, 4096, STATE_SIZE, 2 * STATE_SIZE])
+@pytest.mark.parametrize("size", [0, 1, 88, 4096, state_file.SIZE, 2 * state_file.SIZE])
 def test_an_agent_may_make_the_file_in_any_size(container: Container, size: int) -> None:
     container.state.touch()
     os.truncate(container.state, size)
     attached(container, 1)
     found = container.state.stat()
-    assert found.st_size == max(size, STATE_SIZE)
+    assert found.st_size == max(size, state_file.SIZE)
     # Every page is there: a write to the map can not fail for want of space.
-    assert found.st_blocks * 512 >= STATE_SIZE
+    assert found.st_blocks * 512 >= state_file.SIZE
 
 
 def symlink(path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_file_size_limit_ends_no_program(container: Container) -> None:
     process = container.start()
     assert process.ask("fsize 100000") == 0
     assert process.ask("attach") == NOBODY
-    assert process.ask(f"fsize {STATE_SIZE}") == 0
+    assert process.ask(f"fsize {state_file.SIZE}") == 0
     assert process.ask("attach") == 0
 
 
@@ -469,8 +469,8 @@ def check(container: Container, living: Process | None, expected: int) -> None:
     if living is not None:
         assert living.ask("used 0") == expected + 7
         assert living.ask("use 0 1") == 1
-    state = region.decode_state(container.state.read_bytes())
-    assert {slot.pid for slot in state.slots} == {
+    state = state_file.decode(container.state.read_bytes())
+    assert {entry.pid for entry in state.processes} == {
         process.pid for process in (living, newcomer) if process is not None
     }
     at = field_at(STATE, "writing")
@@ -503,7 +503,7 @@ def test_killed_in_use(container: Container, label: str, turn: int) -> None:
 def test_a_dead_lock_holder_is_counted(container: Container) -> None:
     living = prepared(container)
     assert living.ask("used 0") == 4320
-    assert region.decode_state(container.state.read_bytes()).recoveries == 1
+    assert state_file.decode(container.state.read_bytes()).recoveries == 1
 
 
 @pytest.mark.timeout(60)

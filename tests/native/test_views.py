@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire.file_layout import SLOT, STATE
+from hami.wire.file_layout import PROCESS_ENTRY, STATE
 from tests.native import container as containers
 from tests.native.container import CONTEXT, Container, Node, cards
 from tests.native.probing import GIB, MIB, Probe
@@ -131,7 +131,7 @@ def test_a_reader_without_cuda_is_told_the_same_and_takes_no_slot(tmp_path: Path
     with two_processes(tmp_path) as (container, first, second):
         reader = container.probe()
         assert reader.memory() == first.memory()
-        assert {slot.pid for slot in container.state().slots if slot.pid} == {
+        assert {entry.pid for entry in container.state().processes if entry.pid} == {
             first.pid,
             second.pid,
         }
@@ -338,9 +338,15 @@ def test_host_pids_are_translated_to_the_containers(tmp_path: Path) -> None:
             eventually(lambda: set(outside.memory().processes) == {probe.pid + 100000})
         assert probe.memory().processes == {}
         [number] = [
-            number for number, slot in enumerate(container.state().slots) if slot.pid == probe.pid
+            number
+            for number, entry in enumerate(container.state().processes)
+            if entry.pid == probe.pid
         ]
-        place = STATE.places["slots"][0] + number * SLOT.size + SLOT.places["host_pid"][0]
+        place = (
+            STATE.places["slots"][0]
+            + number * PROCESS_ENTRY.size
+            + PROCESS_ENTRY.places["host_pid"][0]
+        )
         with container.state_path.open("r+b") as state:
             os.pwrite(state.fileno(), (probe.pid + 100000).to_bytes(4, "little"), place)
         memory = probe.memory()

@@ -12,7 +12,7 @@ from typing import Any
 from hami.wire import annotation_keys as keys
 from hami.wire import node_register, objects, shares
 from tests.oracle import reference
-from tests.oracle.reference_wish import Kind
+from tests.oracle.reference_request import Kind
 from tests.oracle.sample_vendors import ACME, NVIDIA
 
 Amounts = dict[str, objects.Amount | None]

@@ -6,7 +6,7 @@ error of the device tables, the ledger or the placement cannot repeat here. This
 pods and chooses the node (sections 8 and 9); what it builds on stands beside it:
 
     reference_vendor    what is known of a vendor
-    reference_wish      section 1, what a pod asks for
+    reference_request      section 1, what a pod asks for
     reference_holdings  sections 2 and 7, what a node has and a pod holds
     reference_quota     section 6
     reference_checks    sections 3 and 4, node and card checks
@@ -26,8 +26,8 @@ from tests.oracle.reference_checks import Case, check_node, memory_on
 from tests.oracle.reference_holdings import Card, State, by_node, peak
 from tests.oracle.reference_order import by_column, choose
 from tests.oracle.reference_quota import Running, quota_of
+from tests.oracle.reference_request import Ask, Kind, Request, read_request
 from tests.oracle.reference_vendor import RefVendor
-from tests.oracle.reference_wish import Ask, Kind, Wish, read_wish
 
 __all__ = ["Answer", "RefVendor", "filter_pod"]
 
@@ -58,14 +58,14 @@ Slot = dict[str, tuple[shares.Share, ...]]
 
 def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Slot] | None, str]:
     """Fit the containers in `order`; return the slots in container order, or the node's text."""
-    wish = case.wish
+    wanted = case.wanted
     state = {word: [dataclasses.replace(card) for card in cards] for word, cards in node.items()}
-    slots: list[Slot] = [{} for _ in wish.asks]
-    running = {vendor.word: Running() for vendor in case.vendors}
+    slots: list[Slot] = [{} for _ in wanted.asks]
+    running = {vendor.name: Running() for vendor in case.vendors}
     for index in order:
         for vendor in case.vendors:
-            word = vendor.word
-            ask = wish.asks[index].get(word)
+            word = vendor.name
+            ask = wanted.asks[index].get(word)
             if ask is None:
                 continue
             chosen, text = choose(case, vendor, state[word], ask, running[word])
@@ -75,7 +75,7 @@ def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Slot] | No
                 shares.Share(card.device.id, word, memory_on(card, ask), ask.cores)
                 for card in by_column(chosen)
             )
-            if wish.kinds[index] is not Kind.INIT:
+            if wanted.kinds[index] is not Kind.INIT:
                 for card in chosen:
                     add_container(card, ask, running[word])
     return slots, ""
@@ -93,7 +93,7 @@ def add_container(card: Card, ask: Ask, running: Running) -> None:
 # Section 8: which node.
 
 
-def node_score(state: State, wish: Wish, slots: list[Slot]) -> float:
+def node_score(state: State, wanted: Request, slots: list[Slot]) -> float:
     """Score the node with the incoming pod on it; `state` is the node without it."""
     cards = [card for vendor_cards in state.values() for card in vendor_cards]
     all_slots = sum(card.device.count for card in cards)
@@ -103,7 +103,7 @@ def node_score(state: State, wish: Wish, slots: list[Slot]) -> float:
         return 0.0
     per_container = [
         (kind, [grant for grants in slot.values() for grant in grants])
-        for kind, slot in zip(wish.kinds, slots, strict=True)
+        for kind, slot in zip(wanted.kinds, slots, strict=True)
     ]
     s = peak((kind, len(grants)) for kind, grants in per_container)
     c = peak((kind, sum(grant.cores for grant in grants)) for kind, grants in per_container)
@@ -129,25 +129,25 @@ def choose_node(scores: Mapping[str, float], policy: str) -> str:
 # Section 9: second try.
 
 
-def hardest_first(wish: Wish) -> list[int]:
+def hardest_first(wanted: Request) -> list[int]:
     """Return the containers with the app containers in the order hardest first."""
 
     def hardness(index: int) -> tuple[int, int, int, int]:
         return max(
             (
                 (ask.percentage, ask.memory, ask.cores, ask.count)
-                for ask in wish.asks[index].values()
+                for ask in wanted.asks[index].values()
             ),
             default=(0, 0, 0, 0),
         )
 
-    inits = [index for index, kind in enumerate(wish.kinds) if kind is not Kind.APP]
-    apps = [index for index, kind in enumerate(wish.kinds) if kind is Kind.APP]
+    inits = [index for index, kind in enumerate(wanted.kinds) if kind is not Kind.APP]
+    apps = [index for index, kind in enumerate(wanted.kinds) if kind is Kind.APP]
     return inits + sorted(apps, key=hardness, reverse=True)  # reverse keeps equal ones in order
 
 
-def second_try_allowed(wish: Wish) -> bool:
-    pairs = zip(wish.kinds, wish.asks, strict=True)
+def second_try_allowed(wanted: Request) -> bool:
+    pairs = zip(wanted.kinds, wanted.asks, strict=True)
     return sum(1 for kind, asks in pairs if kind is Kind.APP and asks) >= 2
 
 
@@ -168,36 +168,36 @@ def filter_pod(
     """Judge every node in `names` for `pod`, with `pods` already on the nodes."""
     answer = Answer()
     try:
-        wish = read_wish(pod, vendors, node_policy, gpu_policy)
+        wanted = read_request(pod, vendors, node_policy, gpu_policy)
     except errors.WireError as error:
         answer.error = str(error)
         return answer
-    if wish is None:
+    if wanted is None:
         answer.passed_through = True
         return answer
 
     others = [other for other in pods if other.uid != pod.uid and not other.finished]
     case = Case(
-        wish=wish,
+        wanted=wanted,
         vendors=vendors,
         nodes={node.name: node for node in nodes},
         pods_on=by_node(others),
-        quotas={v.word: quota_of(v, pod.namespace, others, quotas) for v in vendors},
+        quotas={v.name: quota_of(v, pod.namespace, others, quotas) for v in vendors},
         traits=answer.traits,
     )
     states = {name: case.state_of(name) for name in names}
     fits = fit_nodes(case, states, answer)
     if not fits:
         return answer
-    scores = {name: node_score(states[name], wish, fits[name]) for name in fits}
-    winner = choose_node(scores, wish.node_policy)
+    scores = {name: node_score(states[name], wanted, fits[name]) for name in fits}
+    winner = choose_node(scores, wanted.node_policy)
     if [compared(score) for score in scores.values()].count(compared(scores[winner])) > 1:
         answer.traits.add("nodes tied")
     answer.winner = winner
     answer.score = scores[winner]
     for vendor in vendors:
-        if wish.wants(vendor):
-            answer.slots[vendor.word] = tuple(slot.get(vendor.word, ()) for slot in fits[winner])
+        if wanted.wants(vendor):
+            answer.slots[vendor.name] = tuple(slot.get(vendor.name, ()) for slot in fits[winner])
     return answer
 
 
@@ -205,7 +205,7 @@ def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[s
     """Return the slots on every node that fits; the texts of the others go into the answer."""
     fits: dict[str, list[Slot]] = {}
     passed_checks: list[str] = []
-    own_order = list(range(len(case.wish.asks)))
+    own_order = list(range(len(case.wanted.asks)))
     for name, state in states.items():
         slots = None
         text = check_node(case, case.nodes.get(name), state)
@@ -219,9 +219,9 @@ def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[s
     if passed_checks:
         case.traits.add("cards judged")
 
-    if not fits and second_try_allowed(case.wish):
+    if not fits and second_try_allowed(case.wanted):
         for name in passed_checks:
-            slots, _ = fit_node(case, states[name], hardest_first(case.wish))
+            slots, _ = fit_node(case, states[name], hardest_first(case.wanted))
             if slots is not None:
                 case.traits.add("second try")
                 fits[name] = slots

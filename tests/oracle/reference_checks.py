@@ -19,15 +19,15 @@ from tests.oracle.reference_holdings import (
     held_ids,
 )
 from tests.oracle.reference_quota import Quota, Running, over_quota
+from tests.oracle.reference_request import Ask, Request, tokens_of
 from tests.oracle.reference_vendor import RefVendor
-from tests.oracle.reference_wish import Ask, Wish, tokens_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One question to the filter, after its pod was read."""
 
-    wish: Wish
+    wanted: Request
     vendors: Sequence[RefVendor]
     nodes: Mapping[str, objects.Node]
     #: By node name the pods that count: neither finished nor an earlier life of this one.
@@ -39,31 +39,33 @@ class Case:
     def state_of(self, name: str) -> State:
         """Return the node as it is without this pod; an unknown node has no cards."""
         node, pods = self.nodes.get(name), self.pods_on.get(name, [])
-        return {v.word: cards_of(node, v, pods) if node else [] for v in self.vendors}
+        return {v.name: cards_of(node, v, pods) if node else [] for v in self.vendors}
 
 
 # Section 3: node checks.
 
 
 def has_no_ids(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
-    if not state[vendor.word] or not vendor.bounded_by_ids:
+    if not state[vendor.name] or not vendor.bounded_by_ids:
         return False
     return allocatable_ids(node, vendor) == 0
 
 
 def has_no_card(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
-    return not state[vendor.word]
+    return not state[vendor.name]
 
 
 def has_too_few_cards(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
-    counts = [asks[vendor.word].count for asks in case.wish.asks if vendor.word in asks]
-    return max(counts) > len(state[vendor.word])
+    counts = [asks[vendor.name].count for asks in case.wanted.asks if vendor.name in asks]
+    return max(counts) > len(state[vendor.name])
 
 
 def has_too_few_ids(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
     if not vendor.bounded_by_ids:
         return False
-    return free_ids(node, vendor, case.pods_on.get(node.name, [])) < held_ids(case.wish.pod, vendor)
+    return free_ids(node, vendor, case.pods_on.get(node.name, [])) < held_ids(
+        case.wanted.pod, vendor
+    )
 
 
 NODE_CHECKS = (
@@ -80,7 +82,7 @@ def check_node(case: Case, node: objects.Node | None, state: State) -> str | Non
         return "node unregistered"
     for applies, text in NODE_CHECKS:
         for vendor in case.vendors:
-            if case.wish.wants(vendor) and applies(case, node, state, vendor):
+            if case.wanted.wants(vendor) and applies(case, node, state, vendor):
                 return text
     return None
 
@@ -122,24 +124,24 @@ def refuse_card(  # noqa: C901, PLR0911, PLR0912  the thirteen rows of the page,
     case: Case, vendor: RefVendor, card: Card, ask: Ask, running: Running
 ) -> str | None:
     """Return the first reason against this card, or None: it is eligible."""
-    wish = case.wish
+    wanted = case.wanted
     device = card.device
     memory = memory_on(card, ask)
     if not device.health:
         return "CardNotHealth"
     if card.cordoned:
         return "CardCordoned"
-    if not type_accepted(card, wish.pod, vendor):
+    if not type_accepted(card, wanted.pod, vendor):
         return "CardTypeMismatch"
-    if not mode_accepted(card, wish.pod, vendor):
+    if not mode_accepted(card, wanted.pod, vendor):
         return "ModeNotFit"
-    if not uuid_accepted(card, wish.pod, vendor):
+    if not uuid_accepted(card, wanted.pod, vendor):
         return "CardUuidMismatch"
     if card.slots >= device.count:
         return "CardTimeSlicingExhausted"
-    if "mutex" in wish.gpu_words and card.slots > 0:
+    if "mutex" in wanted.gpu_words and card.slots > 0:
         return "ExclusiveDeviceAllocateConflict"
-    if over_quota(case.quotas[vendor.word], ask, memory, running):
+    if over_quota(case.quotas[vendor.name], ask, memory, running):
         return "ResourceQuotaNotFit"
     if device.devmem - card.memory < memory:
         return "CardInsufficientMemory"

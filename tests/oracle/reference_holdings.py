@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from hami.wire import node_register, objects, quantity, shares, text_values
+from tests.oracle.reference_request import Kind, read_count
 from tests.oracle.reference_vendor import RefVendor
-from tests.oracle.reference_wish import Kind, read_count
 
 # Section 7: what a pod holds.
 

@@ -11,8 +11,8 @@ import math
 from tests.oracle.reference_checks import Case, failure_text, memory_on, refuse_card
 from tests.oracle.reference_holdings import Card
 from tests.oracle.reference_quota import Running
+from tests.oracle.reference_request import Ask, Request, Weights, numa_bound
 from tests.oracle.reference_vendor import RefVendor
-from tests.oracle.reference_wish import Ask, Weights, Wish, numa_bound
 
 
 def device_score(card: Card, ask: Ask, weights: Weights) -> int:
@@ -57,15 +57,15 @@ def card_order(words: list[str], *, bound: bool) -> list[str]:
     return ["score low", "numa high"]
 
 
-def sort_key(card: Card, ask: Ask, wish: Wish, *, bound: bool) -> tuple[int, ...]:
+def sort_key(card: Card, ask: Ask, wanted: Request, *, bound: bool) -> tuple[int, ...]:
     """Return the key that puts the preferred card first, without the last tie-break."""
     values = {
-        "score": device_score(card, ask, wish.weights),
+        "score": device_score(card, ask, wanted.weights),
         "numa": card.device.numa,
         "slots": card.slots,
     }
     key: list[int] = []
-    for order in card_order(wish.gpu_words, bound=bound):
+    for order in card_order(wanted.gpu_words, bound=bound):
         name, direction = order.split()
         key.append(-values[name] if direction == "high" else values[name])
     return tuple(key)
@@ -94,7 +94,7 @@ def choose(
     if ask.memory == 0 and len({card.device.devmem for card in eligible}) > 1:
         case.traits.add("percentage of mixed memory")
 
-    bound = numa_bound(case.wish.pod, vendor)
+    bound = numa_bound(case.wanted.pod, vendor)
     groups = groups_by_numa(eligible) if bound else [eligible]
     if not any(len(group) >= ask.count for group in groups):
         enough = len(eligible) >= ask.count
@@ -108,7 +108,7 @@ def first_cards(case: Case, eligible: list[Card], ask: Ask, *, bound: bool) -> l
     """Take the first cards in the order of the policy; there are enough."""
 
     def key(card: Card) -> tuple[int, ...]:
-        return sort_key(card, ask, case.wish, bound=bound)
+        return sort_key(card, ask, case.wanted, bound=bound)
 
     # Highest column first, and Python's sort is stable: so goes the last tie.
     ordered = sorted(eligible, key=lambda card: card.column, reverse=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from hami.wire import errors, objects, quantity
 from tests.oracle.reference_holdings import held_slots, peak
+from tests.oracle.reference_request import Ask
 from tests.oracle.reference_vendor import RefVendor
-from tests.oracle.reference_wish import Ask
 
 
 @dataclasses.dataclass(frozen=True)

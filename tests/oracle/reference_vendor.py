@@ -19,7 +19,7 @@ Rule = Callable[[int, node_register.RegisteredCard], str | None]
 class RefVendor:
     """What the filter must know of a vendor; an empty name or key: the vendor has none."""
 
-    word: str
+    name: str
     # Resources.
     count: str
     memory: str = ""
@@ -28,7 +28,7 @@ class RefVendor:
     memory_factor: int = 1
     default_memory: int = 0
     default_cores: int = 0
-    # Annotation keys: of the node, of the pod, wishes of the pod's user.
+    # Annotation keys: of the node, of the pod, of the pod's user.
     register: str = ""
     cordon: str = ""
     allocated: str = ""

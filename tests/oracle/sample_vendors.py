@@ -1,7 +1,8 @@
-"""Two vendors for the reference: NVIDIA as it is shipped, and ACME, which is different throughout.
+"""Two vendors for the reference: NVIDIA as it is, and ACME, different throughout.
 
-ACME has a memory factor, no percentages, no wishes, no quota, and a rule about columns. Scenarios,
-hand-made cases and the benchmark use them; test_agreement.py has the product's rows for both.
+ACME has a memory factor, no percentages, no selectors, no quota, and a rule about columns.
+Scenarios, hand-made cases and the benchmark use them; test_agreement.py has the rows of both in the
+product.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def _even_columns(column: int, _device: node_register.RegisteredCard) -> str | N
 
 
 NVIDIA = RefVendor(
-    word="NVIDIA",
+    name="NVIDIA",
     count="nvidia.com/gpu",
     memory="nvidia.com/gpumem",
     percentage="nvidia.com/gpumem-percentage",
@@ -36,7 +37,7 @@ NVIDIA = RefVendor(
     rule=_mig,
 )
 ACME = RefVendor(
-    word="ACME",
+    name="ACME",
     count="acme.test/card",
     memory="acme.test/mem",
     cores="acme.test/cores",

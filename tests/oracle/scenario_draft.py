@@ -41,7 +41,7 @@ class Draft:
     @property
     def nvidia(self) -> RefVendor:
         """NVIDIA's row here, which may have other defaults than the shipped one."""
-        return next(vendor for vendor in self.vendors if vendor.word == "NVIDIA")
+        return next(vendor for vendor in self.vendors if vendor.name == "NVIDIA")
 
     def counting_pods(self) -> list[objects.Pod]:
         """Return the pods that use something: neither finished nor the incoming one."""

@@ -1,18 +1,18 @@
 """The pod that comes: what its containers ask for.
 
 Uniform sizes would hardly ever meet a boundary; therefore it often asks for exactly what some card
-has left, give or take one. Its annotations are made in scenario_wishes.py.
+has left, give or take one. Its annotations are made in scenario_selectors.py.
 """
 
 from __future__ import annotations
 
 from hami.wire import annotation_keys as keys
 from hami.wire import objects
-from tests.oracle.reference_wish import read_wish
+from tests.oracle.reference_request import read_request
 from tests.oracle.sample_vendors import ACME, NVIDIA
 from tests.oracle.scenario_containers import Kind, pick_kinds, pod_spec
 from tests.oracle.scenario_draft import NAMESPACE, UID, Amounts, Draft
-from tests.oracle.scenario_wishes import user_annotations
+from tests.oracle.scenario_selectors import user_annotations
 
 _PLACES = (*["limits"] * 12, "requests", "requests", "both")
 _BAD_COUNTS = ("1.5", "-1", "1e30", "2147483648", "many", "100m", "")
@@ -22,11 +22,11 @@ _BAD_PERCENTAGES = ("101", "-1", "0.5", "1k")
 
 def incoming_pod(draft: Draft) -> objects.Pod:
     tape = draft.tape
-    wishes = user_annotations(draft)
+    annotations = user_annotations(draft)
     if tape.chance(draft.flavour.packing):
         kinds, containers = _packing_containers(draft)
         if tape.chance(60):
-            wishes[keys.GPU_POLICY] = "spread"
+            annotations[keys.GPU_POLICY] = "spread"
     else:
         kinds = pick_kinds(tape, draft.flavour.several)
         containers = [_request(draft, len(kinds)) for _ in kinds]
@@ -35,14 +35,14 @@ def incoming_pod(draft: Draft) -> objects.Pod:
     if tape.chance(2):  # not ours, whatever its annotations say
         containers = [{} for _ in kinds]
         if tape.chance(30):
-            wishes[keys.GPU_POLICY] = "best"
+            annotations[keys.GPU_POLICY] = "best"
     spec = pod_spec(kinds, containers, node=None, place=tape.pick(_PLACES))
     return objects.Pod(
         metadata=objects.Metadata(
             name="incoming",
             namespace=NAMESPACE,
             uid=UID,
-            annotations=wishes,
+            annotations=annotations,
         ),
         spec=spec,
     )
@@ -158,9 +158,9 @@ def _spoil(draft: Draft, containers: list[Amounts]) -> None:
 
 
 def readable(pod: objects.Pod) -> bool:
-    """Say whether the pod breaks no rule, so that its wish can size other things."""
+    """Say whether the pod breaks no rule, so that its wanted can size other things."""
     try:
-        read_wish(pod, (NVIDIA, ACME), "binpack", "spread")
+        read_request(pod, (NVIDIA, ACME), "binpack", "spread")
     except ValueError:
         return False
     return True

@@ -138,12 +138,12 @@ def add_use(draft: Draft) -> None:
     for name in draft.nodes:
         node = objects.Node(objects.Metadata(name=name, annotations=_registers(draft, name)))
         draft.cards[name] = {
-            vendor.word: cards_of(node, vendor, pods_on.get(name, [])) for vendor in draft.vendors
+            vendor.name: cards_of(node, vendor, pods_on.get(name, [])) for vendor in draft.vendors
         }
 
 
 def _registers(draft: Draft, name: str) -> dict[str, str | None]:
-    registers = {vendor.word: vendor.register for vendor in draft.vendors}
+    registers = {vendor.name: vendor.register for vendor in draft.vendors}
     values: dict[str, str | None] = {
         registers[word]: node_register.encode_json(devices)
         for word, devices in draft.nodes[name].items()
@@ -158,7 +158,7 @@ def node_object(draft: Draft, name: str, pod: objects.Pod) -> objects.Node:
     allocatable: Amounts = {"cpu": "64", "memory": "512Gi"}
     others = [p for p in draft.counting_pods() if p.node_name == name]
     for vendor in draft.vendors:
-        slots = sum(device.count for device in draft.nodes[name].get(vendor.word, ()))
+        slots = sum(device.count for device in draft.nodes[name].get(vendor.name, ()))
         how = tape.below(100)
         if how >= 98:
             continue

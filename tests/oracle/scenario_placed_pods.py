@@ -25,10 +25,10 @@ def add_pod(draft: Draft, node: str) -> None:
     containers: list[Amounts] = [{} for _ in kinds]
     foreign = tape.chance(6)
     for vendor in draft.vendors:
-        devices = draft.nodes.get(node, _GONE).get(vendor.word, [])
+        devices = draft.nodes.get(node, _GONE).get(vendor.name, [])
         if vendor is not draft.vendors[0] and not tape.chance(60):
             continue
-        slots = [_grants(draft, devices, vendor.word) for _ in kinds]
+        slots = [_grants(draft, devices, vendor.name) for _ in kinds]
         for container, slot in zip(containers, slots, strict=True):
             if slot:
                 container[vendor.count] = str(len(slot))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hami.wire import objects
 from tests.oracle.reference_checks import memory_on
 from tests.oracle.reference_quota import quota_of
-from tests.oracle.reference_wish import read_ask
+from tests.oracle.reference_request import read_ask
 from tests.oracle.scenario_draft import NAMESPACE, Amounts, Draft
 from tests.oracle.scenario_incoming_pod import readable
 

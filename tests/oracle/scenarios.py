@@ -73,7 +73,7 @@ class Scenario:
         defaults = f"{self.node_policy} / {self.gpu_policy}"
         lines = ["", f"asked {self.names}, defaults {defaults}, {first} observed first"]
         lines += [
-            f"vendor {vendor.word}: factor {vendor.memory_factor}, default memory "
+            f"vendor {vendor.name}: factor {vendor.memory_factor}, default memory "
             f"{vendor.default_memory}, default cores {vendor.default_cores}, "
             f"bounded by ids: {vendor.bounded_by_ids}"
             for vendor in self.vendors

@@ -24,16 +24,17 @@ import numpy as np
 import pytest
 
 from hami.cluster import state
-from hami.placement import decide, reasons, request, rules
-from hami.vendors import table
+from hami.placement import decide, request
+from hami.vendors import families, table
+from hami.vendors.family import CardRequest, Plain, Reason
 from hami.wire import annotation_keys, errors
 from tests.oracle import reference, scenarios
-from tests.oracle.reference_wish import Kind, Weights, Wish, numa_bound, read_wish
+from tests.oracle.reference_request import Kind, Request, Weights, numa_bound, read_request
 from tests.oracle.sample_vendors import NVIDIA
 from tests.oracle.scenario_flavours import FLAVOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 CASES = int(os.environ.get("HAMI_ORACLE_CASES", "500"))
 EXAMPLES_PER_FLAVOUR = -(-CASES // len(FLAVOURS))
@@ -64,36 +65,35 @@ TRAITS = (
 )  # fmt: skip
 
 
-class EvenColumns:
-    """The rule of the test vendor ACME: only every second card may be used."""
+class EvenColumns(Plain):
+    """The family of the test vendor ACME: only every second card may be used."""
 
-    reason = reasons.Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE
-
-    def refused(self, cards: Any, rows: slice) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        columns, nodes = cards.count[:, rows].shape
+    def refuse(self, request: CardRequest, state: Any) -> Mapping[Reason, Any]:
+        columns, nodes = state.used.shape
         odd = np.arange(columns) % 2 == 1
-        return np.broadcast_to(odd[:, None], (columns, nodes))
+        refused = np.broadcast_to(odd[:, None], (columns, nodes))
+        return {Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE: refused}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def acme_rule() -> Iterator[None]:
-    rules.RULES["acme-even"] = EvenColumns()
+def acme_family() -> Iterator[None]:
+    families.FAMILIES["acme-even"] = EvenColumns
     yield
-    del rules.RULES["acme-even"]
+    del families.FAMILIES["acme-even"]
 
 
 @functools.cache
 def product_vendor(vendor: reference.RefVendor) -> table.Vendor:
     """Return the product's row for a vendor of the reference."""
-    if vendor.word == "NVIDIA":
-        (shipped,) = (known for known in table.built_in() if known.word == "NVIDIA")
+    if vendor.name == "NVIDIA":
+        (shipped,) = (known for known in table.built_in() if known.name == "NVIDIA")
     else:
         shipped = table.Vendor(
-            word=vendor.word,
+            name=vendor.name,
             section="acme",
             resources=table.ResourceNames(vendor.count, vendor.memory, "", vendor.cores),
             annotations=table.AnnotationKeys(register=vendor.register, allocated=vendor.allocated),
-            rule="acme-even",
+            family="acme-even",
         )
     return msgspec.structs.replace(
         shipped,
@@ -127,7 +127,7 @@ def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
     if decision.winner is not None:
         answer.winner = decision.winner.node
         answer.score = decision.winner.score
-        answer.slots = dict(decision.winner.slots)
+        answer.slots = dict(decision.winner.shares)
     return answer
 
 
@@ -166,28 +166,28 @@ def features(scenario: scenarios.Scenario, answer: reference.Answer) -> Iterator
     if "cards judged" not in answer.traits:
         return
     yield from answer.traits
-    wish = read_wish(scenario.pod, scenario.vendors, scenario.node_policy, scenario.gpu_policy)
-    assert wish is not None
-    gpu_policy = wish.gpu_words[0] if len(wish.gpu_words) == 1 else "chain"
-    yield f"node policy {wish.node_policy}"
+    wanted = read_request(scenario.pod, scenario.vendors, scenario.node_policy, scenario.gpu_policy)
+    assert wanted is not None
+    gpu_policy = wanted.gpu_words[0] if len(wanted.gpu_words) == 1 else "chain"
+    yield f"node policy {wanted.node_policy}"
     yield f"gpu policy {gpu_policy}"
     if numa_bound(scenario.pod, NVIDIA):
         yield f"numa-bind with {gpu_policy}"
-    if wish.weights != Weights():
+    if wanted.weights != Weights():
         yield "weights"
-    yield from container_features(wish)
+    yield from container_features(wanted)
     yield from spelling_features(scenario)
 
 
-def container_features(wish: Wish) -> Iterator[str]:
-    asking = [kind for kind, asks in zip(wish.kinds, wish.asks, strict=True) if asks]
+def container_features(wanted: Request) -> Iterator[str]:
+    asking = [kind for kind, asks in zip(wanted.kinds, wanted.asks, strict=True) if asks]
     if len(asking) > 1:
         yield "several containers"
     if Kind.INIT in asking:
         yield "init container"
     if Kind.SIDECAR in asking:
         yield "sidecar"
-    if len({word for asks in wish.asks for word in asks}) > 1:
+    if len({word for asks in wanted.asks for word in asks}) > 1:
         yield "two vendors"
 
 

@@ -25,7 +25,7 @@ from tests.oracle.hand_made_cases import (
 )
 from tests.oracle.reference import hardest_first, node_score
 from tests.oracle.reference_holdings import by_node, cards_of
-from tests.oracle.reference_wish import read_wish
+from tests.oracle.reference_request import read_request
 from tests.oracle.sample_vendors import ACME, NVIDIA
 
 
@@ -64,11 +64,11 @@ def test_the_two_node_example_with_an_init_container() -> None:
 
 def test_node_score_of_the_worked_example_grows_by_the_pod() -> None:
     state = {"NVIDIA": cards_of(TWO_NODES[0], NVIDIA, by_node(TWO_PODS)["node1"])}
-    wish = read_wish(pod(gpu()), [NVIDIA], "binpack", "spread")
-    assert wish is not None
-    assert node_score(state, wish, [{}]) == 3.0
+    wanted = read_request(pod(gpu()), [NVIDIA], "binpack", "spread")
+    assert wanted is not None
+    assert node_score(state, wanted, [{}]) == 3.0
     grant = shares.Share("device2", "NVIDIA", 8000, 0)
-    assert node_score(state, wish, [{"NVIDIA": (grant,)}]) == 8.5
+    assert node_score(state, wanted, [{"NVIDIA": (grant,)}]) == 8.5
 
 
 def test_equal_scores_go_to_the_lowest_name() -> None:
@@ -112,7 +112,7 @@ def test_second_try_places_what_the_own_order_cannot() -> None:
 
 
 def test_second_try_order_is_hardest_first() -> None:
-    wish = read_wish(
+    wanted = read_request(
         pod(
             (INIT, gpu(1, 1)),
             (APP, gpu(1, 5)),
@@ -127,5 +127,5 @@ def test_second_try_order_is_hardest_first() -> None:
         "binpack",
         "spread",
     )
-    assert wish is not None
-    assert hardest_first(wish) == [0, 4, 3, 7, 6, 1, 5, 2]
+    assert wanted is not None
+    assert hardest_first(wanted) == [0, 4, 3, 7, 6, 1, 5, 2]

@@ -19,7 +19,7 @@ from tests.oracle.hand_made_cases import (
 )
 from tests.oracle.reference_holdings import by_node, cards_of, peak
 from tests.oracle.reference_quota import quota_of
-from tests.oracle.reference_wish import Kind
+from tests.oracle.reference_request import Kind
 from tests.oracle.sample_vendors import NVIDIA
 
 

@@ -8,7 +8,7 @@ from tests.oracle.hand_made_cases import ask, card, gpu, node, placed, pod, uuid
 from tests.oracle.reference_checks import Case
 from tests.oracle.reference_holdings import Card, cards_of
 from tests.oracle.reference_order import device_score, first_cards
-from tests.oracle.reference_wish import Ask, Weights, read_wish
+from tests.oracle.reference_request import Ask, Weights, read_request
 from tests.oracle.sample_vendors import NVIDIA
 
 
@@ -74,9 +74,9 @@ def test_card_orders(policy: str, bound: str, want: str) -> None:
 
 def test_mutex_prefers_few_slots_then_high_numa_then_high_columns() -> None:
     cards = [Card(card(n, numa=n == "b"), i, cordoned=False) for i, n in enumerate("abc")]
-    wish = read_wish(pod(gpu(), gpu_policy="mutex"), [NVIDIA], "binpack", "spread")
-    assert wish is not None
-    case = Case(wish, [NVIDIA], {}, {}, {}, set())
+    wanted = read_request(pod(gpu(), gpu_policy="mutex"), [NVIDIA], "binpack", "spread")
+    assert wanted is not None
+    case = Case(wanted, [NVIDIA], {}, {}, {}, set())
     order = first_cards(case, cards, Ask(3, 1, 0, 0), bound=False)
     assert [c.device.id for c in order] == ["b", "c", "a"]
 

@@ -31,6 +31,7 @@ SUITES = {
             "sandbox/tests/cluster/compact.py",
         )
     ),
+    "sanitizers": Suite(("tests/native/test_sanitizers.py",), ("native", "tests/native")),
     "sandbox": Suite(("sandbox/tests",), ("sandbox", "native", "examples", "charts")),
 }
 

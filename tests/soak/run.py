@@ -50,7 +50,10 @@ class Result:
 
 def steps(*, short: bool) -> list[Step]:
     seeds, pods, storms = (1, 60, 4) if short else (5, 1000, 100)
-    bursts = ("tests/e2e/test_scheduler_burst.py", "tests/e2e/test_agent_burst.py")
+    bursts = tuple(
+        f"tests/e2e/test_{name}.py" for name in ("scheduler_burst", "bare_plugin", "agent_burst")
+    )
+    whole = {"HAMI_E2E_WHOLE": "1"}
     real = ("-s", "--timeout=1200")
     return [
         Step(
@@ -65,17 +68,35 @@ def steps(*, short: bool) -> list[Step]:
             ("tests/unit/kube/test_storm.py", "tests/unit/agent/test_core_storm.py"),
             {"HAMI_STORMS": str(storms)},
         ),
-        Step("oracle", "8,000 clusters against the slow reference", ("tests/oracle",)),
+        Step(
+            "oracle",
+            "8,000 clusters against the slow reference",
+            ("tests/oracle",),
+            {"HAMI_ORACLE_CASES": "8000"},
+        ),
+        Step(
+            "histories",
+            "200 random histories of a cluster keep every promise",
+            ("tests/unit/cluster/test_operations.py",),
+            {"HAMI_HISTORIES": "200"},
+        ),
         Step(
             "sanitizers",
             "libvgpu's tests under address, undefined-behaviour and thread sanitizers",
             ("tests/native/test_sanitizers.py",),
         ),
-        Step("bursts", "hundreds of pods at once on real Kubernetes", (*real, *bursts), root=True),
+        Step(
+            "bursts",
+            "hundreds of pods at once on real Kubernetes",
+            (*real, *bursts),
+            whole,
+            root=True,
+        ),
         Step(
             "fleet",
             "simulated nodes beside real ones",
             (*real, "tests/e2e/test_fleet.py"),
+            whole,
             root=True,
         ),
     ]

@@ -1,4 +1,4 @@
-"""The churn of tests/sandbox with more pods, more kills and other seeds; part of `make soak`.
+"""The churn of sandbox/tests/cluster with more pods, kills and seeds; part of `make soak`.
 
 `HAMI_SOAK_SEEDS` says how many seeds are tried, `HAMI_SOAK_PODS` how many pods each of them has.
 """

@@ -36,7 +36,7 @@
 {{- end }}
 
 {{/* Where the kube-scheduler in the same pod finds us. */}}
-{{- define "hami.scheduler" -}}
+{{- define "hami.extender" -}}
 {{- $https := eq (include "hami.admits" .) "true" -}}
 extenders:
 - urlPrefix: {{ $https | ternary "https" "http" }}://127.0.0.1:{{ .Values.scheduler.service.httpTargetPort }}

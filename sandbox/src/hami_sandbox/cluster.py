@@ -1,5 +1,8 @@
 """A whole cluster on one machine, for as long as it is wanted.
 
+What is mounted below a folder, taken away: an agent that may mount gives containers a tmpfs.
+
+A whole cluster on one machine, for as long as it is wanted.
     async with Sandbox(plan, say=print) as sandbox:
         sandbox.kubeconfig        # for kubectl
         sandbox.client            # the administrator's client
@@ -26,24 +29,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from hami.agent.containers import state_files
 from hami.installation import certificates
 from hami.kube import access as kube_access
 from hami.kube.client import Client
-from hami_sandbox import (
-    access,
-    mounts,
-    node_programs,
-    ports,
-    process_view,
-    programs,
-    readiness,
-    versions,
-)
+from hami_sandbox import access, api_objects, node_programs, process_view, programs, readiness
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.node_programs import SandboxNode
 from hami_sandbox.plan import Plan, cards_text
 from hami_sandbox.programs import Program, Programs
 from hami_sandbox.runtime import isolation
+
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_POINT = 4
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount everything below a folder, the innermost first; what resists is left."""
+    real = folder.resolve()
+    lines = _MOUNTINFO.read_text().splitlines()
+    points = [Path(line.split(" ")[_POINT]) for line in lines]
+    for point in reversed(points):
+        if point.is_relative_to(real):
+            with contextlib.suppress(OSError):
+                state_files.unmount(point)
+
 
 APISERVER, HAMI_SCHEDULER, KUBE_SCHEDULER, FLEET = (
     "apiserver",
@@ -148,7 +158,7 @@ class Sandbox:
         self._say("starting the API server")
         folder = self.folder / "access"
         access.make(folder)
-        (port,) = ports.free(1)  # the same after a restart: everybody has it in his kubeconfig
+        (port,) = programs.free(1)  # the same after a restart: everybody has it in his kubeconfig
         program = await self._run(
             APISERVER,
             *("-m", "hami_sandbox.apiserver"),
@@ -175,7 +185,7 @@ class Sandbox:
         (folder / "ca.crt").write_bytes(pair.authorities)
         (folder / "tls.crt").write_bytes(pair.certificate)
         (folder / "tls.key").write_bytes(pair.key)
-        port, metrics_port = ports.free(2)
+        port, metrics_port = programs.free(2)
         self.scheduler_url = f"https://127.0.0.1:{port}"
         await self._run(
             HAMI_SCHEDULER,
@@ -205,7 +215,7 @@ class Sandbox:
         """Have the product write the scheduler's configuration, as an administrator does."""
         command = programs.python(
             *("-m", "hami", "scheduler", "config"),
-            f"--kube-version={versions.KUBERNETES_MINOR}",
+            f"--kube-version={api_objects.KUBERNETES_MINOR}",
             f"--url={self.scheduler_url}",
             f"--ca-file={authority}",
             f"--scheduler-name={SCHEDULER_NAME}",
@@ -228,7 +238,7 @@ class Sandbox:
         await asyncio.to_thread(config.write_bytes, written)
 
     async def _start_nodes(self) -> None:
-        free = iter(ports.free(2 * len(self.plan.nodes)))
+        free = iter(programs.free(2 * len(self.plan.nodes)))
         made = {}
         for index, plan in enumerate(self.plan.nodes):
             node = node_programs.make(
@@ -310,5 +320,5 @@ def _keep(logs: Path, wanted: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    mounts.unmount_below(folder)
+    unmount_below(folder)
     shutil.rmtree(folder)

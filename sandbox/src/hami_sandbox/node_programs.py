@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from hami_sandbox import gpus, programs, versions
+from hami_sandbox import api_objects, gpus, programs
 from hami_sandbox.plan import NodePlan
 
 #: What the kubelet stand-in says it is: late binding needs 1.29 or newer.
@@ -97,7 +97,7 @@ def kubelet(node: SandboxNode, kubeconfig: Path, log_token: Path) -> list[str]:
         f"--cri-socket={folders.cri_socket}",
         f"--runtime-dir={folders.containers}",
         f"--log-token-file={log_token}",
-        f"--version={versions.KUBERNETES}",
+        f"--version={api_objects.KUBERNETES}",
         f"--backoff-initial={_BACK_OFF_S}",
         *([f"--labels={labels}"] if labels else []),
     )

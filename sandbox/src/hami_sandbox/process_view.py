@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
-from hami_sandbox import proc
+from hami_sandbox import processes
 from hami_sandbox.runtime.records import MARK, SPEC
 
 #: Seconds between two looks; the monitor itself looks every five.
@@ -42,7 +42,7 @@ class _Process(msgspec.Struct, frozen=True):
 class ProcessViews:
     """The folders of all nodes; `nodes` has the runtime's folder of each, and where its view is."""
 
-    def __init__(self, nodes: Mapping[Path, Path], *, folder: Path = proc.PROC) -> None:
+    def __init__(self, nodes: Mapping[Path, Path], *, folder: Path = processes.PROC) -> None:
         self._nodes = dict(nodes)
         self._proc = folder
         self._known: dict[int, _Process] = {}
@@ -54,7 +54,7 @@ class ProcessViews:
     def update(self) -> None:
         """Look at the machine's processes once, and show those of containers."""
         before, self._known = self._known, {}
-        for pid in sorted(int(each.name) for each in proc.folders(self._proc)):
+        for pid in sorted(int(each.name) for each in processes.folders(self._proc)):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 self._known[pid] = self._look(pid, before.get(pid))
         for pid in [pid for pid in self._shown if self._known.get(pid) != before.get(pid)]:
@@ -64,19 +64,19 @@ class ProcessViews:
                 self._show(pid, process.container)
 
     def _look(self, pid: int, had: _Process | None) -> _Process:
-        stat = proc.stat(self._proc / str(pid))
-        start = stat[proc.START]
+        stat = processes.stat(self._proc / str(pid))
+        start = stat[processes.START]
         # One that names no container may have been looked at before it was made one.
         if had is not None and had.start == start and had.container:
             return had
         container = self._named(pid)
         if not container:
-            parent = self._known.get(int(stat[proc.PARENT]))
+            parent = self._known.get(int(stat[processes.PARENT]))
             container = parent.container if parent else ""
         return _Process(start, container)
 
     def _named(self, pid: int) -> str:
-        for variable in proc.environ(self._proc / str(pid)):
+        for variable in processes.environ(self._proc / str(pid)):
             if variable.startswith(_PREFIX):
                 return variable.removeprefix(_PREFIX).decode(errors="replace")
         return ""

@@ -1,9 +1,12 @@
-"""Keeps the programs of a sandbox alive, as kubelet keeps containers alive, and ends them all.
+"""Keep the programs of a sandbox alive, and end them all.
 
+Keeps the programs of a sandbox alive, as kubelet keeps containers alive, and ends them all.
 A program that ends is started again, a little later each time. None outlives us: each dies with our
 process (`hami_sandbox.leash`), and what they leave behind as daemons, the containers, hold the read
 end of a pipe, the lifeline, that closes with us. In an orderly end nobody is left when `close`
 returns: orphans become our children, and we wait for them.
+
+Free ports of loopback for programs that must be told theirs beforehand.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hami_sandbox import descendants, leash
+from hami_sandbox import leash, processes
 from hami_sandbox.runtime import isolation, kernel
 
 _log = logging.getLogger(__name__)
@@ -176,12 +180,12 @@ class Programs:
         if first is not None:  # the others need it to the end: agents write to the API server
             await first.stop()
         mark = f"{LIFELINE}={self._lifeline}"
-        known = await asyncio.to_thread(descendants.marked, mark)
+        known = await asyncio.to_thread(processes.marked, mark)
         if self._our_end >= 0:
             os.close(self._our_end)  # containers end now
             os.close(self._lifeline)
             self._our_end = -1
-        await asyncio.to_thread(descendants.await_end, _ORPHANS_S, mark, known)
+        await asyncio.to_thread(processes.await_end, _ORPHANS_S, mark, known)
 
 
 def python(*arguments: str) -> list[str]:
@@ -192,3 +196,14 @@ def python(*arguments: str) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """Return a program's environment, with variables of its own."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | more
+
+
+def free(count: int) -> list[int]:
+    """Return ports that nobody has now; all are held together, so they differ."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            held = stack.enter_context(socket.socket())
+            held.bind(("127.0.0.1", 0))
+            ports.append(int(held.getsockname()[1]))
+        return ports

@@ -26,12 +26,13 @@ from hami_sandbox.runtime.spec import ContainerState, Phase
 
 NAMESPACE = "churn"
 IMAGE = "hami"
-PODS = 200
+#: 1,000 in `make soak`.
+PODS = 80
 #: So many pods are wanted at once: more than the cards have room for, so that some wait.
 AT_ONCE = 24
 #: A kill after every so many pods that were served, the last of them some pods before the end.
 KILL_EVERY = 5
-KILLS = 28
+KILLS = 12
 #: kubelet's word for a pod that it refused.
 REFUSED = "UnexpectedAdmissionError"
 #: A round of kills, in an order that is drawn anew for every round.

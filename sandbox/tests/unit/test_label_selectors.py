@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_sandbox import label_selectors
-from hami_sandbox.apiserver import labels as query_labels
+from hami_sandbox import api_objects
+from hami_sandbox.apiserver import selectors as query_labels
 
 Object = dict[str, Any]
 
@@ -56,17 +56,17 @@ SELECTORS = st.fixed_dictionaries(
 def test_label_selectors(
     selector: Object | None, query: str, labels: dict[str, str], matches: bool
 ) -> None:
-    assert label_selectors.matches(selector, labels) is matches
-    assert label_selectors.as_query(selector) == query
+    assert api_objects.matches(selector, labels) is matches
+    assert api_objects.as_query(selector) == query
 
 
 @given(SELECTORS, st.dictionaries(KEYS, VALUES))
 def test_an_object_and_a_query_select_the_same(selector: Object, labels: dict[str, str]) -> None:
-    test = query_labels.parse(label_selectors.as_query(selector))
+    test = query_labels.parse_labels(api_objects.as_query(selector))
 
-    assert label_selectors.matches(selector, labels) is (test is None or test(labels))
+    assert api_objects.matches(selector, labels) is (test is None or test(labels))
 
 
 def test_an_operator_of_others_selects_nothing() -> None:
     wrong = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
-    assert not label_selectors.matches(wrong, {"a": "2"})
+    assert not api_objects.matches(wrong, {"a": "2"})

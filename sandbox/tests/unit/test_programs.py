@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hami_sandbox.programs import Program, Programs, environment, python
-from sandbox.tests.unit.containers.bench import is_alive
+from sandbox.tests.unit.runtime.bench import is_alive
 from tests.unit.kube.following import until
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"

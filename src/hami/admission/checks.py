@@ -1,9 +1,8 @@
-"""What a pod must not say: each check raises a Refusal that tells what to change.
+"""Forbidden fields of a pod: each check raises a Refusal that names the remedy.
 
-Whoever may create pods would otherwise take cards without being counted: by writing the
-annotations that record a grant, by naming the node himself, by looking past the container's limits
-(privileged, or with variables and mounts that replace ours), or by giving himself the highest
-priority.
+Without them a user who may create pods could take cards that are not counted: by writing the
+annotations that record a grant, by naming the node, by evading the container's limits (privileged,
+or with variables and mounts that replace ours), or by using the highest priority.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 
 from hami.admission.edits import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
 from hami.admission.errors import Refusal
-from hami.admission.rules import ANY, Rules
+from hami.admission.settings import ANY, Rules
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, text_values
 from hami.wire.objects import Container, EnvVar, Pod
@@ -32,7 +31,7 @@ _OURS = (
 )
 _LIMIT_PREFIX = "CUDA_DEVICE_"
 _PRELOAD = "/etc/ld.so.preload"
-#: What a container may write to see no card.
+#: Values with which a container sees no card.
 _SEES_NOTHING = (NO_DEVICES, "void", "")
 _HIGHEST = 0
 _MOST_DIGITS = len(str(text_values.INT32_MAX))
@@ -50,6 +49,7 @@ def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
 
 
 def no_forged_grant(pod: Pod, vendors: Iterable[Vendor]) -> None:
+    """Refuse annotations and labels by which a pod would count as placed."""
     forged = [key for key in protected_annotations(vendors) if key in pod.annotations]
     if forged:
         raise Refusal(
@@ -63,16 +63,18 @@ def no_forged_grant(pod: Pod, vendors: Iterable[Vendor]) -> None:
 
 
 def not_privileged(pod: Pod) -> None:
+    """Refuse privileged containers, in the whole pod."""
     for _, container in pod.containers():
         if container.security_context and container.security_context.privileged:
             raise Refusal(
                 f"container {container.name} is privileged: it would see every GPU of its node, "
-                "whatever it was given; remove securityContext.privileged from it, or the GPU "
+                "not only its share; remove securityContext.privileged from it, or the GPU "
                 "from the pod"
             )
 
 
 def no_node_named(pod: Pod) -> None:
+    """Refuse spec.nodeName, which bypasses the scheduler."""
     if pod.node_name:
         raise Refusal(
             f"pod has node assigned: spec.nodeName {pod.node_name} would keep the scheduler from "
@@ -81,7 +83,10 @@ def no_node_named(pod: Pod) -> None:
 
 
 def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset[str]) -> None:
-    """Check a pod that shares cards: all its containers, since any might reach for more."""
+    """Refuse variables and mounts that replace the limits, in all containers of the pod.
+
+    Also in containers without cards: the folder and the cards of a pod are within their reach.
+    """
     hook = _absolute(posixpath.join(rules.hook_path, "vgpu"))
     for _, container in pod.containers():
         for variable in container.env or ():
@@ -93,12 +98,12 @@ def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset
                 if path == ours or path.startswith(f"{ours}/"):
                     raise Refusal(
                         f"container {container.name}: volumeMount {path} lies where the library "
-                        f"that holds shares of a GPU is mounted ({ours}); choose another mountPath"
+                        f"that enforces GPU shares is mounted ({ours}); choose another mountPath"
                     )
 
 
 def _absolute(path: str) -> str:
-    """Return a path as the container has it; normpath alone would keep two slashes in front."""
+    """Return a path as the container resolves it; normpath alone keeps two leading slashes."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
@@ -120,7 +125,7 @@ def _check_variable(container: Container, variable: EnvVar, *, has_cards: bool) 
 
 
 def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Rules) -> None:
-    """Check who asks for the highest priority, by resource or by the variable it becomes."""
+    """Refuse the highest priority, by resource or variable, to pods that may not have it."""
     if _may_have_highest(pod, rules):
         return
     for variable in container.env or ():
@@ -140,7 +145,7 @@ def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Ru
 
 
 def _number(text: str) -> int:
-    """Read a priority as the library does: what is no number, or beyond 32 bits, may be 0."""
+    """Read a priority as the library does: no number, or one beyond 32 bits, counts as 0."""
     plain = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
     return int(text) if plain else _HIGHEST
 

@@ -1,13 +1,12 @@
-"""Edits that complete a pod's request for cards.
+"""Edits that complete a pod's request for cards; each returns a changed copy.
 
-Changes of a pod, each of which gives a new one.
-Pods are read-only structs of the few fields we know. What these functions return is what the pod
-will be, for the rules that come after; `hami.admission.json_patch` finds out what changed.
+`completed` adds the number of cards if only memory or compute is named, and all of a card's compute
+if a whole card is asked for, so that no other container is placed on it. `with_variables` adds the
+variables that the library in the container reads. A container without cards stays as it is, or is
+kept from seeing any (`overwriteEnv`).
 
-What a container that asks for cards is given to complete its request.
-The number of cards where only memory or compute is named; all of a card's compute where a whole
-card is asked for, so that nobody else gets onto it; variables that the library in the container
-reads. A container without cards gets nothing, or is kept from seeing any (`overwriteEnv`).
+Pods are read-only structs of the few fields that admission reads and writes;
+`hami.admission.json_patch` writes the difference between the first and the last.
 """
 
 from __future__ import annotations
@@ -16,13 +15,91 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from hami.placement.request import WHOLE_CARD
 from hami.vendors.device_config import NvidiaSettings
+from hami.vendors.family import WHOLE_CARD
 from hami.vendors.table import Vendor
 from hami.wire import errors, objects, quantity
 from hami.wire.objects import Amount, Container, ContainerKind, Pod
 
+TASK_PRIORITY = "CUDA_TASK_PRIORITY"
+CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICES = "none"
+_NVIDIA_DOMAIN = "nvidia.com/"
+
 Edit = Callable[[ContainerKind, Container], Container]
+
+
+def completed(container: Container, vendor: Vendor) -> Container:
+    """Return the container with the amounts that its request leaves open."""
+    names = vendor.resources
+    limits = (container.resources and container.resources.limits) or {}
+    sizes = (names.cores, names.memory, names.memory_percentage)
+    given: dict[str, Amount] = {}
+    if limits.get(names.count) is None:
+        asked = container.amount(names.count)
+        if asked is not None and wants(container, vendor):
+            # The API server requires a limit beside a request for such a resource.
+            given[names.count] = asked
+        elif asked is None and vendor.default_count and any(n and n in limits for n in sizes):
+            given[names.count] = str(vendor.default_count)
+    if given:
+        container = amounts(container, limits=given)
+    if wants(container, vendor) and _wants_whole_cards(container, vendor):
+        container = amounts(container, limits={names.cores: str(WHOLE_CARD)})
+    return container
+
+
+def wants(container: Container, vendor: Vendor) -> bool:
+    """Tell whether a container asks for cards of this vendor; `0` asks for none."""
+    amount = container.amount(vendor.resources.count)
+    return amount is not None and not _is(amount, 0)
+
+
+def _wants_whole_cards(container: Container, vendor: Vendor) -> bool:
+    """Tell whether a container names neither a part of a card's memory nor compute."""
+    names = vendor.resources
+    if not names.cores or container.amount(names.cores) is not None:
+        return False
+    percentage = container.amount(names.memory_percentage) if names.memory_percentage else None
+    if percentage is not None:
+        return _is(percentage, WHOLE_CARD)
+    return not names.memory or container.amount(names.memory) is None
+
+
+def with_variables(container: Container, vendor: Vendor, settings: NvidiaSettings) -> Container:
+    """Return a container with cards plus the variables that the library in it reads."""
+    priority = vendor.resources.priority
+    amount = container.amount(priority) if priority else None
+    if amount is not None:
+        number = quantity.exact_integer(
+            amount,
+            what=f"container {container.name}, {priority}",
+            remedy="write a whole number; 0 is the highest priority",
+        )
+        container = variable(container, TASK_PRIORITY, str(number))
+    if settings.gpu_core_policy != "default":
+        container = variable(container, CORE_POLICY, settings.gpu_core_policy)
+    return container
+
+
+def hidden(container: Container, vendor: Vendor) -> Container:
+    """Return a container that sees no card, unless another device plugin gives it one."""
+    # A plugin that offers nvidia.com/mig-1g.10gb or nvidia.com/gpu.shared sets this variable, too.
+    # Beside such a plugin, our own resources may have another domain.
+    domains = (vendor.resources.count.partition("/")[0] + "/", _NVIDIA_DOMAIN)
+    resources = container.resources
+    parts = (resources.limits, resources.requests) if resources else ()
+    if any(name.startswith(domains) for amounts in parts for name in amounts or ()):
+        return container
+    return variable(container, VISIBLE_DEVICES, NO_DEVICES)
+
+
+def _is(amount: Amount, number: int) -> bool:
+    try:
+        return quantity.parse(amount, what="") == number
+    except errors.WireError:
+        return False
 
 
 def containers(pod: Pod, edit: Edit) -> Pod:
@@ -52,7 +129,7 @@ def amounts(
     requests: Mapping[str, objects.Amount] | None = None,
     without: Iterable[str] = (),
 ) -> Container:
-    """Take resources away from a container, then set others."""
+    """Remove resources from a container, then set others."""
     dropped = frozenset(without)
     resources = container.resources or objects.Resources()
     return msgspec.structs.replace(
@@ -79,14 +156,14 @@ def variable(container: Container, name: str, value: str) -> Container:
     """Set an environment variable: in its place if it is there, else at the end."""
     env = list(container.env or ())
     wanted = objects.EnvVar(name=name, value=value)
-    # Of several the last counts.
-    place = next((i for i in reversed(range(len(env))) if _named(env[i], name)), None)
-    if place is None:
+    # If a name is repeated, the last one counts.
+    index = next((i for i in reversed(range(len(env))) if _named(env[i], name)), None)
+    if index is None:
         env.append(wanted)
-    elif env[place] == wanted:
+    elif env[index] == wanted:
         return container
     else:
-        env[place] = wanted
+        env[index] = wanted
     return msgspec.structs.replace(container, env=env)
 
 
@@ -110,82 +187,3 @@ def scheduler(pod: Pod, name: str) -> Pod:
 def runtime_class(pod: Pod, name: str) -> Pod:
     spec = msgspec.structs.replace(pod.spec or objects.PodSpec(), runtime_class_name=name)
     return msgspec.structs.replace(pod, spec=spec)
-
-
-TASK_PRIORITY = "CUDA_TASK_PRIORITY"
-CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-NO_DEVICES = "none"
-_NVIDIA_DOMAIN = "nvidia.com/"
-
-
-def completed(container: Container, vendor: Vendor) -> Container:
-    """Return the container with what its request leaves open."""
-    names = vendor.resources
-    limits = (container.resources and container.resources.limits) or {}
-    sizes = (names.cores, names.memory, names.memory_percentage)
-    given: dict[str, Amount] = {}
-    if limits.get(names.count) is None:
-        asked = container.amount(names.count)
-        if asked is not None and wants(container, vendor):
-            # The API server wants a limit for what is requested of such a resource.
-            given[names.count] = asked
-        elif asked is None and vendor.default_count and any(n and n in limits for n in sizes):
-            given[names.count] = str(vendor.default_count)
-    if given:
-        container = amounts(container, limits=given)
-    if wants(container, vendor) and _wants_whole_cards(container, vendor):
-        container = amounts(container, limits={names.cores: str(WHOLE_CARD)})
-    return container
-
-
-def wants(container: Container, vendor: Vendor) -> bool:
-    """Whether a container asks for cards of this vendor; `0` is what those write who want none."""
-    amount = container.amount(vendor.resources.count)
-    return amount is not None and not _is(amount, 0)
-
-
-def _wants_whole_cards(container: Container, vendor: Vendor) -> bool:
-    """Whether it names no part of a card, and no compute either."""
-    names = vendor.resources
-    if not names.cores or container.amount(names.cores) is not None:
-        return False
-    percentage = container.amount(names.memory_percentage) if names.memory_percentage else None
-    if percentage is not None:
-        return _is(percentage, WHOLE_CARD)
-    return not names.memory or container.amount(names.memory) is None
-
-
-def with_variables(container: Container, vendor: Vendor, settings: NvidiaSettings) -> Container:
-    """Return a container with cards and what the library in it reads."""
-    priority = vendor.resources.priority
-    amount = container.amount(priority) if priority else None
-    if amount is not None:
-        number = quantity.exact_integer(
-            amount,
-            what=f"container {container.name}, {priority}",
-            remedy="write a whole number; 0 is the highest priority",
-        )
-        container = variable(container, TASK_PRIORITY, str(number))
-    if settings.gpu_core_policy != "default":
-        container = variable(container, CORE_POLICY, settings.gpu_core_policy)
-    return container
-
-
-def hidden(container: Container, vendor: Vendor) -> Container:
-    """Return a container that sees no card, unless it asks for one in a way we do not know."""
-    # Whoever offers nvidia.com/mig-1g.10gb or nvidia.com/gpu.shared hands cards out by this name;
-    # beside such a plugin ours may go by another.
-    domains = (vendor.resources.count.partition("/")[0] + "/", _NVIDIA_DOMAIN)
-    resources = container.resources
-    parts = (resources.limits, resources.requests) if resources else ()
-    if any(name.startswith(domains) for amounts in parts for name in amounts or ()):
-        return container
-    return variable(container, VISIBLE_DEVICES, NO_DEVICES)
-
-
-def _is(amount: Amount, number: int) -> bool:
-    try:
-        return quantity.parse(amount, what="") == number
-    except errors.WireError:
-        return False

@@ -1,11 +1,11 @@
-"""How admission says no: the status that the API server hands on to the user."""
+"""Refusals of admission, with the status that the API server passes on."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
+class Refusal(Exception):  # noqa: N818 - an answer, not a failure
     """The pod must not be created as it is; the message says what to change."""
 
     def __init__(self, message: str, *, code: int = HTTPStatus.FORBIDDEN) -> None:
@@ -16,5 +16,5 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 def invalid(message: str) -> Refusal:
-    """Refuse values that cannot be read, as the API server itself does."""
+    """Return the refusal of a value that cannot be read, with the API server's own status."""
     return Refusal(message, code=HTTPStatus.UNPROCESSABLE_ENTITY)

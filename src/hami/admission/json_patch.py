@@ -1,9 +1,9 @@
-"""The JSON Patch that turns a pod into what it became: no operation more than is needed.
+"""The smallest JSON Patch that turns one pod into another.
 
-Both pods are structs of the few fields we know, so the patch can touch nothing else of the API
-server's document: quantities, variables, annotations, scheduler and runtime class are addressed one
-by one. What is null or absent in the document is None here; `add` replaces the one and makes the
-other, so the two need not be told apart.
+Both pods are structs of the few fields that admission reads and writes, so the patch changes
+nothing else of the API server's document: quantities, variables, annotations, scheduler and runtime
+class are addressed one by one. Null and absent fields are both None here; `add` replaces the one
+and creates the other, so the patch is the same for both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def between(before: objects.Pod, after: objects.Pod) -> tuple[Operation, ...]:
 
 
 def _pod(before: objects.Pod, after: objects.Pod) -> Iterator[Operation]:
-    # The API server writes `metadata` on every object, however empty.
+    # Every object of the API server has `metadata`, even if it is empty.
     had = before.metadata.annotations if before.metadata else None
     has = after.metadata.annotations if after.metadata else None
     yield from _mapping("/metadata/annotations", had, has)
@@ -39,11 +39,11 @@ def _containers(
     before: Sequence[objects.Container | None] | None,
     after: Sequence[objects.Container | None] | None,
 ) -> Iterator[Operation]:
-    for place, (old, new) in enumerate(zip(before or (), after or (), strict=True)):
+    for index, (old, new) in enumerate(zip(before or (), after or (), strict=True)):
         if old is None or new is None or old == new:
             continue
-        yield from _resources(f"{path}/{place}/resources", old.resources, new.resources)
-        yield from _env(f"{path}/{place}/env", old.env, new.env)
+        yield from _resources(f"{path}/{index}/resources", old.resources, new.resources)
+        yield from _env(f"{path}/{index}/env", old.env, new.env)
 
 
 def _resources(
@@ -68,12 +68,12 @@ def _env(
     if before is None and new:
         yield _add(path, new)
         return
-    for place, variable in enumerate(new):
-        if place >= len(old):
+    for index, variable in enumerate(new):
+        if index >= len(old):
             yield _add(f"{path}/-", variable)
-        elif old[place] != variable:
-            # As a whole: where its value comes from must go as well.
-            yield {"op": "replace", "path": f"{path}/{place}", "value": variable}
+        elif old[index] != variable:
+            # As a whole, so that a `valueFrom` is removed, too.
+            yield {"op": "replace", "path": f"{path}/{index}", "value": variable}
 
 
 def _mapping(

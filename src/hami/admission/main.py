@@ -1,8 +1,8 @@
-"""`hami webhook`, from start to end: MIG fallback for clusters that have no need of our scheduler.
+"""`hami webhook`: replace missing MIG profiles in clusters without our scheduler.
 
-It watches nodes (and in `available` mode pods), keeps no state of its own, and any number of
-replicas answer. No table of cards is kept, so numpy is never loaded. It is meant to be small:
-what the lists of nodes took is given back once they are read.
+It watches nodes (in `available` mode also pods), keeps no state of its own, and any number of
+replicas answer. It has no card table, so it never loads numpy. Memory that reading the lists took
+is returned to the system afterwards.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
-from hami.admission.rules import Facts, Rules, unlimited
 from hami.admission.serve import Metrics, Reviewer
-from hami.admission.settings import Settings
+from hami.admission.settings import Context, Rules, Settings, unlimited
 from hami.kube import access, paths, store
 from hami.kube.client import Client
 from hami.kube.informer import Reflector
@@ -30,7 +29,7 @@ from hami.wire import objects
 _log = logging.getLogger(__name__)
 
 USER_AGENT = "hami-webhook"
-#: A node is some 30 kB long; 500 of them at once, as of pods, would take twice our own memory.
+#: A node has about 30 kB. A page of 500, as for pods, would take twice the memory of the process.
 _NODES_AT_ONCE = 50
 
 
@@ -41,19 +40,12 @@ async def run(settings: Settings) -> None:
     config = device_config.load_or_built_in(settings.device_config_file)
     for warning in config.warnings:
         _log.warning("device configuration", extra={"warning": warning})
-    plan = admission_settings.plan(
-        config.vendors, mode=settings.mig_fallback, end="whole", file=settings.mig_fallback_file
-    )
+    rules = admission_settings.webhook_rules(settings, config.vendors)
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
     async with access.client(settings, user_agent=USER_AGENT) as client:
-        webhook = Webhook(
-            settings,
-            client,
-            rules=Rules(vendors=config.vendors, scheduler_name="", fallback=plan),
-            tracer=tracer,
-        )
+        webhook = Webhook(settings, client, rules=rules, tracer=tracer)
         try:
-            await _serve(webhook, stop)
+            await webhook.serve(stop)
         finally:
             await tracer.close()
     _log.info("stopped")
@@ -72,41 +64,40 @@ class Webhook:
             "hami_webhook_certificate_days", "Days until the serving certificate expires."
         )
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
-        assert rules.fallback is not None
-        self.inventory = MigOffer(rules.fallback.vendor.resources.count)
-        self.caches = self._caches(client, admission_settings.looked_for(rules.fallback))
-        self._reviewer = Reviewer(
-            Facts(rules=rules, inventory=self.inventory, headroom=unlimited),
+        self.mig_offer = MigOffer(admission_settings.gpu_resource(rules.fallback))
+        self.caches = self._caches(client, admission_settings.pod_marks(rules.fallback))
+        reviewer = Reviewer(
+            Context(rules=rules, mig_offer=self.mig_offer, headroom=unlimited),
             instruments=Metrics(self.registry),
             tracer=tracer,
             why_not_ready=self._caches_missing,
         )
         checks = endpoints.Health(
             {"caches": self._caches_missing, "running": self.stopping.why_not_ready},
-            # As of the scheduler, so that one probe fits both.
+            # The scheduler has the same subset, so that one probe fits both.
             subsets={"webhook": ("caches", "running")},
         )
-        self.routes = (self._reviewer.route(), *endpoints.health_routes(checks.ready))
+        self.routes = (reviewer.route(), *endpoints.health_routes(checks.ready))
 
-    def _caches(self, client: Client, looked_for: tuple[str, ...]) -> dict[str, Reflector[Any]]:
+    def _caches(self, client: Client, pod_marks: tuple[str, ...]) -> dict[str, Reflector[Any]]:
         interval = self.settings.resync_interval
         caches: dict[str, Reflector[Any]] = {
             "nodes": Reflector(
                 client,
                 paths.nodes(),
                 decode=store.all_of(objects.Node, "node"),
-                sink=self.inventory.nodes,
+                sink=self.mig_offer.nodes,
                 kind="nodes",
                 resync_interval=interval,
                 page_size=_NODES_AT_ONCE,
             )
         }
-        if looked_for:
+        if pod_marks:
             caches["pods"] = Reflector(
                 client,
                 paths.pods(),
-                decode=store.pods_with(looked_for),
-                sink=self.inventory.pods,
+                decode=store.pods_with(pod_marks),
+                sink=self.mig_offer.pods,
                 kind="pods",
                 resync_interval=interval,
             )
@@ -116,34 +107,36 @@ class Webhook:
         missing = [kind for kind, cache in self.caches.items() if not cache.synced]
         return f"{' and '.join(missing)} not read yet" if missing else ""
 
-
-async def _serve(webhook: Webhook, stop: asyncio.Event) -> None:
-    settings = webhook.settings
-    certificate = None
-    if settings.cert_file:
-        certificate = LiveCertificate(settings.cert_file, settings.key_file)
-        webhook.certificate_days.set_function(lambda: certificate.days)
-    main = Server(webhook.routes, tls=certificate, drain_timeout=settings.drain_timeout)
-    told = Server([metrics.route(webhook.registry)], drain_timeout=1)
-    async with asyncio.TaskGroup() as group:
-        await main.start(*addresses.parse(settings.http_bind))
-        _log.info("serving", extra={"address": settings.http_bind, "tls": certificate is not None})
-        if settings.metrics_bind_address:
-            await told.start(*addresses.parse(settings.metrics_bind_address))
-        works: dict[str, Coroutine[Any, Any, None]] = {
-            f"cache of {kind}": cache.run() for kind, cache in webhook.caches.items()
-        }
-        works["memory"] = _keep_small(webhook.caches.values())
-        if certificate is not None:
-            works["certificate"] = certificate.watch()
-        tasks = lifetime.start(group, works)
-        await stop.wait()
-        main.let_go()
-        await webhook.stopping.announce()
-        await main.stop()
-        await told.stop()
-        for task in tasks:
-            task.cancel()
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Answer until `stop` is set, then let clients leave and requests end."""
+        settings = self.settings
+        certificate = None
+        if settings.cert_file:
+            certificate = LiveCertificate(settings.cert_file, settings.key_file)
+            self.certificate_days.set_function(certificate.days_left)
+        main = Server(self.routes, tls=certificate, drain_timeout=settings.drain_timeout)
+        metrics_server = Server([metrics.route(self.registry)], drain_timeout=1)
+        async with asyncio.TaskGroup() as group:
+            await main.start(*addresses.parse(settings.http_bind))
+            _log.info(
+                "serving", extra={"address": settings.http_bind, "tls": certificate is not None}
+            )
+            if settings.metrics_bind_address:
+                await metrics_server.start(*addresses.parse(settings.metrics_bind_address))
+            works: dict[str, Coroutine[Any, Any, None]] = {
+                f"cache of {kind}": cache.run() for kind, cache in self.caches.items()
+            }
+            works["memory"] = _keep_small(self.caches.values())
+            if certificate is not None:
+                works["certificate"] = certificate.watch()
+            tasks = lifetime.start(group, works)
+            await stop.wait()
+            main.let_go()
+            await self.stopping.announce()
+            await main.stop()
+            await metrics_server.stop()
+            for task in tasks:
+                task.cancel()
 
 
 async def _keep_small(caches: Iterable[lifetime.Synced]) -> NoReturn:

@@ -1,16 +1,13 @@
 """Replace a MIG profile that the cluster does not have by the next in its chain.
 
-What comes after a MIG profile that the cluster does not have.
-A chain is a list of profiles, the largest first; behind its last one there is always the GPU
-itself. The built-in chains are those of NVIDIA's own profiles; a file replaces them all. A profile
-has one successor, whatever chain it is found in, so that the answer never depends on their order.
+A chain is a list of profiles, the largest first; after its last one comes the GPU itself: whole, or
+a share of the profile's size. `move` takes each container down the chain to the first profile that
+exists and records the step in an annotation, `3g.30gb->2g.20gb`. A profile that exists stays, even
+if all its instances are taken: the scheduler waits for one. In `available` mode free instances
+count, too; if none is free, the pod waits for what exists.
 
-A pod that asks for a MIG profile the cluster does not have gets the next one that it has.
-Each container is moved down its profile's chain to the first profile that exists,
- and behind the last to the GPU itself: whole, or as a share of the profile's size. What was
-done is written into an annotation, `3g.30gb->2g.20gb`. A profile that exists is left alone, even if
-all of its instances are taken: that is the scheduler's business. In `available` mode it is ours,
-too; where nothing is free, the pod waits for what exists.
+The built-in chains are NVIDIA's own profiles; a file replaces them all. A profile has the same
+successor in every chain, so the result does not depend on the order of chains.
 """
 
 from __future__ import annotations
@@ -26,15 +23,18 @@ import msgspec
 from hami.admission import edits
 from hami.admission.errors import Refusal, invalid
 from hami.admission.mig_offer import MigOffer
-from hami.placement.request import WHOLE_CARD
 from hami.vendors import config_file
 from hami.vendors.config_file import ConfigError
+from hami.vendors.family import WHOLE_CARD
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, mig, objects, quantity
 from hami.wire.mig import Profile
 from hami.wire.objects import Container, ContainerKind, Pod
 
-#: By product; the first is the chain of the webhook that this one follows.
+GPU = "gpu"
+"""The end of every chain, as annotation and metric name it."""
+
+#: By product; the first is the chain of the MIG webhook that this one is compatible with.
 BUILT_IN: Mapping[str, Sequence[str]] = {
     "first": ("3g.30gb", "2g.20gb", "1g.10gb"),
     "A100 40 GB": ("7g.40gb", "4g.20gb", "3g.20gb", "2g.10gb", "1g.5gb"),
@@ -49,6 +49,23 @@ _KEYS = ("profile", "memory", "cores")
 _EXAMPLE = "write for example\nchains:\n- [3g.40gb, 2g.20gb, 1g.10gb]"
 
 
+class Mode(enum.StrEnum):
+    """When a profile counts as present."""
+
+    OFF = "off"
+    #: A node has it.
+    TYPE = "type"
+    #: A node has it, and enough of it is free.
+    AVAILABLE = "available"
+
+
+class End(enum.StrEnum):
+    """The end of a chain: a share of the profile's size, or a whole card."""
+
+    SHARE = "share"
+    WHOLE = "whole"
+
+
 class Chains(msgspec.Struct, frozen=True):
     """Every profile of every chain."""
 
@@ -57,10 +74,178 @@ class Chains(msgspec.Struct, frozen=True):
     next: Mapping[str, str]
 
     def after(self, name: str) -> Iterable[Profile]:
-        """Yield what is tried in place of a profile, in that order, up to the GPU itself."""
+        """Yield the profiles after one, in order; the GPU after the last is not among them."""
         while name in self.next:
             name = self.next[name]
             yield self.profiles[name]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """How profiles are replaced."""
+
+    mode: Mode
+    end: End
+    chains: Chains
+    #: The vendor of the GPU at the end of every chain.
+    vendor: Vendor
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A container's profile and its replacement."""
+
+    container: str
+    origin: str
+    to: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}->{self.to}"
+
+
+def move(pod: Pod, plan: Plan, mig_offer: MigOffer) -> tuple[Pod, tuple[Step, ...]]:
+    """Return the pod with profiles that exist, and what was replaced.
+
+    Raises Refusal if no node has a GPU.
+    """
+    if plan.mode is Mode.OFF:
+        return pod, ()
+    steps: list[Step] = []
+    #: Resources of the containers that keep running while later ones start.
+    running: collections.Counter[str] = collections.Counter()
+
+    def edit(kind: ContainerKind, container: Container) -> Container:
+        taken = running + _cards(container, plan)
+        for profile, number in _asked(container, plan.chains):
+            target = _target(profile, number, plan, mig_offer, taken)
+            taken[_resource(target, plan)] += number
+            if target is profile:
+                container = _with_limit(container, profile, number)
+                continue
+            container = _replaced(container, profile, number, target, plan)
+            to = target.name if target is not None else GPU
+            steps.append(Step(container.name or "", profile.name, to))
+        if kind is not ContainerKind.INIT:
+            running.update(taken - running)
+        return container
+
+    moved = edits.containers(pod, edit)
+    return (_noted(moved, steps) if steps else moved), tuple(steps)
+
+
+def _with_limit(container: Container, profile: Profile, number: int) -> Container:
+    """Return the container with a limit beside its request, which the API server requires."""
+    limits = (container.resources and container.resources.limits) or {}
+    if limits.get(profile.resource) is not None:
+        return container
+    return edits.amounts(container, limits={profile.resource: str(number)})
+
+
+def _asked(container: Container, chains: Chains) -> list[tuple[Profile, int]]:
+    """Return the profiles of our chains that a container asks for, in the order of their names."""
+    resources = container.resources or objects.Resources()
+    names = sorted({*(resources.limits or ()), *(resources.requests or ())})
+    asked = []
+    for resource in names:
+        profile = chains.profiles.get(resource.removeprefix(mig.RESOURCE_PREFIX))
+        if profile is None or profile.resource != resource:
+            continue
+        amount = container.amount(resource)
+        try:
+            number = quantity.exact_integer(
+                amount if amount is not None else 0,
+                what=f"container {container.name}, {resource}",
+                remedy="ask for a whole number of instances",
+            )
+        except errors.WireError as error:
+            raise invalid(str(error)) from error
+        if number:
+            asked.append((profile, number))
+    return asked
+
+
+def _cards(container: Container, plan: Plan) -> collections.Counter[str]:
+    """Return the GPUs that a container asks for besides; an unreadable amount is refused later."""
+    resource = plan.vendor.resources.count
+    amount = container.amount(resource)
+    if amount is None:
+        return collections.Counter()
+    try:
+        return collections.Counter({resource: quantity.exact_integer(amount, what=resource)})
+    except errors.WireError:
+        return collections.Counter()
+
+
+def _resource(candidate: Profile | None, plan: Plan) -> str:
+    return candidate.resource if candidate is not None else plan.vendor.resources.count
+
+
+def _target(
+    profile: Profile, number: int, plan: Plan, mig_offer: MigOffer, taken: Mapping[str, int]
+) -> Profile | None:
+    """Return the profile to ask for: itself or a later one of the chain; None: the GPU."""
+    candidates: list[Profile | None] = [profile, *plan.chains.after(profile.name), None]
+    names = {_resource(each, plan): each for each in candidates}
+    if plan.mode is Mode.AVAILABLE:
+        for resource, candidate in names.items():
+            if mig_offer.available(resource, number + taken.get(resource, 0)):
+                return candidate
+    for resource, candidate in names.items():
+        if mig_offer.exists(resource):
+            return candidate
+    tried = ", ".join(names)
+    raise Refusal(
+        f"the cluster has no GPU that could run this pod: it asks for {profile.resource}, and no "
+        f"node offers any of {tried}; add a node with one of them, or ask for another resource"
+    )
+
+
+def _replaced(
+    container: Container, profile: Profile, number: int, target: Profile | None, plan: Plan
+) -> Container:
+    if target is not None:
+        given = {target.resource: str(_already(container, target.resource) + number)}
+    else:
+        given = _gpu(container, profile, number, plan)
+    return edits.amounts(container, without=(profile.resource,), limits=given, requests=given)
+
+
+def _gpu(container: Container, profile: Profile, number: int, plan: Plan) -> dict[str, str]:
+    names = plan.vendor.resources
+    already = _already(container, names.count)
+    given = {names.count: str(already + number)}
+    whole = plan.end is End.WHOLE or profile.cores == WHOLE_CARD or not names.memory
+    sizes = (names.memory, names.memory_percentage, names.cores)
+    if (already and not whole) or any(
+        size and container.amount(size) is not None for size in sizes
+    ):
+        raise Refusal(
+            f"container {container.name}: {profile.resource} does not exist in this cluster, and a "
+            f"GPU in its place cannot be distinguished from the other GPUs it asks for "
+            f"({names.count}, or another profile that is missing); put the two into containers "
+            "of their own, or ask for one of them"
+        )
+    if whole:
+        return given
+    factor = max(plan.vendor.memory_factor, 1)
+    given[names.memory] = str(-(-profile.memory // factor))
+    if names.cores:
+        given[names.cores] = str(profile.cores)
+    return given
+
+
+def _already(container: Container, resource: str) -> int:
+    amount = container.amount(resource)
+    if amount is None:
+        return 0
+    try:
+        return quantity.exact_integer(amount, what=f"container {container.name}, {resource}")
+    except errors.WireError as error:
+        raise invalid(str(error)) from error
+
+
+def _noted(pod: Pod, steps: list[Step]) -> Pod:
+    before = [part for part in pod.annotation(annotation_keys.FALLBACK).split(",") if part]
+    value = ",".join(dict.fromkeys([*before, *(str(step) for step in steps)]))
+    return edits.annotation(pod, annotation_keys.FALLBACK, value)
 
 
 def built_in() -> Chains:
@@ -123,7 +308,7 @@ def _profile(given: object, source: str, place: str) -> Profile:
             source=source,
             place=f"{place}.{unknown[0]}",
             rule=f"no such key{config_file.nearest(unknown[0], _KEYS)}",
-            remedy="an entry has profile, and if you like memory (MiB) and cores (percent)",
+            remedy="an entry has profile, and optionally memory (MiB) and cores (percent)",
         )
     return profile
 
@@ -150,7 +335,7 @@ def _joined(chains: Iterable[Sequence[Profile]], *, source: str) -> Chains:
                 remedy = "let each profile have one successor everywhere"
                 raise _error(source, upper.name, rule, remedy)
         last.append(chain[-1].name)
-    # With these gone there is no circle either: the last of a chain on it would go on.
+    # This also excludes cycles: on one, the last profile of a chain would have a successor.
     for name in last:
         if name in following:
             rule = "ends one chain, and goes on in another"
@@ -160,190 +345,3 @@ def _joined(chains: Iterable[Sequence[Profile]], *, source: str) -> Chains:
 
 def _error(source: str, name: str, rule: str, remedy: str) -> ConfigError:
     return ConfigError(source=source, place="chains", value=name, rule=rule, remedy=remedy)
-
-
-GPU = "gpu"
-"""The end of every chain, in annotation and metric."""
-
-
-class Mode(enum.StrEnum):
-    """When a profile counts as there."""
-
-    OFF = "off"
-    #: Some node has it.
-    TYPE = "type"
-    #: Some node has it, and enough of it is not asked for yet.
-    AVAILABLE = "available"
-
-
-class End(enum.StrEnum):
-    """What the end of a chain is."""
-
-    SHARE = "share"
-    WHOLE = "whole"
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """How profiles are replaced."""
-
-    mode: Mode
-    end: End
-    chains: Chains
-    #: Whose GPU is the end of the chain.
-    vendor: Vendor
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One container's profile and what it became."""
-
-    container: str
-    origin: str
-    to: str
-
-    def __str__(self) -> str:
-        return f"{self.origin}->{self.to}"
-
-
-def move(pod: Pod, plan: Plan, inventory: MigOffer) -> tuple[Pod, tuple[Step, ...]]:
-    """Return the pod with profiles that exist, and what was replaced; raises Refusal."""
-    if plan.mode is Mode.OFF:
-        return pod, ()
-    steps: list[Step] = []
-    #: What those containers of this pod take that run on while later ones start.
-    running: collections.Counter[str] = collections.Counter()
-
-    def edit(kind: ContainerKind, container: Container) -> Container:
-        taken = running + _cards(container, plan)
-        for profile, number in _asked(container, plan.chains):
-            target = _target(profile, number, plan, inventory, taken)
-            taken[_resource(target, plan)] += number
-            if target is profile:
-                container = _with_limit(container, profile, number)
-                continue
-            container = _replaced(container, profile, number, target, plan)
-            to = target.name if target is not None else GPU
-            steps.append(Step(container.name or "", profile.name, to))
-        if kind is not ContainerKind.INIT:
-            running.update(taken - running)
-        return container
-
-    moved = edits.containers(pod, edit)
-    return (_noted(moved, steps) if steps else moved), tuple(steps)
-
-
-def _with_limit(container: Container, profile: Profile, number: int) -> Container:
-    """Return a container whose request has a limit beside it, as the API server will have it."""
-    limits = (container.resources and container.resources.limits) or {}
-    if limits.get(profile.resource) is not None:
-        return container
-    return edits.amounts(container, limits={profile.resource: str(number)})
-
-
-def _asked(container: Container, chains: Chains) -> list[tuple[Profile, int]]:
-    """Return the profiles of our chains that a container asks for, in the order of their names."""
-    resources = container.resources or objects.Resources()
-    names = sorted({*(resources.limits or ()), *(resources.requests or ())})
-    asked = []
-    for resource in names:
-        profile = chains.profiles.get(resource.removeprefix(mig.RESOURCE_PREFIX))
-        if profile is None or profile.resource != resource:
-            continue
-        amount = container.amount(resource)
-        try:
-            number = quantity.exact_integer(
-                amount if amount is not None else 0,
-                what=f"container {container.name}, {resource}",
-                remedy="ask for a whole number of instances",
-            )
-        except errors.WireError as error:
-            raise invalid(str(error)) from error
-        if number:
-            asked.append((profile, number))
-    return asked
-
-
-def _cards(container: Container, plan: Plan) -> collections.Counter[str]:
-    """Return the GPUs that a container asks for besides; what cannot be read is judged later."""
-    resource = plan.vendor.resources.count
-    amount = container.amount(resource)
-    if amount is None:
-        return collections.Counter()
-    try:
-        return collections.Counter({resource: quantity.exact_integer(amount, what=resource)})
-    except errors.WireError:
-        return collections.Counter()
-
-
-def _resource(candidate: Profile | None, plan: Plan) -> str:
-    return candidate.resource if candidate is not None else plan.vendor.resources.count
-
-
-def _target(
-    profile: Profile, number: int, plan: Plan, inventory: MigOffer, taken: Mapping[str, int]
-) -> Profile | None:
-    """Return what to ask for in place of a profile: itself, one after it, or None, the GPU."""
-    candidates: list[Profile | None] = [profile, *plan.chains.after(profile.name), None]
-    names = {_resource(each, plan): each for each in candidates}
-    if plan.mode is Mode.AVAILABLE:
-        for resource, candidate in names.items():
-            if inventory.available(resource, number + taken.get(resource, 0)):
-                return candidate
-    for resource, candidate in names.items():
-        if inventory.exists(resource):
-            return candidate
-    tried = ", ".join(names)
-    raise Refusal(
-        f"the cluster has no GPU that could run this pod: it asks for {profile.resource}, and no "
-        f"node offers any of {tried}; add a node with one of them, or ask for another resource"
-    )
-
-
-def _replaced(
-    container: Container, profile: Profile, number: int, target: Profile | None, plan: Plan
-) -> Container:
-    if target is not None:
-        given = {target.resource: str(_already(container, target.resource) + number)}
-    else:
-        given = _gpu(container, profile, number, plan)
-    return edits.amounts(container, without=(profile.resource,), limits=given, requests=given)
-
-
-def _gpu(container: Container, profile: Profile, number: int, plan: Plan) -> dict[str, str]:
-    names = plan.vendor.resources
-    already = _already(container, names.count)
-    given = {names.count: str(already + number)}
-    whole = plan.end is End.WHOLE or profile.cores == WHOLE_CARD or not names.memory
-    sizes = (names.memory, names.memory_percentage, names.cores)
-    if (already and not whole) or any(
-        size and container.amount(size) is not None for size in sizes
-    ):
-        raise Refusal(
-            f"container {container.name}: {profile.resource} does not exist in this cluster, and a "
-            f"GPU in its place cannot be told from the other GPUs it asks for ({names.count}, or "
-            "another profile that is missing); put the two into containers of their own, or ask "
-            "for one of them"
-        )
-    if whole:
-        return given
-    factor = max(plan.vendor.memory_factor, 1)
-    given[names.memory] = str(-(-profile.memory // factor))
-    if names.cores:
-        given[names.cores] = str(profile.cores)
-    return given
-
-
-def _already(container: Container, resource: str) -> int:
-    amount = container.amount(resource)
-    if amount is None:
-        return 0
-    try:
-        return quantity.exact_integer(amount, what=f"container {container.name}, {resource}")
-    except errors.WireError as error:
-        raise invalid(str(error)) from error
-
-
-def _noted(pod: Pod, steps: list[Step]) -> Pod:
-    noted = pod.annotation(annotation_keys.FALLBACK)
-    told = [part for part in noted.split(",") if part]
-    value = ",".join(dict.fromkeys([*told, *(str(step) for step in steps)]))
-    return edits.annotation(pod, annotation_keys.FALLBACK, value)

@@ -1,11 +1,10 @@
 """POST /webhook: HTTP and metrics of admission.
 
-What admission counts, under the names of the webhook that it follows.
-
-POST /webhook: a review in, an answer out; what is decided stands in `hami.admission.decide`.
-Whatever can be answered with a verdict is: HTTP status 200, and the review's own uid and version. A
-body that is no review gets 400, and a replica that does not know the cluster yet 503; the API
-server then does what failurePolicy says. A dry run is decided like any other and counts nowhere.
+A review comes in, `hami.admission.decide` gives the admission result, `hami.admission.json_patch`
+the patch, and the answer goes out with HTTP status 200 and the review's own uid and version. A body
+that is no review gets 400. A replica that has not read the cluster yet answers 503 after a short
+wait; the API server then does what failurePolicy says. A dry run gets the same answer as any other
+review and is not counted.
 """
 
 from __future__ import annotations
@@ -16,16 +15,27 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
-from hami.admission import decide
+from hami.admission import decide, json_patch
 from hami.admission.decide import AdmissionResult
-from hami.admission.rules import Facts
+from hami.admission.json_patch import Operation
+from hami.admission.settings import Context
 from hami.serving import metrics, tracing
 from hami.serving.http_server import MEBIBYTE, Request, Response, Route
 from hami.wire import admission_review, errors
 from hami.wire.admission_review import Review
 
+_log = logging.getLogger(__name__)
+
+#: The API server takes objects of up to 3 MiB, and a review holds an updated one twice.
+_LARGEST = 8 * MEBIBYTE
+_CREATE = "CREATE"
+#: Seconds between two checks while the cluster is being read.
+_CHECK_INTERVAL = 0.05
+
 
 class Metrics:
+    """Counters of admission, under the names of the MIG webhook that it is compatible with."""
+
     def __init__(self, registry: metrics.Registry) -> None:
         self.fallbacks = registry.counter(
             "gpu_webhook_fallback",
@@ -43,25 +53,18 @@ class Metrics:
             ("kind",),
         )
 
-    def decided(self, decision: AdmissionResult) -> None:
-        """Count what a pod that will really be created got."""
-        for step in decision.steps:
+    def count_fallbacks(self, result: AdmissionResult) -> None:
+        """Count the replaced profiles of a pod that is created, not of a dry run."""
+        for step in result.steps:
             self.fallbacks.labels(step.origin, step.to).inc()
 
 
-_log = logging.getLogger(__name__)
-
-#: The API server takes objects of up to 3 MiB, and a review holds an updated one twice.
-_LARGEST = 8 * MEBIBYTE
-_CREATE = "CREATE"
-#: Seconds between two looks whether the caches are full.
-_LOOK = 0.05
-
-
 class Reviewer:
+    """Answers reviews; `patience` is the longest wait in seconds for the cluster to be read."""
+
     def __init__(
         self,
-        facts: Facts,
+        context: Context,
         *,
         instruments: Metrics,
         tracer: tracing.Tracer,
@@ -69,7 +72,7 @@ class Reviewer:
         patience: float = 5.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._facts = facts
+        self._context = context
         self._instruments = instruments
         self._tracer = tracer
         self._why_not_ready = why_not_ready
@@ -80,8 +83,9 @@ class Reviewer:
         return Route("POST", "/webhook", self.answer, body_limit=_LARGEST)
 
     async def answer(self, request: Request) -> Response:
+        """Answer a review and measure how long it took; a dry run is not measured."""
         begin = self._clock()
-        result = "error"
+        outcome = "error"
         try:
             missing = self._why_not_ready()
             if missing:
@@ -89,26 +93,26 @@ class Reviewer:
             if missing:
                 self._instruments.errors.labels("not ready").inc()
                 return Response.error(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {missing}")
-            result, response = self._review(request.body)
+            outcome, response = self._review(request.body)
         except Exception:
             self._instruments.errors.labels("internal").inc()
             raise
         else:
             return response
         finally:
-            if result:
-                self._instruments.seconds.labels(result).observe(self._clock() - begin)
+            if outcome:
+                self._instruments.seconds.labels(outcome).observe(self._clock() - begin)
 
     async def _wait(self, missing: str) -> str:
-        """Give the caches a moment; returns what is missing then."""
+        """Wait for the cluster to be read; returns what is still missing."""
         end = self._clock() + self._patience
         while missing and self._clock() < end:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL)
             missing = self._why_not_ready()
         return missing
 
     def _review(self, body: bytes) -> tuple[str, Response]:
-        """Return the result, empty if it must not be counted, and the answer."""
+        """Return the label of the metrics, empty if not counted, and the response."""
         try:
             review = admission_review.decode(body)
         except errors.WireError as error:
@@ -117,9 +121,9 @@ class Reviewer:
             remedy = "send an AdmissionReview of admission.k8s.io/v1 or v1beta1 as JSON"
             return "error", Response.error(HTTPStatus.BAD_REQUEST, f"{error}; {remedy}")
         if review.kind == "Pod" and review.operation != _CREATE:
-            # Nothing that we change may be changed later.
-            told = f"{review.operation or 'this'} is not CREATE: nothing to do"
-            return _counted(review, "unchanged"), _written(review, AdmissionResult(message=told))
+            # Of an existing pod, no field that admission writes may change.
+            message = f"{review.operation or 'this'} is not CREATE: nothing to do"
+            return _label(review, "unchanged"), _response(review, AdmissionResult(message=message))
         try:
             pod = decide.namespaced(review.pod(), review.namespace)
         except errors.WireError as error:
@@ -127,63 +131,66 @@ class Reviewer:
                 self._instruments.errors.labels("no pod").inc()
             _log.warning("review without a pod", extra={"uid": review.uid, "error": str(error)})
             remedy = "let the rules of the webhook configuration name pods, and CREATE, only"
-            told = f"{error}; {remedy}"
-            return _counted(review, "error"), _written(
-                review, AdmissionResult(allowed=False, code=HTTPStatus.BAD_REQUEST, message=told)
+            refused = AdmissionResult(
+                allowed=False, code=HTTPStatus.BAD_REQUEST, message=f"{error}; {remedy}"
             )
+            return _label(review, "error"), _response(review, refused)
         name = f"{pod.namespace}/{_name(review, pod.name)}"
         with self._tracer.span(
             "admission", parent=pod.annotation(tracing.ANNOTATION), attributes={"pod": name}
         ) as span:
-            decision = decide.decide(
-                pod, self._facts, trace=span.carrier, trace_key=tracing.ANNOTATION
+            result = decide.decide(
+                pod, self._context, trace=span.carrier, trace_key=tracing.ANNOTATION
             )
-            if not decision.allowed:
-                span.fail(decision.message)
+            if not result.allowed:
+                span.fail(result.message)
+        patch = json_patch.between(pod, result.pod or pod)
         if not review.dry_run:
-            self._instruments.decided(decision)
-        result = _word(decision)
-        _tell(review, name, decision, result)
-        return _counted(review, result), _written(review, decision)
+            self._instruments.count_fallbacks(result)
+        outcome = _outcome(result, patch)
+        _log_result(review, name, result, outcome)
+        return _label(review, outcome), _response(review, result, patch)
 
 
-def _word(decision: AdmissionResult) -> str:
-    if not decision.allowed:
+def _outcome(result: AdmissionResult, patch: tuple[Operation, ...]) -> str:
+    if not result.allowed:
         return "refused"
-    return "changed" if decision.patch else "unchanged"
+    return "changed" if patch else "unchanged"
 
 
-def _counted(review: Review, result: str) -> str:
-    return "" if review.dry_run else result
+def _label(review: Review, outcome: str) -> str:
+    return "" if review.dry_run else outcome
 
 
-def _tell(review: Review, name: str, decision: AdmissionResult, result: str) -> None:
+def _log_result(review: Review, name: str, result: AdmissionResult, outcome: str) -> None:
     extra: dict[str, object] = {"pod": name, "user": review.username}
     if review.dry_run:
         extra["dry_run"] = True
-    if not decision.allowed:
-        _log.info("pod refused", extra=extra | {"why": decision.message})
-    elif decision.steps:
-        moved = [f"{step.container}: {step}" for step in decision.steps]
+    if not result.allowed:
+        _log.info("pod refused", extra=extra | {"why": result.message})
+    elif result.steps:
+        moved = [f"{step.container}: {step}" for step in result.steps]
         _log.info("MIG profile replaced", extra=extra | {"containers": moved})
     else:
-        _log.debug("pod admitted", extra=extra | {"result": result, "why": decision.message})
+        _log.debug("pod admitted", extra=extra | {"result": outcome, "why": result.message})
 
 
 def _name(review: Review, name: str) -> str:
-    """Return the pod's name; one that is still to be generated is told by the request."""
+    """Return the pod's name, or the review's uid where the API server has yet to generate one."""
     return name or f"(to be named, review {review.uid})"
 
 
-def _written(review: Review, decision: AdmissionResult) -> Response:
+def _response(
+    review: Review, result: AdmissionResult, patch: tuple[Operation, ...] = ()
+) -> Response:
     return Response(
         body=admission_review.answer(
             review,
-            allowed=decision.allowed,
-            code=decision.code,
-            reason=decision.reason,
-            message=decision.message,
-            patch=decision.patch,
-            warnings=decision.warnings,
+            allowed=result.allowed,
+            code=result.code,
+            reason=result.reason,
+            message=result.message,
+            patch=patch,
+            warnings=result.warnings,
         )
     )

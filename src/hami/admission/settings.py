@@ -1,22 +1,34 @@
-"""Settings of `hami webhook`, and how settings and files become rules.
+"""Settings of `hami webhook`, and rules of admission from settings and files.
 
-What `hami webhook` can be told: MIG fallback alone, without a scheduler.
-The names are those of the scheduler's settings where both have them.
-
-Settings and files to the rules of admission, for both processes that have it.
+`Rules` are fixed when a process starts. Both processes with admission, `hami webhook` and
+`hami scheduler`, make theirs from their own settings. `Context` adds what changes while the process
+runs: what nodes offer, and what each namespace may still take.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
 from hami.admission import mig_fallback
 from hami.admission.mig_fallback import End, Mode, Plan
+from hami.admission.mig_offer import MigOffer
+from hami.cluster.quota import Headroom
+from hami.placement.request import Defaults
+from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.table import Vendor
 from hami.wire import mig
 
+ANY = "*"
+"""In a list of namespaces: all of them."""
+
+_NVIDIA = "nvidia"
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `hami webhook`, under the names that the scheduler's settings have."""
+
     # Serving.
 
     #: Where /webhook and health answer.
@@ -26,14 +38,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str = ""
     #: Where /metrics answers; empty: nowhere.
     metrics_bind_address: str = ":9395"
-    #: Seconds that new requests are still answered after SIGTERM: until then nobody may know.
+    #: Seconds that new requests are still answered after SIGTERM: clients learn of the stop late.
     shutdown_delay: float = 0.0
     #: Seconds that requests under way may take to end after that.
     drain_timeout: float = 10.0
 
     # Fallback.
 
-    #: When a MIG profile counts as there: type or available.
+    #: When a MIG profile counts as present: type or available.
     mig_fallback: str = "type"
     #: Chains of profiles; empty: the built-in ones.
     mig_fallback_file: str = ""
@@ -49,21 +61,60 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kube_burst: int = 0
     #: Seconds for one request; 0: 30.
     kube_timeout: float = 0.0
-    #: Seconds between two comparisons of the caches with the API server.
+    #: Seconds between two resyncs with the API server.
     resync_interval: float = 900.0
 
-    # Telling.
+    # Logs and traces.
 
     debug: bool = False
     #: Address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces.
     otlp_endpoint: str = ""
 
 
-_SECTION = "nvidia"
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What admission does, as flags and device-config.yaml configure it."""
+
+    vendors: tuple[Vendor, ...]
+    nvidia: NvidiaSettings = NvidiaSettings()
+    #: schedulerName of pods with cards; empty: only MIG profiles are replaced.
+    scheduler_name: str = "hami-scheduler"
+    #: Also take pods that name default-scheduler.
+    force_overwrite_default_scheduler: bool = True
+    #: Policies of pods that name none.
+    defaults: Defaults = Defaults()
+    #: The folder above `vgpu` that the node agent mounts into containers.
+    hook_path: str = "/usr/local"
+    #: May use the highest priority, which delays every other container on the card.
+    high_priority_namespaces: frozenset[str] = frozenset()
+    high_priority_classes: frozenset[str] = frozenset()
+    #: None: MIG profiles are not replaced.
+    fallback: Plan | None = None
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What an admission result depends on beside the pod."""
+
+    rules: Rules
+    mig_offer: MigOffer
+    #: What a namespace may still take of a vendor's cards.
+    headroom: Callable[[str, Vendor], Headroom]
+
+
+def unlimited(_: str, __: Vendor) -> Headroom:
+    """Return the headroom of a namespace where no quota is counted."""
+    return Headroom()
+
+
+def webhook_rules(settings: Settings, vendors: tuple[Vendor, ...]) -> Rules:
+    """Return the rules of `hami webhook`: replace MIG profiles and nothing else."""
+    fallback = plan(
+        vendors, mode=settings.mig_fallback, end=End.WHOLE, file=settings.mig_fallback_file
+    )
+    return Rules(vendors=vendors, scheduler_name="", fallback=fallback)
 
 
 def plan(vendors: tuple[Vendor, ...], *, mode: str, end: str, file: str) -> Plan | None:
-    """Return how MIG profiles are replaced; None: not at all. Reads the file of chains."""
+    """Return how MIG profiles are replaced, None if they are not; reads the file of chains."""
     chosen = Mode(mode)
     if chosen is Mode.OFF:
         return None
@@ -71,12 +122,17 @@ def plan(vendors: tuple[Vendor, ...], *, mode: str, end: str, file: str) -> Plan
         mode=chosen,
         end=End(end),
         chains=mig_fallback.load(file) if file else mig_fallback.built_in(),
-        vendor=next(vendor for vendor in vendors if vendor.section == _SECTION),
+        vendor=next(vendor for vendor in vendors if vendor.section == _NVIDIA),
     )
 
 
-def looked_for(plan: Plan | None) -> tuple[str, ...]:
-    """Return what stands in the JSON of pods that an inventory must know of."""
-    if plan is None or plan.mode is not mig_fallback.Mode.AVAILABLE:
+def gpu_resource(plan: Plan | None) -> str:
+    """Return the resource at the end of every chain; empty: profiles are not replaced."""
+    return plan.vendor.resources.count if plan is not None else ""
+
+
+def pod_marks(plan: Plan | None) -> tuple[str, ...]:
+    """Return texts of which each pod that the MIG offer must count has one in its JSON."""
+    if plan is None or plan.mode is not Mode.AVAILABLE:
         return ()
-    return (f'"{mig.RESOURCE_PREFIX}', f'"{plan.vendor.resources.count}"')
+    return (f'"{mig.RESOURCE_PREFIX}', f'"{gpu_resource(plan)}"')

@@ -38,7 +38,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
-from hami.wire import codec, region
+from hami.wire import codec, policy_file
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
 
@@ -148,7 +148,7 @@ class Adopter:
         if known is not None:
             return known.uid
         try:
-            return region.decode_policy(self._layout.policy(token).read_bytes()).pod_uid
+            return policy_file.decode(self._layout.policy(token).read_bytes()).pod_uid
         except (OSError, wire_errors.WireError):
             return ""
 

@@ -85,7 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds between two comparisons of the caches with the API server.
     resync_interval: float = 900.0
 
-    # Telling.
+    # Logs and traces.
 
     debug: bool = False
     #: Address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces.

@@ -1,9 +1,4 @@
-"""`hami agent`: its flags, and the process.
-
-The flags of `hami agent`: what each means, and what must hold between them.
-
-`hami agent`: a GPU node's device plugin.
-"""
+"""`hami agent`: its flags, their help and rules, and the process."""
 
 from __future__ import annotations
 
@@ -15,52 +10,53 @@ from hami.cli import flag_checks, flags, run
 from hami.cli.flag_values import Failure, Table
 
 _DESCRIPTION = (
-    "Offer a node's GPUs to kubelet in shares, and turn what the scheduler granted a pod into\n"
-    "limits inside its containers. Runs once on every GPU node, as root."
+    "Offer a node's GPUs to kubelet in shares, and give each container the share that the\n"
+    "scheduler granted it. Runs once on every GPU node, as root."
 )
 _HELP = {
     "The node": {
         "node_name": run.NODE["node_name"],
         "kubelet_dir": "kubelet's folder, with device-plugins and pod-resources",
-        "cdi_dir": "folder of CDI specs that come and go; the runtime must look there",
-        "nvidia_cdi_dirs": "folders in which NVIDIA's own CDI specs are looked for, with commas",
+        "cdi_dir": "folder of temporary CDI specs; the runtime must read it",
+        "nvidia_cdi_dirs": "folders with NVIDIA's own CDI specs, separated by commas",
         "hook_path": run.NODE["hook_path"],
         "state_dir": run.NODE["state_dir"],
         "run_dir": run.NODE["run_dir"],
         "runtime_endpoint": "CRI socket of the container runtime, or several of which one answers, "
-        "with commas; empty: where containerd and CRI-O have theirs",
+        "separated by commas; empty: the usual sockets of containerd and CRI-O",
         "driver_root": run.NODE["driver_root"],
     },
     "Devices": {
-        "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: as "
-        "they are",
-        "node_config_file": "HAMi's config.json with settings by node; they go before all others",
-        "mig_strategy": "what of MIG devices that are there is offered: none, single (as cards) or "
+        "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: "
+        "unchanged",
+        "node_config_file": "HAMi's config.json with settings by node; they override all others",
+        "mig_strategy": "how existing MIG devices are offered: none, single (as cards) or "
         "mixed (as resources of their own)",
-        "disable_health_checks": "XIDs that say nothing about a card, with commas; all: every one",
-        "enable_health_checks": "XIDs that count nevertheless",
-        "quarantine": "how long a card stays out after its last critical error",
-        "advertise_shares": "write memory and compute of all cards into the node's status, too",
-        "enable_get_preferred_allocation": "ask kubelet for the ids of the card that the waiting "
-        "pod was given, so that DCGM's metrics name the right pod",
+        "disable_health_checks": "XIDs that do not take a card out, separated by commas; all: "
+        "every one",
+        "enable_health_checks": "XIDs that do nevertheless, separated by commas",
+        "quarantine": "time that a card stays out after its last critical error",
+        "advertise_shares": "also write memory and compute of all cards into the node's status",
+        "enable_get_preferred_allocation": "ask kubelet for the device ids of the card that the "
+        "pod was granted, so that DCGM's metrics name the right pod",
     },
     "Binding": {
         "binding": "when a container gets its cards: auto, late (right before its start) or lock "
         "(the pod that the node's lock names)",
-        "driver_injection": "how cards get into containers: auto, cdi (NVIDIA's spec is merged) or "
-        "runtime (NVIDIA's runtime)",
+        "driver_injection": "how cards get into containers: auto, cdi (by NVIDIA's CDI spec) or "
+        "runtime (by NVIDIA's runtime)",
         "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
         "grants are not checked",
-        "allow_unsigned_grants": "let pods start that HAMi's scheduler placed: their grants are "
+        "allow_unsigned_grants": "also start pods that HAMi's scheduler placed: their grants are "
         "not signed",
         "uncontrolled_namespaces": "namespaces in which CUDA_DISABLE_CONTROL=true turns the "
-        "limiter off, with commas",
-        "pod_wait": "how long a container's start waits for its pod to be known",
+        "limits off, separated by commas",
+        "pod_wait": "longest time that a container's start waits until its pod is known",
         "evict_refused": "evict a pod whose start was refused three times within two minutes",
     },
     "Serving": {"metrics_bind_address": "where /metrics and health answer; empty: nowhere"},
     "The API server": run.API_SERVER,
-    "Telling": run.TELLING,
+    "Logs and traces": run.LOGS_AND_TRACES,
 }
 _CHOICES = {
     "mig_strategy": (("none", "single", "mixed"), "a strategy for MIG"),

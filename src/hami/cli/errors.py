@@ -1,11 +1,8 @@
 """Errors of commands, and an argument parser that raises them.
 
-How a command fails: one line for the user, and an exit code.
-Commands raise these for what the user can change; `hami.cli.main` prints the line. Anything else
-that escapes is our mistake, and keeps its traceback.
-
-argparse with our way of failing: an error, not a page of usage.
-A typing mistake gets one line that names it. The whole help is there for those who ask.
+A command raises CommandError for what the user can change: one line and an exit code.
+`hami.cli.main` prints the line. Any other exception is a bug and keeps its traceback. The parser
+raises a UsageError with one line instead of printing the whole usage.
 """
 
 from __future__ import annotations
@@ -23,13 +20,13 @@ class CommandError(Exception):
 
 
 class UsageError(CommandError):
-    """The command or its configuration is wrong; trying again will not help."""
+    """The command or its configuration is wrong; a retry would fail again."""
 
     code = 2
 
 
 def usage(what: str, value: object, rule: str, remedy: str) -> UsageError:
-    """Build the error about a value: where it came from, what it is, the rule, the remedy."""
+    """Build the error about a value: its origin, the value, the rule, the remedy."""
     return UsageError(f"{what}: {errors.shorten(value)} {rule}; {remedy}")
 
 

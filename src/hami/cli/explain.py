@@ -1,6 +1,7 @@
-"""`hami explain POD` (and `kubectl hami explain POD`): why it waits, or which cards it got.
+"""`hami explain POD`: why a pod waits, or which cards it got.
 
-One GET of the pod. What is told comes from `hami.cli.pod_story`; this file asks for it.
+One GET of the pod, also as `kubectl hami explain POD`. `hami.cli.pod_story` reads the pod,
+`hami.cli.explain_text` writes the text.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import datetime as dt
 import sys
 from collections.abc import Sequence
 
-from hami.cli import errors, pod_story
+from hami.cli import errors, explain_text, pod_story
 from hami.cli import main as cli_main
 from hami.kube import access, client, paths
 from hami.kube import errors as kube_errors
@@ -42,21 +43,21 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
         raise errors.UsageError(str(error)) from error
     except kube_errors.NotFound as error:
         raise errors.CommandError(
-            f"pod {namespace}/{name}: there is none; check its name, -n and --context"
+            f"pod {namespace}/{name} does not exist; check its name, -n and --context"
         ) from error
     except kube_errors.KubeError as error:
         raise errors.CommandError(f"{found.origin}: {error}") from error
-    story = pod_story.tell(data, vendors, scheduler_name=asked.scheduler_name)
+    story = pod_story.gather(data, vendors, scheduler_name=asked.scheduler_name)
     if asked.output == "json":
         sys.stdout.write(codec.encode(story).decode() + "\n")
     else:
-        told = pod_story.text(
+        text = explain_text.text(
             story,
             managed=kube_scheduler.managed_resources(vendors),
             scheduler_name=asked.scheduler_name,
             now=dt.datetime.now(dt.UTC),
         )
-        sys.stdout.write(told)
+        sys.stdout.write(text)
     return 0
 
 
@@ -69,19 +70,32 @@ async def _read(found: access.Access, namespace: str, name: str) -> bytes:
 def _parser(prog: str) -> errors.Parser:
     made = errors.Parser(
         prog=prog,
-        description="Tell why a pod waits for its cards, or which it got.\n"
-        "Exit code 0: told; 1: no such pod, or no answer; 2: wrong usage.",
+        description="Show why a pod waits for its cards, or which it got.\n"
+        "Exit code 0: shown; 1: no such pod, or no answer; 2: wrong usage.",
     )
     made.add_argument("pod", metavar="POD", help="NAME or NAMESPACE/NAME")
-    made.add_argument("-n", "--namespace", default="", help="default: that of the context")
-    made.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl's")
-    made.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig")
-    made.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    name = Settings().scheduler_name
     made.add_argument(
-        "--scheduler-name", default=name, metavar="NAME", help=f"of hami (default {name})"
+        "-n", "--namespace", default="", help="of the pod (default: that of the context)"
     )
     made.add_argument(
-        "--device-config-file", metavar="FILE", help="where resources have other names"
+        "--kubeconfig", default="", metavar="FILE", help="default: the one that kubectl uses"
+    )
+    made.add_argument(
+        "--context", default="", metavar="NAME", help="of the kubeconfig (default: its current one)"
+    )
+    made.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="default: text"
+    )
+    name = Settings().scheduler_name
+    made.add_argument(
+        "--scheduler-name",
+        default=name,
+        metavar="NAME",
+        help=f"schedulerName of hami's pods (default {name})",
+    )
+    made.add_argument(
+        "--device-config-file",
+        metavar="FILE",
+        help="of `hami scheduler`, if resources have other names",
     )
     return made

@@ -1,8 +1,8 @@
-"""What must hold between and within settings, checked once, before anything starts.
+"""Rules within and between settings, checked once before the process starts.
 
 Each message names the flag (or the variable or key that the value came from), the value, the rule
-and the remedy. Whether files exist and addresses are free shows when they are used. Here is what
-processes have in common; rules of one alone stand with its flags.
+and the remedy. That files exist and addresses are free is not checked here but when they are used.
+These are the rules that several processes have; those of one alone are beside its flags.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATHS = (
     *("device_config_file", "node_config_file", "grant_key_dir"),
 )
 
-#: 0 would mean never, or at once and always; where it means something, it is not here.
+#: Settings for which 0 has no meaning.
 _POSITIVE = frozenset(
     (
         "reservation_timeout",
@@ -52,7 +52,7 @@ class Measured(Protocol):
 
 
 class Serving(Traced, Measured, Protocol):
-    """What every process that serves is told."""
+    """Settings of every process that serves."""
 
     @property
     def http_bind(self) -> str: ...
@@ -63,14 +63,14 @@ class Serving(Traced, Measured, Protocol):
 
 
 class OnNode(Measured, Protocol):
-    """What every process of a GPU node is told."""
+    """Settings of every process on a GPU node."""
 
     @property
     def node_name(self) -> str: ...
 
 
 def check(table: Table[S], settings: S, origins: Mapping[str, str]) -> None:
-    """Raise UsageError for the first rule broken; `origins` says where each field came from."""
+    """Raise UsageError for the first rule broken; `origins` has the source of each field."""
 
     def failure(field: str, rule: str, remedy: str) -> errors.UsageError:
         spelling = table.flags[field.replace("_", "-")].spelling
@@ -110,9 +110,9 @@ def metrics_address(settings: Measured, failure: Failure) -> None:
 
 
 def on_node(settings: OnNode, failure: Failure) -> None:
-    """Hold a process of a GPU node to its name and its absolute paths."""
+    """Check the node's name and the paths, which must be absolute."""
     if not _NODE_NAME.fullmatch(settings.node_name):
-        rule = "is no node's name" if settings.node_name else "is empty: which node is this?"
+        rule = "is no node's name" if settings.node_name else "is empty"
         remedy = "set NODE_NAME from spec.nodeName, as the chart does"
         raise failure("node_name", rule, remedy)
     for field in _PATHS:
@@ -155,5 +155,5 @@ def one_of(
 
 
 def fallback_modes(*, off: bool) -> tuple[str, ...]:
-    """Return what --mig-fallback may say."""
+    """Return the values of --mig-fallback."""
     return tuple(mode for mode in Mode if off or mode is not Mode.OFF)

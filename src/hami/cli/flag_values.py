@@ -1,13 +1,10 @@
 """The table of flags, and how their values are read.
 
-Every setting of a process as one row: flag, environment, key in the file, meaning.
-The rows are made from the fields of the process's settings; what a field cannot say for itself
-stands here (HAMi's spelling, names of variables that others set) and beside the command (the help:
-`hami.cli.scheduler`, `hami.cli.webhook`). `hami.cli.flags` reads all three sources
-through these rows.
+Each setting of a process is one row: flag, variable, key of the file, meaning. Rows are made from
+the fields of the process's settings, plus HAMi's spellings and variables that others set (here) and
+the help (beside each command, as in `hami.cli.scheduler`).
 
-Text of a flag or variable, or a value of the file, to what a setting holds.
-All three sources go through one function, so that a value means the same wherever it stands.
+All three sources go through `read`, so a value means the same in each.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from hami.wire import text_values
 
 
 class Kind(enum.Enum):
-    """What a value is, as help shows it."""
+    """The kind of a value, as the help shows it."""
 
     TEXT = "TEXT"
     SWITCH = "true|false"
@@ -34,7 +31,7 @@ class Kind(enum.Enum):
     NUMBER = "AMOUNT"
     #: In seconds once read; written as Go does.
     DURATION = "DURATION"
-    #: A duration for which a bare number of seconds will do: HAMi has it that way.
+    #: A duration that may also be a bare number of seconds, as HAMi takes it.
     SECONDS = "SECONDS"
 
 
@@ -46,9 +43,9 @@ class Flag(msgspec.Struct, frozen=True):
     help: str
     kind: Kind
     default: str | bool | int | float
-    #: As HAMi writes it, without dashes in front.
+    #: As HAMi writes it, without leading dashes.
     spelling: str
-    #: The first that is set counts.
+    #: The first one that is set counts.
     environment: tuple[str, ...]
 
     @property
@@ -58,7 +55,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 Source = Iterator[tuple[Flag, str, object]]
-"""The settings that a source gives: row, name in errors, value as it came."""
+"""The settings of a source: flag, its name in errors, the value as given."""
 
 #: HAMi writes these with underscores.
 _UNDERSCORED = frozenset(("http_bind", "cert_file", "key_file"))
@@ -66,7 +63,7 @@ _UNDERSCORED = frozenset(("http_bind", "cert_file", "key_file"))
 _KINDS = {"kube_qps": Kind.NUMBER, "kube_timeout": Kind.SECONDS}
 _KIND_OF = {"str": Kind.TEXT, "bool": Kind.SWITCH, "int": Kind.WHOLE, "float": Kind.DURATION}
 
-#: Variables that are set for other reasons too, or that HAMi reads.
+#: Variables that HAMi reads, or that are set for other reasons, too.
 _MORE_ENVIRONMENT = {
     "disable_health_checks": "DP_DISABLE_HEALTHCHECKS",
     "enable_health_checks": "DP_ENABLE_HEALTHCHECKS",
@@ -89,7 +86,7 @@ Check = Callable[[S_contra, Failure], None]
 
 
 class Table(Generic[S]):
-    """The settings of one command."""
+    """All flags of one command, with its description and its rules."""
 
     def __init__(
         self,
@@ -100,9 +97,9 @@ class Table(Generic[S]):
         checks: Sequence[Check[S]],
     ) -> None:
         self.settings = settings
-        #: With {prog} for the command as it was called.
+        #: {prog} is replaced by the command as it was called.
         self.description = description
-        #: What must hold, in this order.
+        #: Rules, checked in this order.
         self.checks = checks
         fields = {field.name: field for field in msgspec.structs.fields(settings)}
         rows = (

@@ -1,14 +1,12 @@
 """Settings of a process from flags, environment and file.
 
-The file of `--config`: settings as YAML, under the names of their flags.
-A key that nobody knows is an error, not a warning: the file is ours alone, and a misspelt setting
-that is silently left at its default is found weeks later.
+A flag overrides the environment, the environment the file, the file the default. Flags are written
+as Go programs take them: `--name=value` or `--name value`, switches as `--name` or `--name=false`,
+with `_` and `-` the same. argparse has neither of the last two, so it only prints the help.
 
-A process's settings from flags, environment and file.
-A flag counts before the environment, that before the file, that before the default. Flags are
-written as Go programs take them: `--name=value` or `--name value`, switches as `--name` or
-`--name=false`, with `_` and `-` the same. argparse knows neither of the last two, so it only
-prints the help. The rows are those of a `hami.cli.flag_values.Table`.
+Reading order: `hami.cli.flag_values` has the table of flags and reads values, this module finds the
+values, `hami.cli.flag_checks` holds them to the rules, `hami.cli.run` starts the process. A key of
+the file that is no flag is an error: a misspelt setting must not stay at its default unnoticed.
 """
 
 from __future__ import annotations
@@ -22,55 +20,9 @@ from typing import Any, Generic
 import msgspec
 
 from hami.cli import errors, flag_checks, flag_values, ignored_flags
-from hami.cli.flag_values import Flag, Kind, S, Source, Table
+from hami.cli.flag_values import Flag, Kind, S, Table
 from hami.vendors import config_file
 from hami.vendors import config_file as vendor_errors
-
-_MOST_CHARACTERS = 64 * 1024
-
-
-def entries(name: str, flags: Mapping[str, Flag], *, prog: str) -> Source:
-    """Yield what the file says; raises ConfigError for a file that cannot be used."""
-    if not name:
-        return
-    data = config_file.load(_file_text(name), source=name)
-    if data is not None and not isinstance(data, dict):
-        raise vendor_errors.ConfigError(
-            source=name,
-            place="",
-            value=data,
-            rule="is not a mapping of settings",
-            remedy="write one `name: value` per line, as in `scheduler-name: hami-scheduler`",
-        )
-    for key, value in (data or {}).items():
-        flag = flags.get(str(key).replace("_", "-"))
-        if flag is None:
-            hint = config_file.nearest(key, flags)
-            raise vendor_errors.ConfigError(
-                source=name,
-                place=str(key),
-                rule=f"no such setting{hint}",
-                remedy=f"the keys are the flags of `{prog} --help`, but for --config",
-            )
-        if value is not None:
-            yield flag, f"{name}: {key}", value
-
-
-def _file_text(name: str) -> str:
-    text = config_file.read(
-        name,
-        remedy="check the path given by --config, and the file's permissions",
-        longest=_MOST_CHARACTERS,
-    )
-    if len(text) > _MOST_CHARACTERS:
-        raise vendor_errors.ConfigError(
-            source=name,
-            place="",
-            rule=f"the file has more than {_MOST_CHARACTERS} characters",
-            remedy="is this the right file? All settings together need a hundredth of that",
-        )
-    return text
-
 
 Flags = Mapping[str, Flag]
 
@@ -89,19 +41,20 @@ _SOURCES = (
     "given counts. Durations are written as 5m, 28s or 1h30m. An empty variable is an empty text,\n"
     "and leaves numbers and switches as they are."
 )
+_MOST_CHARACTERS = 64 * 1024
 _LEVEL = re.compile(r"-v([0-9]+)")
 _HELP = ("-h", "--help", "-help")
 
 
 class Resolved(msgspec.Struct, Generic[S], frozen=True):
-    """Checked settings, and what the user should be told about how they were given."""
+    """Checked settings, and warnings about flags without effect."""
 
     settings: S
     warnings: tuple[str, ...] = ()
 
 
 class _Given(msgspec.Struct):
-    """What the command line says, still as text."""
+    """The command line, still as text."""
 
     #: Text by key.
     values: dict[str, str] = {}
@@ -118,7 +71,7 @@ def resolve(
     sources = [
         _from_flags(given, table.flags),
         _from_environment(environ, table.flags),
-        entries(_file_name(given, environ), table.flags, prog=prog),
+        _from_file(_file_name(given, environ), table.flags, prog=prog),
     ]
     values: dict[str, flag_values.Value] = {}
     origins: dict[str, str] = {}
@@ -214,9 +167,52 @@ def _from_environment(environ: Mapping[str, str], flags: Flags) -> flag_values.S
 
 
 def _one_path(name: str, value: str) -> str:
-    """Return what a variable says; $KUBECONFIG may list files, which hami.kube reads by itself."""
+    """Return a variable's value; a $KUBECONFIG that lists several files is left to hami.kube."""
     return "" if name == "KUBECONFIG" and os.pathsep in value else value
 
 
 def _file_name(given: _Given, environ: Mapping[str, str]) -> str:
     return given.values.get(CONFIG.key) or environ.get(CONFIG.environment[0], "")
+
+
+def _from_file(name: str, flags: Flags, *, prog: str) -> flag_values.Source:
+    """Yield the settings of the file; raises ConfigError for a file that cannot be used."""
+    if not name:
+        return
+    data = config_file.load(_file_text(name), source=name)
+    if data is not None and not isinstance(data, dict):
+        raise vendor_errors.ConfigError(
+            source=name,
+            place="",
+            value=data,
+            rule="is not a mapping of settings",
+            remedy="write one `name: value` per line, as in `scheduler-name: hami-scheduler`",
+        )
+    for key, value in (data or {}).items():
+        flag = flags.get(str(key).replace("_", "-"))
+        if flag is None:
+            hint = config_file.nearest(key, flags)
+            raise vendor_errors.ConfigError(
+                source=name,
+                place=str(key),
+                rule=f"no such setting{hint}",
+                remedy=f"the keys are the flags of `{prog} --help`, but for --config",
+            )
+        if value is not None:
+            yield flag, f"{name}: {key}", value
+
+
+def _file_text(name: str) -> str:
+    text = config_file.read(
+        name,
+        remedy="check the path given by --config, and the file's permissions",
+        longest=_MOST_CHARACTERS,
+    )
+    if len(text) > _MOST_CHARACTERS:
+        raise vendor_errors.ConfigError(
+            source=name,
+            place="",
+            rule=f"the file has more than {_MOST_CHARACTERS} characters",
+            remedy="name the right file; all settings together need a hundredth of that",
+        )
+    return text

@@ -1,7 +1,7 @@
-"""HAMi's flags that have no effect here: accepted, so that its manifests work, and answered.
+"""HAMi's flags without effect here: accepted with a warning.
 
-Each gets a warning that says why it does nothing and what to write instead. Flags of vendors that
-we do not handle yet will leave this table with the vendor.
+They are accepted so that HAMi's manifests work. Each warning gives the reason and the remedy. Flags
+of vendors that are not handled yet leave this table with the vendor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAMES = (
     "(--device-config-file) and remove the flag"
 )
 _LOGS = "logs always go to stderr, one JSON object a line; remove the flag"
-_DEFAULTS = "it stands in the device-config file as nvidia.{key}; write it there"
+_DEFAULTS = "it is nvidia.{key} in the device-config file; write it there and remove the flag"
 
 _VENDORS = (
     "amd",
@@ -56,17 +56,14 @@ _KLOG = (
     "stderrthreshold",
     "vmodule",
 )
-#: Of HAMi's device plugin, which reads them from elsewhere as well.
+#: Of HAMi's device plugin, which also reads them from its configuration.
 _PLUGIN_DEFAULTS = {
     "device-split-count": "deviceSplitCount",
     "device-memory-scaling": "deviceMemoryScaling",
     "device-cores-scaling": "deviceCoreScaling",
     "disable-core-limit": "disableCoreLimit",
 }
-_INJECTION = (
-    "how cards get into containers is found out by itself; see --driver-injection, and remove the "
-    "flag"
-)
+_INJECTION = "how cards get into containers is detected; remove the flag, or set --driver-injection"
 _PLUGIN_SWITCHES = ("pass-device-specs", "gdrcopy-enabled", "gds-enabled", "mofed-enabled")
 _PLUGIN_INJECTION = (
     *_PLUGIN_SWITCHES,
@@ -76,7 +73,9 @@ _PLUGIN_INJECTION = (
     "nvidia-cdi-hook-path",
     "device-discovery-strategy",
 )
-_FAILING = "the agent stays up without a driver, offers nothing and says why; remove the flag"
+_FAILING = (
+    "without a driver the agent keeps running, offers no card and logs the reason; remove the flag"
+)
 _NOT_YET = ("enable-ascend", "enable-iluvatar", "sgpu-topology-aware")
 
 VERBOSITY = "v"
@@ -86,7 +85,7 @@ DEBUG_LEVEL = 4
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """A flag that does nothing, and why."""
+    """A flag without effect, and the reason."""
 
     why: str
     is_switch: bool = False
@@ -96,7 +95,7 @@ class Ignored(msgspec.Struct, frozen=True):
 
 
 def find(key: str) -> Ignored | None:
-    """Return what is known of a flag (with `-` throughout) that does nothing; None: unknown."""
+    """Return an ignored flag by its name (with `-` throughout); None: unknown."""
     named = {f"resource-{name}" for name in _NVIDIA_NAMES}
     if key in named or any(key.startswith(f"{vendor}-") for vendor in _VENDORS):
         return Ignored(_NAMES)

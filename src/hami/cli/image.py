@@ -1,8 +1,8 @@
-"""`hami image build`: our own image as an archive, for containerd, Docker and registries' tools.
+"""`hami image build`: our own image as an archive.
 
-In a checkout it needs nothing but a name for the file: the wheel is built from the sources, and the
-dependencies are the locked ones. Elsewhere both are given. How an image is made of these is told
-in `hami.image.recipes`; the tests on real Kubernetes build theirs by `build`, too.
+containerd, Docker and the tools of registries read it. In a checkout it needs only a file name: it
+builds the wheel from the sources and takes the locked dependencies. An installed hami must be given
+both. `hami.image.recipes` has the content of the image; the tests on real Kubernetes call `build`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def build(
     uv: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> verify.Image:
-    """Build the image; what is not given comes from the checkout that this code lies in."""
+    """Build the image; missing arguments are taken from the checkout that this code is in."""
     checkout = _checkout()
     if checkout is None and not (wheel and requirements):
         raise errors.UsageError(
@@ -112,16 +112,16 @@ def _run(command: Sequence[str], folder: Path) -> str:
     )
     if done.returncode:
         lines = apt.hide_hosts(done.stdout + done.stderr).strip().splitlines()
-        told = " | ".join(lines[-_SHOWN_LINES:])
+        output = " | ".join(lines[-_SHOWN_LINES:])
         raise errors.CommandError(
-            f"{' '.join(command)} in {folder} failed: {told}; "
+            f"{' '.join(command)} in {folder} failed: {output}; "
             "run `make setup` in the checkout and use its .venv/bin/hami, or give --wheel and --uv"
         )
     return done.stdout
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - a build takes minutes, and a person waits
+    print(line, flush=True)  # noqa: T201 - progress of a build that takes minutes
 
 
 def _parser(prog: str) -> errors.Parser:

@@ -1,14 +1,11 @@
 """The command `hami`, and how it finds its subcommands.
 
-The one command, `hami`, and how it finds its subcommands.
-A command's module is imported only when it is used: `hami --help` answers at once, and the webhook
-will not pay for the scheduler's tables. Each module has `main(arguments, *, prog) -> exit code`.
+A command's module is imported only when it runs: `hami --help` answers at once, and the webhook
+does not load the scheduler's tables. Each module has `main(arguments, *, prog) -> exit code`.
 kubectl finds the same program as `kubectl-hami` and runs it as `kubectl hami`.
 
-Other distributions add commands by an entry point of the group `hami.commands`: hami-sandbox has
+Other distributions add commands by an entry point of the group `hami.commands`; hami-sandbox adds
 `demo`.
-
-`hami version`: what runs here, in the one line that a bug report needs.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from hami.cli import errors
 from hami.vendors import config_file as vendor_errors
 from hami.wire import errors as wire_errors
 
-#: Words of the command: its module (and function, unless `main`), and what it does.
+#: Command -> module (and function, unless `main`), and description.
 COMMANDS = {
     ("scheduler",): ("hami.cli.scheduler", "place pods on shared GPUs, beside a kube-scheduler"),
     ("scheduler", "config"): (
@@ -50,18 +47,18 @@ COMMANDS = {
     ),
     ("cleanup",): ("hami.cli.jobs:clean_up", "after an uninstall, remove what is left behind"),
     ("image", "build"): ("hami.cli.image", "build the image of hami as an archive"),
-    ("explain",): ("hami.cli.explain", "tell why a pod waits, or which cards it got"),
+    ("explain",): ("hami.cli.explain", "show why a pod waits, or which cards it got"),
     ("version",): ("hami.cli.main:version", "print the version"),
 }
-#: Commands of other distributions: which one has it, and what it does.
+#: Commands of other distributions -> distribution, and description.
 ADDED = {
     "demo": ("hami-sandbox", "run a cluster on this machine, with examples; no GPU needed"),
 }
 _GROUP = "hami.commands"
-#: HAMi's spelling; the list above has each command once.
+#: Other spellings, among them HAMi's; COMMANDS has each command once.
 _ALSO = {("scheduler", "version"): ("version",), ("--version",): ("version",)}
 
-#: Takes arguments and `prog`, gives an exit code.
+#: Takes arguments and `prog`, returns an exit code.
 Command = Callable[..., int]
 
 _LONGEST = 2
@@ -77,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_help(prog))  # noqa: T201 - this is what was asked for
         return 0
     if not arguments:
-        return _fail(prog, errors.UsageError(f"which command?\n\n{_help(prog)}"))
+        return _fail(
+            prog, errors.UsageError(f"no command given; add one of these\n\n{_help(prog)}")
+        )
     if arguments[0] in ADDED:
         return _run(_added(arguments[0]), arguments[1:], prog=f"{prog} {arguments[0]}")
     words = _command(arguments)
@@ -116,7 +115,7 @@ def _command(arguments: Sequence[str]) -> tuple[str, ...] | None:
 def _run(load: Callable[[], Command], arguments: list[str], *, prog: str) -> int:
     try:
         code = load()(arguments, prog=prog)
-        sys.stdout.flush()  # now, where a reader that has left is no surprise
+        sys.stdout.flush()  # here, so that a closed pipe is handled below
     except errors.CommandError as error:
         return _fail(prog, error)
     except (vendor_errors.ConfigError, wire_errors.WireError) as error:
@@ -126,14 +125,14 @@ def _run(load: Callable[[], Command], arguments: list[str], *, prog: str) -> int
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted. Python would complain again at exit.
+        # The reader (`| head`) has closed the pipe. Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
 
 
 def _fail(prog: str, error: errors.CommandError) -> int:
-    print(f"{prog}: {error}", file=sys.stderr)  # noqa: T201 - a person waits for it
+    print(f"{prog}: {error}", file=sys.stderr)  # noqa: T201 - for the user
     return error.code
 
 
@@ -146,7 +145,7 @@ def _unknown(word: str) -> errors.UsageError:
 
 
 def _listed() -> list[tuple[str, str]]:
-    """List all commands with what they do, those of other distributions last."""
+    """Return all commands with their descriptions, those of other distributions last."""
     own = [(" ".join(words), what) for words, (_, what) in COMMANDS.items()]
     return own + [(name, f"{what} ({package})") for name, (package, what) in ADDED.items()]
 
@@ -162,11 +161,12 @@ def _help(prog: str) -> str:
         "commands:",
     ]
     lines += [f"  {words:{width}}  {what}" for words, what in listed]
-    lines += ["", f"`{prog} COMMAND --help` tells the flags of a command."]
+    lines += ["", f"`{prog} COMMAND --help` lists the flags of a command."]
     return "\n".join(lines)
 
 
 def version(arguments: Sequence[str], *, prog: str) -> int:
+    """Print the one line that a bug report needs: `hami version`."""
     errors.Parser(prog=prog, description="Print the version.").parse_args(arguments)
     print(version_line())  # noqa: T201 - this is what was asked for
     return 0

@@ -1,9 +1,4 @@
-"""`hami monitor`: its flags, and the process.
-
-The flags of `hami monitor`: what each means, and what must hold between them.
-
-`hami monitor`: what containers use of a GPU node's cards.
-"""
+"""`hami monitor`: its flags, their help and rules, and the process."""
 
 from __future__ import annotations
 
@@ -15,8 +10,8 @@ from hami.cli.flag_values import Table
 from hami.monitor.settings import Settings
 
 _DESCRIPTION = (
-    "Show what containers use of a node's GPUs, and report whoever takes more than his share or\n"
-    "runs past the limiter. Runs once on every GPU node, beside the agent."
+    "Show what containers use of a node's GPUs, and report those that take more than their share\n"
+    "or bypass the limits. Runs once on every GPU node, beside the agent."
 )
 _HELP = {
     "The node": {
@@ -24,16 +19,17 @@ _HELP = {
         "hook_path": run.NODE["hook_path"],
         "state_dir": run.NODE["state_dir"],
         "run_dir": run.NODE["run_dir"],
-        "proc_dir": "the node's processes; needs the host's PID namespace",
+        "proc_dir": "folder of the node's processes; needs the host's PID namespace",
         "driver_root": run.NODE["driver_root"],
-        "hami_resync_interval": "age at which what HAMi's plugin left of a gone pod is removed",
+        "hami_resync_interval": "age at which files that HAMi's plugin left of a deleted pod are "
+        "removed",
     },
     "Serving": {
         "metrics_bind_address": "where /metrics and health answer; empty: nowhere",
         "legacy_metrics": "write HAMi's old metric names beside the new ones",
     },
     "The API server": run.API_SERVER,
-    "Telling": run.DEBUG,
+    "Logs": run.DEBUG,
 }
 
 TABLE = Table(

@@ -1,37 +1,31 @@
-"""A pod's story: its request, its cards or why it waits; as data and text.
+"""The request of a pod, its cards or why it waits, read from the pod alone.
 
-What can be said of one pod: what it asks for, where it went, or why it waits.
-Made from the pod alone, so that whoever may read a pod can ask. `tell` gathers the facts as data;
-`hami.cli.pod_story` puts them into words.
-
-A pod's story in words: first the answer, then the reasons, then what to do.
-Everything in it may have been written by strangers to the reader (annotations are), so whatever a
-terminal would not print as it stands is replaced.
+`hami explain` needs no right but to read the pod. `gather` collects the data,
+`hami.cli.explain_text` writes the text.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from hami.placement import request
+from hami.vendors.family import CardRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, explanation_note, objects, shares
 from hami.wire import errors as wire_errors
-from hami.wire.explanation_note import Near, Note
 
 
 class State(enum.Enum):
-    """What the pod's story is about."""
+    """Where a pod is on its way to its cards."""
 
-    #: It asks for nothing that we manage.
+    #: It asks for no resource that hami manages.
     NOT_OURS = "not ours"
     #: Its request breaks a rule.
     REFUSED = "refused"
-    #: It names another scheduler, so we are never asked.
+    #: It names another scheduler, so hami is never asked.
     OTHER_SCHEDULER = "other scheduler"
     WAITING = "waiting"
     PLACED = "placed"
@@ -50,7 +44,16 @@ class Granted(msgspec.Struct, frozen=True):
     cores: int
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Story(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    # The key that scripts read from `-o json`.
+    rename={"scheduler_message": "verdict"},
+):
+    """All that a pod says of its cards; `hami explain -o json` prints it."""
+
     namespace: str
     name: str
     uid: str
@@ -61,12 +64,12 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: RFC 3339: since when it waits.
     since: str = ""
     #: By container; those that ask for no card are left out.
-    asks: Mapping[str, tuple[request.CardRequest, ...]] = {}
+    asks: Mapping[str, tuple[CardRequest, ...]] = {}
     granted: tuple[Granted, ...] = ()
     bind_phase: str = ""
     explanation: explanation_note.Note | None = None
-    #: What kube-scheduler says of it.
-    verdict: str = ""
+    #: kube-scheduler's message about it.
+    scheduler_message: str = ""
     #: What of its annotations or request cannot be read.
     problems: tuple[str, ...] = ()
 
@@ -83,20 +86,20 @@ class _Status(codec.Object, frozen=True):
 
 
 class _Conditions(codec.Object, frozen=True):
-    """The part of a pod that nobody else here reads."""
+    """The conditions of a pod, which only this command reads."""
 
     status: _Status | None = None
 
     def waiting(self) -> _Condition:
-        """Return what kube-scheduler wrote when it found no place."""
+        """Return the condition that kube-scheduler wrote when it found no node."""
         for condition in (self.status and self.status.conditions) or ():
             if condition and condition.type == "PodScheduled" and condition.status == "False":
                 return condition
         return _Condition()
 
 
-def tell(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> Story:
-    """Gather what a pod (as the API server gives it) says; raises WireError for what is no pod."""
+def gather(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> Story:
+    """Read a pod as the API server sends it; raises WireError if `data` is no pod."""
     pod = codec.decode(data, objects.Pod, what="pod")
     problems: list[str] = []
     asked: request.PodRequest | None = None
@@ -121,7 +124,7 @@ def tell(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> Stor
         granted=tuple(_granted(pod, vendors, problems)),
         bind_phase=pod.annotation(annotation_keys.BIND_PHASE),
         explanation=None if pod.node_name else _explanation(pod, problems),
-        verdict="" if pod.node_name else waiting.message or "",
+        scheduler_message="" if pod.node_name else waiting.message or "",
         problems=tuple(problems),
     )
 
@@ -144,13 +147,16 @@ def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -
     for vendor in vendors:
         key = vendor.annotations.allocated
         slots, damaged = shares.salvage(pod.annotation(key))
-        problems += [f"{key}: what was granted of card {card} cannot be read" for card in damaged]
+        problems += [
+            f"{key}: the share of card {card} cannot be read; delete the pod to reschedule it"
+            for card in damaged
+        ]
         counts = [_count(container, vendor) for container in containers]
         for container, slot in zip(containers, shares.align(slots, counts), strict=True):
             for grant in slot:
                 yield Granted(
                     container=container.name or "",
-                    vendor=vendor.word,
+                    vendor=vendor.name,
                     uuid=grant.card,
                     memory=grant.memory_mib,
                     cores=grant.cores,
@@ -171,148 +177,3 @@ def _explanation(pod: objects.Pod, problems: list[str]) -> explanation_note.Note
     except wire_errors.WireError as error:
         problems.append(str(error))
         return None
-
-
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-def text(story: Story, *, managed: tuple[str, ...], scheduler_name: str, now: dt.datetime) -> str:
-    """Return the story as lines; `managed` are the resources that make a pod ours."""
-    lines: list[str] = []
-    match story.state:
-        case State.NOT_OURS:
-            lines += _not_ours(story, managed)
-        case State.REFUSED:
-            lines += [_headline(story, "cannot be placed: its request breaks a rule")]
-        case State.OTHER_SCHEDULER:
-            lines += [_headline(story, f"waits{_since(story, now)}"), *_asks(story)]
-            lines += _other_scheduler(story, scheduler_name)
-        case State.WAITING:
-            lines += [_headline(story, f"waits{_since(story, now)}"), *_asks(story)]
-            lines += _why(story, now)
-        case State.PLACED | State.FINISHED:
-            lines += _placed(story)
-    lines += [f"problem: {problem}" for problem in story.problems]
-    return "".join(f"{_printable(line)}\n" for line in lines)
-
-
-def _headline(story: Story, what: str) -> str:
-    return f"{story.namespace}/{story.name} {what}"
-
-
-def _not_ours(story: Story, managed: tuple[str, ...]) -> Iterator[str]:
-    yield _headline(story, "asks for no card, so hami has no part in where it goes")
-    yield f"hami manages {', '.join(managed)}; a container asks for them in resources.limits"
-    if story.verdict:
-        yield f"kube-scheduler says: {story.verdict}"
-
-
-def _other_scheduler(story: Story, scheduler_name: str) -> Iterator[str]:
-    named = story.scheduler or "none"
-    yield f"its schedulerName is {named}, not {scheduler_name}: hami is never asked about it"
-    yield f"create it again with spec.schedulerName: {scheduler_name} (a pod's cannot be changed)"
-    yield "if hami runs under another name, add --scheduler-name here"
-    if story.verdict:
-        yield f"{named} says: {story.verdict}"
-
-
-def _placed(story: Story) -> Iterator[str]:
-    phase = f" ({story.phase})" if story.phase else ""
-    verb = "was" if story.state is State.FINISHED else "is"
-    yield _headline(story, f"{verb} on {story.node or 'no node'}{phase}")
-    if not story.granted:
-        yield "no card is granted to it: another scheduler placed it, so nobody counts its share"
-    for granted in story.granted:
-        share = f"{granted.memory} MiB, {_compute(granted.cores)}"
-        yield f"  {granted.container}: {granted.vendor} {granted.uuid}, {share}"
-    if story.bind_phase:
-        yield f"bind phase: {story.bind_phase}"
-
-
-def _asks(story: Story) -> Iterator[str]:
-    yield "it asks for:"
-    for container, cards in story.asks.items():
-        for asked in cards:
-            yield f"  {container}: {_request(asked)}"
-
-
-def _request(asked: request.CardRequest) -> str:
-    cards = "1 card" if asked.count == 1 else f"{asked.count} cards"
-    if asked.memory:
-        memory = f"{asked.memory} MiB"
-    elif asked.percentage == request.WHOLE_CARD:
-        memory = "all its memory"
-    else:
-        memory = f"{asked.percentage} % of its memory"
-    each = "" if asked.count == 1 else "each "
-    return f"{cards} of {asked.word}, {each}with {memory} and {_compute(asked.cores)}"
-
-
-def _compute(percent: int) -> str:
-    return f"{percent} % of its compute" if percent else "no limit on compute"
-
-
-def _why(story: Story, now: dt.datetime) -> Iterator[str]:
-    note = story.explanation
-    if note is not None:
-        yield from _note(note, now)
-    elif not story.verdict:
-        yield "nobody has tried to place it yet; is the scheduler running?"
-    else:
-        yield "hami has written no reasons on it yet; it does some seconds after the first try"
-    if story.verdict:
-        yield f"kube-scheduler says: {story.verdict}"
-
-
-def _note(note: Note, now: dt.datetime) -> Iterator[str]:
-    yield f"why{_ago(note.at, now)}: {note.summary or 'no summary'}"
-    ordered = sorted(note.reasons.items(), key=lambda entry: (-entry[1].nodes, entry[0]))
-    for reason, met in ordered:
-        cards = f", {met.cards} {_plural(met.cards, 'card')}" if met.cards else ""
-        yield f"  {reason}: {met.nodes} {_plural(met.nodes, 'node')}{cards}"
-    if note.near:
-        yield "nearest:"
-        yield from (f"  {_near(near)}" for near in note.near)
-
-
-def _near(near: Near) -> str:
-    short = []
-    if near.memory_short is not None:
-        short.append(f"{near.memory_short} MiB short")
-    if near.cores_short is not None:
-        short.append(f"{near.cores_short} % of compute short")
-    if near.cards_missing:
-        short.append(f"{near.cards_missing} {_plural(near.cards_missing, 'card')} missing")
-    place = f"{near.node}, container {near.container}" if near.container else near.node
-    return f"{place}: {', '.join(short) or 'almost fits'}"
-
-
-def _plural(number: int, noun: str) -> str:
-    return noun if number == 1 else f"{noun}s"
-
-
-def _since(story: Story, now: dt.datetime) -> str:
-    age = _age(story.since, now)
-    return f" since {story.since} ({age})" if age else ""
-
-
-def _ago(moment: str, now: dt.datetime) -> str:
-    age = _age(moment, now)
-    return f" ({age} ago)" if age else ""
-
-
-def _age(moment: str, now: dt.datetime) -> str:
-    try:
-        seconds = int((now - dt.datetime.fromisoformat(moment)).total_seconds())
-    except (ValueError, TypeError):  # no time, or one without a zone
-        return ""
-    for length, unit in _UNITS:
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return "0 s"
-
-
-def _printable(line: str) -> str:
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
-    )

@@ -1,10 +1,7 @@
-"""Run a process under its settings; flags that all processes have.
+"""Run a process under its settings; help texts that several processes share.
 
-Runs a process of ours under its settings: logs first, then until it is told to stop.
-A process's modules are loaded only once its settings are known to be good: they bring aiohttp, and
-the scheduler's numpy, with them.
-
-Flags that several processes have, described once.
+Logs are set up first. The process's modules are loaded once its settings are known to be valid:
+they load aiohttp, and the scheduler's also numpy.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
-#: What only another configuration can cure.
+#: Only another configuration helps: exit code 2.
 _MISCONFIGURED = (
     grant_keys.GrantKeyError,
     kube_errors.AccessError,
@@ -35,19 +32,42 @@ _MISCONFIGURED = (
     vendor_errors.ConfigError,
     wire_errors.WireError,
 )
-#: What may be otherwise at the next try.
+#: A retry may help: exit code 1.
 _PREVENTED = (kube_errors.KubeError, OSError)
 
 
-def run(module: str, resolved: Resolved[Any], *, fast: bool = True) -> int:
-    """Run `module.run(settings)` until SIGTERM or SIGINT; 0 after a clean stop.
+API_SERVER = {
+    "kubeconfig": "file with the API server's address; empty: the pod's service account, "
+    "then ~/.kube/config",
+    "kube_qps": "requests per second to it; 0: without limit",
+    "kube_burst": "requests at once to it; 0: without limit",
+    "kube_timeout": "longest time for one request; 0: 30 seconds",
+    "resync_interval": "time between two resyncs with it",
+}
+DEBUG = {"debug": "log every decision; klog's -v=4 and above do the same"}
+LOGS_AND_TRACES = {
+    **DEBUG,
+    "otlp_endpoint": "address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces",
+}
+NODE = {
+    "node_name": "name of this node in the API, a pod's spec.nodeName",
+    "hook_path": "folder above vgpu, on the node and in containers",
+    "state_dir": "folder of the ledger, on a disk that survives a reboot",
+    "run_dir": "folder of containers' state files, in memory",
+    "driver_root": "mount point of the driver's root file system, as /driver-root; empty: its "
+    "libraries are where the linker finds them",
+}
 
-    `fast`: on uvloop, for many requests. Otherwise on asyncio's own loop, which is 2 MiB smaller.
+
+def run(module: str, resolved: Resolved[Any], *, fast: bool = True) -> int:
+    """Run `module.run(settings)` until SIGTERM or SIGINT; returns 0 after a clean stop.
+
+    `fast`: use uvloop, for many requests. asyncio's own loop takes 2 MiB less memory.
     """
     settings, warnings = resolved.settings, resolved.warnings
     logs.set_up(level="debug" if settings.debug else "info", stream=sys.stderr, format="json")
     for warning in warnings:
-        _log.warning("a setting has no effect", extra={"detail": warning})
+        _log.warning("setting without effect", extra={"detail": warning})
     _log.info("settings", extra={"settings": msgspec.structs.asdict(settings)})
     try:
         _serve(module, settings, fast=fast)
@@ -65,14 +85,14 @@ def _serve(module: str, settings: msgspec.Struct, *, fast: bool) -> None:
 
 
 def _for_the_user(error: BaseException) -> BaseException:
-    """Return what to tell; an error that holds anything else than the user's own comes back."""
-    # Tasks fail as groups; one that holds only what the user can cure is told like a single one.
+    """Return the error to print; a bug, or a group with one in it, is returned as it is."""
+    # Failed tasks come as a group, also if a single one failed.
     leaves = list(_leaves(error))
-    told = "; ".join(dict.fromkeys(str(leaf) for leaf in leaves))
+    message = "; ".join(dict.fromkeys(str(leaf) for leaf in leaves))
     if all(isinstance(leaf, _MISCONFIGURED) for leaf in leaves):
-        return errors.UsageError(told)
+        return errors.UsageError(message)
     if all(isinstance(leaf, (*_MISCONFIGURED, *_PREVENTED)) for leaf in leaves):
-        return errors.CommandError(told)
+        return errors.CommandError(message)
     return error
 
 
@@ -82,26 +102,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
-
-
-API_SERVER = {
-    "kubeconfig": "file that says where the API server is; empty: the pod's service account, "
-    "then ~/.kube/config",
-    "kube_qps": "requests per second to it; 0: without limit",
-    "kube_burst": "requests at once to it; 0: without limit",
-    "kube_timeout": "how long one request may take; 0: 30 seconds",
-    "resync_interval": "time between two comparisons of the caches with it",
-}
-DEBUG = {"debug": "log every decision; klog's -v=4 and above do the same"}
-TELLING = {
-    **DEBUG,
-    "otlp_endpoint": "address of an OpenTelemetry collector (OTLP over HTTP); empty: no traces",
-}
-NODE = {
-    "node_name": "our node's name in the API; kubelet gives it to a pod as spec.nodeName",
-    "hook_path": "folder above vgpu, on the node and in containers",
-    "state_dir": "folder of the ledger, on a disk that survives a reboot",
-    "run_dir": "folder of containers' state files, in memory",
-    "driver_root": "where the driver's root file system is mounted, as /driver-root; empty: its "
-    "libraries are where the linker looks",
-}

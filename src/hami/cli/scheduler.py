@@ -1,9 +1,4 @@
-"""`hami scheduler`: its flags, and the process.
-
-The flags of `hami scheduler`: what each means, and what must hold between them.
-
-`hami scheduler`: the scheduler process.
-"""
+"""`hami scheduler`: its flags, their help and rules, and the process."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ _LABEL_VALUE = re.compile(f"({_NAME_PART})?")
 _SUBDOMAIN = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
 _LABEL_KEY = re.compile(f"({_SUBDOMAIN}/)?{_NAME_PART}")
 _OBJECT_NAME = re.compile(_SUBDOMAIN)
-#: client-go adds so much to a period at most, and wants the deadline beyond it.
+#: client-go adds up to this factor to a period and requires a longer deadline.
 _JITTER = 1.2
 
 _DESCRIPTION = (
@@ -36,34 +31,36 @@ _HELP = {
         "on loopback, or holders of a client certificate, may call the first three",
         "cert_file": "certificate (PEM) to serve HTTPS with; read again when it changes",
         "key_file": "its key (PEM)",
-        "client_ca_file": "CA (PEM) whose clients may schedule from elsewhere; empty: nobody",
+        "client_ca_file": "CA (PEM) whose clients may schedule from other machines; empty: none",
         "metrics_bind_address": "where /metrics answers; empty: nowhere",
         "legacy_metrics": "write HAMi's old metric names beside the new ones",
-        "profiling": "answer below /debug, to those who may schedule",
-        "shutdown_delay": "how long new requests are still answered after SIGTERM",
-        "drain_timeout": "how long requests under way may take to end after that",
+        "profiling": "answer below /debug, to callers that may schedule",
+        "shutdown_delay": "time that new requests are still answered after SIGTERM",
+        "drain_timeout": "longest time for requests under way to end after that",
     },
     "Scheduling": {
         "scheduler_name": "the kube-scheduler profile whose pods are ours, and the source of our "
         "events",
-        "node_scheduler_policy": "how nodes are chosen for pods that do not say: binpack or spread",
-        "gpu_scheduler_policy": "how cards are chosen for pods that do not say: binpack, spread, "
-        "mutex, numa, topology-aware, or several with commas",
-        "node_label_selector": "know only nodes with these labels, as k=v,k2=v2; empty: all",
-        "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: as "
-        "they are",
+        "node_scheduler_policy": "how nodes are chosen for pods that name no policy: binpack or "
+        "spread",
+        "gpu_scheduler_policy": "how cards are chosen for pods that name no policy: binpack, "
+        "spread, mutex, numa, topology-aware, or several, separated by commas",
+        "node_label_selector": "use only nodes with these labels, as k=v,k2=v2; empty: all",
+        "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: "
+        "unchanged",
         "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
         "grants are not signed",
-        "reservation_timeout": "how long a place is kept for a pod that nobody binds",
-        "filter_budget": "how long /filter may wait for caches before it answers an error",
+        "reservation_timeout": "time that cards are held for a pod that is not bound",
+        "filter_budget": "longest time that /filter waits for its caches before it answers an "
+        "error",
     },
     "Admission": {
         "force_overwrite_default_scheduler": "take over pods that name default-scheduler",
         "hook_path": "folder above vgpu that the node agent mounts into containers; pods may not "
         "mount anything there",
-        "high_priority_namespaces": "namespaces that may ask for the highest priority, 0, with "
+        "high_priority_namespaces": "namespaces that may use the highest priority, 0, separated by "
         "commas; *: all",
-        "high_priority_classes": "PriorityClasses whose pods may",
+        "high_priority_classes": "PriorityClasses whose pods may, separated by commas",
         "mig_fallback": "replace MIG profiles that the cluster does not have: type (no node has "
         "it), available (or none is free), off",
         "mig_fallback_gpu": "what comes after the smallest profile: share (of the profile's size) "
@@ -71,24 +68,24 @@ _HELP = {
         "mig_fallback_file": "YAML file of chains of profiles; empty: the built-in ones",
     },
     "Nodes with a lock": {
-        "node_lock_timeout": "age at which a lock is looked at; one without a living owner goes",
-        "node_lock_retry_timeout": "how long a member of a pod group waits for a lock; 0: not at "
-        "all",
+        "node_lock_timeout": "age at which a lock is removed if its owner no longer exists",
+        "node_lock_retry_timeout": "longest time that a member of a pod group waits for a lock; 0: "
+        "it does not wait",
     },
     "The API server": run.API_SERVER,
     "Leadership": {
         "leader_elect": "several replicas run: schedule only while the lease is held",
         "leader_elect_resource_name": "name of the sibling kube-scheduler's lease",
         "leader_elect_resource_namespace": "its namespace",
-        "leader_elect_own_lease": "hold that lease ourselves: no kube-scheduler runs beside us",
-        "leader_elect_lease_duration": "how long a lease lives without being renewed; as in the "
+        "leader_elect_own_lease": "hold that lease itself: no kube-scheduler runs in the same pod",
+        "leader_elect_lease_duration": "time that a lease is valid without renewal; as in the "
         "kube-scheduler's configuration, like the next two",
-        "leader_elect_renew_deadline": "how long after its renewal we still act on it",
+        "leader_elect_renew_deadline": "time after its renewal in which the holder still acts",
         "leader_elect_retry_period": "time between two renewals",
         "pod_name": "this pod, which gets a label with its role; empty: no label",
         "pod_namespace": "its namespace",
     },
-    "Telling": run.TELLING,
+    "Logs and traces": run.LOGS_AND_TRACES,
 }
 
 
@@ -128,7 +125,7 @@ def _selector(settings: Settings, failure: Failure) -> None:
 
 def _leadership(settings: Settings, failure: Failure) -> None:
     if settings.leader_elect_own_lease and not settings.leader_elect:
-        rule = "needs --leader-elect: without it nobody asks for a lease"
+        rule = "needs --leader-elect: without it no lease is used"
         raise failure("leader_elect_own_lease", rule, "add --leader-elect, or remove this")
     if settings.leader_elect:
         for field in ("leader_elect_resource_name", "leader_elect_resource_namespace"):

@@ -1,7 +1,7 @@
-"""`hami scheduler config`: the configuration of the kube-scheduler beside us.
+"""`hami scheduler config`: write the configuration of our kube-scheduler.
 
-What it says is decided in `hami.scheduler.kube_scheduler`; here it is asked for and written,
-to stdout or into a folder.
+`hami.scheduler.kube_scheduler` makes it; this module reads the flags and writes it to stdout or
+into a folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hami.wire import text_values
 
 _DEFAULTS = Options(managed_resources=())
 
-#: Help by option, in the order of the help; the flag is the option's name with dashes.
+#: Option -> help, in the order of the help; the flag is the option's name with dashes.
 _TEXTS: Mapping[str, str] = {
     "url": "where `hami scheduler` answers",
     "scheduler_name": "the profile's name, which pods write as their schedulerName",
@@ -38,7 +38,7 @@ _DURATIONS: Mapping[str, str] = {
     "lease_duration": "as --leader-elect-lease-duration",
     "renew_deadline": "as --leader-elect-renew-deadline",
     "retry_period": "as --leader-elect-retry-period",
-    "http_timeout": "how long a pod may wait for a node with a lock",
+    "http_timeout": "longest time that a pod may wait for a node with a lock",
 }
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     else:
         vendors, warnings = table.built_in(), ()
     for warning in warnings:
-        print(f"{prog}: {warning}", file=sys.stderr)  # noqa: T201 - a person reads it
+        print(f"{prog}: {warning}", file=sys.stderr)  # noqa: T201 - for the user
     options = msgspec.structs.replace(
         _DEFAULTS,
         managed_resources=kube_scheduler.managed_resources(vendors),
@@ -84,14 +84,18 @@ def _parser(prog: str) -> errors.Parser:
     )
     made.add_argument("--leader-elect", default="true", metavar="true|false", help="default true")
     made.add_argument(
-        "--insecure", action="store_true", help="for https without --ca-file: trust whoever answers"
+        "--insecure", action="store_true", help="https without --ca-file: trust any certificate"
     )
     for name, text in _TEXTS.items():
         default = getattr(_DEFAULTS, name)
-        made.add_argument(_flag(name), default=default, metavar="TEXT", help=_told(text, default))
+        made.add_argument(
+            _flag(name), default=default, metavar="TEXT", help=_with_default(text, default)
+        )
     for name, text in _DURATIONS.items():
         default = flag_values.duration(getattr(_DEFAULTS, name))
-        made.add_argument(_flag(name), default=default, metavar="TIME", help=_told(text, default))
+        made.add_argument(
+            _flag(name), default=default, metavar="TIME", help=_with_default(text, default)
+        )
     return made
 
 
@@ -99,14 +103,19 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _told(text: str, default: str) -> str:
+def _with_default(text: str, default: str) -> str:
     return f"{text} (default {default})" if default else text
 
 
 def _check(options: Options, *, insecure: bool) -> None:
     https = options.url.startswith("https://")
     if not https and not options.url.startswith("http://"):
-        raise errors.usage("--url", options.url, "is no address", "write http://127.0.0.1:8080")
+        raise errors.usage(
+            "--url",
+            options.url,
+            "is no http or https address",
+            "write for example http://127.0.0.1:8080",
+        )
     if https and not options.ca_file and not insecure:
         remedy = "add --ca-file=FILE, or --insecure if it is on loopback"
         raise errors.usage("--url", options.url, "needs a CA to be trusted", remedy)

@@ -1,9 +1,4 @@
-"""`hami webhook`: its flags, and the process.
-
-The flags of `hami webhook`: what each means, and what must hold between them.
-
-`hami webhook`: MIG fallback alone.
-"""
+"""`hami webhook`: its flags, their help and rules, and the process."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from hami.cli.flag_values import Failure, Table
 
 _DESCRIPTION = (
     "Replace MIG profiles that the cluster does not have when pods are created, and nothing else:\n"
-    "for clusters without our scheduler, which has the same within it."
+    "for clusters without `hami scheduler`, which does the same."
 )
 _HELP = {
     "Serving": {
@@ -24,8 +19,8 @@ _HELP = {
         "cert_file": "certificate (PEM) to serve HTTPS with; read again when it changes",
         "key_file": "its key (PEM)",
         "metrics_bind_address": "where /metrics answers; empty: nowhere",
-        "shutdown_delay": "how long new requests are still answered after SIGTERM",
-        "drain_timeout": "how long requests under way may take to end after that",
+        "shutdown_delay": "time that new requests are still answered after SIGTERM",
+        "drain_timeout": "longest time for requests under way to end after that",
     },
     "Fallback": {
         "mig_fallback": "when a profile counts as missing: type (no node has it) or available (or "
@@ -35,7 +30,7 @@ _HELP = {
         "nvidia.com/gpu",
     },
     "The API server": run.API_SERVER,
-    "Telling": run.TELLING,
+    "Logs and traces": run.LOGS_AND_TRACES,
 }
 
 

@@ -1,21 +1,13 @@
 """The card table: every card of many nodes as numpy columns.
 
-The device tables: every card of many nodes as numpy columns.
-A shelf holds nodes of similar width (number of cards of one vendor), so that one node with 56 MIG
+One table holds nodes of similar width (number of cards of one vendor), so that one node with 56 MIG
 cards does not make every eight-card node seven times as wide. Arrays have shape (card, node): a
-node is a column of numbers, and one operation over an array judges the same card position of all
+node is a column of numbers, and one operation over an array checks the same card position of all
 nodes at once. `hami.placement.fit` reads the arrays; only `hami.cluster.state` changes them.
 
-Every node owns a row number within its shelf, the same for all vendors. Freed numbers are used
+Every node owns a row, a number within its table, the same for all vendors. Freed rows are used
 again, the last freed first, so that undoing changes in reverse order restores the tables bit by
 bit.
-
-Large temporary arrays without page faults.
-A decision on thousands of nodes makes some dozen arrays of a few hundred KiB and drops them again.
-By default glibc gives such memory back to the kernel each time, and touching it anew costs more
-than the arithmetic. Its threshold follows the largest block that was ever freed, up to 32 MiB, so
-freeing one that was never touched is all it takes; nothing is used up by it. Other C libraries are
-not affected.
 """
 
 from __future__ import annotations
@@ -27,13 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hami.cluster.node_info import NodeInfo
+from hami.cluster.pod_info import Allocation
 from hami.wire.node_register import RegisteredCard
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
 
-# Standing refusals of a card, in the order in which they are reported. placement adds its own bits.
+# Refusals that do not depend on use, in the order in which they are reported. Placement adds bits.
 ABSENT = 1
 NOT_HEALTHY = 2
 CORDONED = 4
@@ -43,47 +37,150 @@ _FIRST_CAPACITY = 16
 
 
 def width_for(cards: int) -> int:
-    """Return the width of the shelf for a node with this many cards: 8, 16, 32, ..."""
+    """Return the width of the table for a node with this many cards: 8, 16, 32, ..."""
     width = _NARROWEST
     while width < cards:
         width *= 2
     return width
 
 
-class _Words:
-    """Numbers for the few distinct texts of a column; 0, where there is no card, is empty.
+class CardTable:
+    """The tables of all nodes of one width."""
 
-    Texts that no card has any more are forgotten, because every decision looks at all of them.
-    """
-
-    def __init__(self) -> None:
-        #: By number; "" where a number is free.
-        self.texts: list[str] = [""]
-        self._numbers: dict[str, int] = {"": 0}
-        self._cards: dict[str, int] = {}
+    def __init__(self, width: int, vendors: Sequence[str]) -> None:
+        self.width = width
+        self.capacity = _FIRST_CAPACITY
+        #: By vendor name; only of vendors that have a card here.
+        self.cards: dict[str, Cards] = {}
+        self.ids = {vendor: Ids((self.capacity,)) for vendor in vendors}
+        self.totals = Totals((self.capacity,))
+        #: Names by row; "" is a free row. Replaced, never changed: explanations keep the old list.
+        self.names: list[str] = []
         self._free: list[int] = []
+        self._name_ranks: Ints | None = None
 
-    def number(self, text: str) -> int:
-        """Return the number of a text that one more card has."""
-        self._cards[text] = self._cards.get(text, 0) + 1
-        if text not in self._numbers:
-            if self._free:
-                self._numbers[text] = self._free.pop()
-                self.texts[self._numbers[text]] = text
-            else:
-                self._numbers[text] = len(self.texts)
-                self.texts.append(text)
-        return self._numbers[text]
+    @property
+    def rows(self) -> int:
+        """How many rows are in use or free for use again; the rest of the arrays is spare."""
+        return len(self.names)
 
-    def drop(self, text: str) -> None:
-        """Count one card less with this text."""
-        self._cards[text] -= 1
-        if not self._cards[text]:
-            del self._cards[text]
-            if text:
-                number = self._numbers.pop(text)
-                self.texts[number] = ""
-                self._free.append(number)
+    @property
+    def name_ranks(self) -> Ints:
+        """Rank of each row's name in alphabetical order, which decides between equal nodes."""
+        if self._name_ranks is None:
+            self._name_ranks = np.empty(self.rows, dtype=np.int64)
+            order = sorted(range(self.rows), key=self.names.__getitem__)
+            self._name_ranks[order] = np.arange(self.rows)
+        return self._name_ranks
+
+    def add(self, info: NodeInfo) -> int:
+        """Put a node into the table, nothing used, and return its row."""
+        if self._free:
+            row = self._free.pop()
+            self.names = [*self.names[:row], info.name, *self.names[row + 1 :]]
+        else:
+            row = len(self.names)
+            if row == self.capacity:
+                self._grow()
+            self.names = [*self.names, info.name]
+        self._name_ranks = None
+        self._fill(row, info)
+        return row
+
+    def remove(self, row: int, info: NodeInfo) -> None:
+        """Take a node out of the table, with all that is used on it."""
+        self._empty(row, info)
+        self.names = [*self.names[:row], "", *self.names[row + 1 :]]
+        self._name_ranks = None
+        self._free.append(row)
+
+    def replace(self, row: int, before: NodeInfo, info: NodeInfo) -> None:
+        """Change a node in its row, with nothing used on it."""
+        self._empty(row, before)
+        self._fill(row, info)
+
+    def _fill(self, row: int, info: NodeInfo) -> None:
+        self.totals.occupied[row] = 1
+        for vendor, registered in info.cards.items():
+            if vendor not in self.cards:
+                self.cards[vendor] = Cards(self.width, self.capacity)
+            self.cards[vendor].put(row, registered, info.cordoned.get(vendor, frozenset()))
+            self.ids[vendor].cards[row] = len(registered)
+            self.totals.count[row] += sum(card.count for card in registered)
+            self.totals.memory[row] += sum(card.devmem for card in registered)
+            self.totals.cores[row] += sum(card.devcore for card in registered)
+        for vendor, offered in info.allocatable.items():
+            self.ids[vendor].offered[row] = offered
+
+    def _empty(self, row: int, info: NodeInfo) -> None:
+        for vendor, registered in info.cards.items():
+            self.cards[vendor].remove(row, registered)
+        for arrays in (self.totals, *self.ids.values()):
+            arrays.clear(row)
+
+    def use(self, row: int, allocation: Allocation, sign: int) -> None:
+        """Add (or with sign -1 return) what a pod holds of a card, if the node has the card."""
+        found = self._find(row, allocation.vendor, allocation.card)
+        if found is None:
+            return
+        cards, cell = found
+        share_count = sign * allocation.share_count
+        memory, cores = sign * allocation.memory, sign * allocation.cores
+        cards.used[cell] += share_count
+        cards.memory_left[cell] -= memory
+        cards.cores_left[cell] -= cores
+        self.totals.used[row] += share_count
+        self.totals.memory_used[row] += memory
+        self.totals.cores_used[row] += cores
+
+    def close(self, row: int, vendor: str, card: str, pods: int) -> None:
+        """Count one pod more (or with a negative number less) that closes a card of the node."""
+        found = self._find(row, vendor, card)
+        if found is None:
+            return
+        cards, cell = found
+        cards.closed[cell] = cards.closed.get(cell, 0) + pods
+        if not cards.closed[cell]:
+            del cards.closed[cell]
+
+    def _find(self, row: int, vendor: str, card: str) -> tuple[Cards, tuple[int, int]] | None:
+        cards = self.cards.get(vendor)
+        column = cards.column(row, card) if cards is not None else None
+        return None if cards is None or column is None else (cards, (column, row))
+
+    def hold_ids(self, row: int, vendor: str, ids: int) -> None:
+        """Add (or with a negative number return) card ids."""
+        self.ids[vendor].held[row] += ids
+
+    def numbers(self, row: int, info: NodeInfo) -> Iterator[tuple[str, object]]:
+        """Yield all that the tables hold of one node, by name, for comparison with other tables."""
+        # Each table has its own numbers of texts: compared are the texts.
+        texts = ("type_number", "mode_number")
+        for group, arrays in self.groups(info.cards):
+            for name in arrays.names:
+                if name not in texts:
+                    yield f"{group} {name}", getattr(arrays, name)[..., row].tolist()
+        for vendor, registered in info.cards.items():
+            cards = self.cards[vendor]
+            for name, column in zip(texts, (cards.types, cards.modes), strict=True):
+                numbers = getattr(cards, name)[:, row].tolist()
+                yield f"cards {vendor} {name}", [column.texts[number] for number in numbers]
+            yield f"cards {vendor} cells", [cards.column(row, card.id) for card in registered]
+            closed = {cell[0]: pods for cell, pods in cards.closed.items() if cell[1] == row}
+            yield f"cards {vendor} other", (closed, row in cards.mixed, row in cards.unscored)
+
+    def groups(self, vendors: Iterable[str]) -> Iterator[tuple[str, _Arrays]]:
+        """Yield all arrays by name, of cards those of the named vendors."""
+        yield "totals", self.totals
+        for vendor, ids in self.ids.items():
+            yield f"ids {vendor}", ids
+        for vendor in vendors:
+            yield f"cards {vendor}", self.cards[vendor]
+
+    def _grow(self) -> None:
+        self.capacity *= 2
+        for arrays in (self.totals, *self.ids.values(), *self.cards.values()):
+            arrays.grow(self.capacity)
 
 
 class _Arrays:
@@ -106,10 +203,6 @@ class _Arrays:
         for name in self.names:
             getattr(self, name)[..., row] = self._blank(name, ())
 
-    def snapshot(self, rows: int) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
-        for name in self.names:
-            yield name, getattr(self, name)[..., :rows].copy()
-
     def _blank(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
         """Return an array without any node."""
         if name == "refused":
@@ -120,16 +213,17 @@ class _Arrays:
 
 
 class Cards(_Arrays):
-    """One vendor's cards on the nodes of a shelf."""
+    """One vendor's cards on the nodes of one table."""
 
     names = (
         *("refused", "count", "used", "memory", "memory_left", "cores", "cores_left"),
         *("count_divisor", "memory_divisor", "cores_divisor"),
         *("numa_rank", "type_number", "mode_number"),
     )
-    #: (card, node): standing refusals as bits; ABSENT where there is no card.
+    #: (card, node): refusals that do not depend on use, as bits; ABSENT where there is no card.
     refused: Flags
-    #: (card, node): slots in total and used; MiB and percent in total and left, overbooked below 0.
+    #: (card, node): shares, at most and used; MiB and percent, in total and left; below 0 is
+    #: overdrawn.
     count: Ints
     used: Ints
     memory: Ints
@@ -140,7 +234,7 @@ class Cards(_Arrays):
     count_divisor: Floats
     memory_divisor: Floats
     cores_divisor: Floats
-    #: (card, node): place of the card's NUMA node among those of its machine, ascending from 0.
+    #: (card, node): rank of the card's NUMA node among those of its machine, ascending from 0.
     numa_rank: Ints
     #: (card, node): numbers into `types` and `modes`.
     type_number: Ints
@@ -148,49 +242,49 @@ class Cards(_Arrays):
 
     def __init__(self, width: int, capacity: int) -> None:
         super().__init__((width, capacity))
-        self.types = _Words()
-        self.modes = _Words()
+        self.types = _Texts()
+        self.modes = _Texts()
         #: Card id -> its (row, card position); more than one only if two nodes claim the same card.
         self.cells: dict[str, tuple[tuple[int, int], ...]] = {}
         #: (card position, row) -> how many pods hold the card with an amount that cannot be read.
         self.closed: dict[tuple[int, int], int] = {}
         #: Rows of nodes whose cards have different memory.
         self.mixed: set[int] = set()
-        #: Rows of nodes with a card without slots, memory or cores, which has no score.
+        #: Rows of nodes with a card without shares, memory or cores, which has no score.
         self.unscored: set[int] = set()
 
-    def put(self, row: int, devices: Sequence[RegisteredCard], cordoned: frozenset[str]) -> None:
-        if len({device.devmem for device in devices}) > 1:
+    def put(self, row: int, registered: Sequence[RegisteredCard], cordoned: frozenset[str]) -> None:
+        if len({card.devmem for card in registered}) > 1:
             self.mixed.add(row)
-        ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in devices}))}
-        for column, device in enumerate(devices):
+        ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in registered}))}
+        for column, card in enumerate(registered):
             cell = column, row
-            self.refused[cell] = (0 if device.health else NOT_HEALTHY) | (
-                CORDONED if device.id in cordoned else 0
+            self.refused[cell] = (0 if card.health else NOT_HEALTHY) | (
+                CORDONED if card.id in cordoned else 0
             )
-            self.count[cell] = device.count
-            self.memory[cell] = self.memory_left[cell] = device.devmem
-            self.cores[cell] = self.cores_left[cell] = device.devcore
-            self.count_divisor[cell] = device.count or 1
-            self.memory_divisor[cell] = device.devmem or 1
-            self.cores_divisor[cell] = device.devcore or 1
-            if not (device.count and device.devmem and device.devcore):
+            self.count[cell] = card.count
+            self.memory[cell] = self.memory_left[cell] = card.devmem
+            self.cores[cell] = self.cores_left[cell] = card.devcore
+            self.count_divisor[cell] = card.count or 1
+            self.memory_divisor[cell] = card.devmem or 1
+            self.cores_divisor[cell] = card.devcore or 1
+            if not (card.count and card.devmem and card.devcore):
                 self.unscored.add(row)
-            self.numa_rank[cell] = ranks[device.numa]
-            self.type_number[cell] = self.types.number(device.type)
-            self.mode_number[cell] = self.modes.number(device.mode)
-            self.cells[device.id] = (*self.cells.get(device.id, ()), (row, column))
+            self.numa_rank[cell] = ranks[card.numa]
+            self.type_number[cell] = self.types.add(card.type)
+            self.mode_number[cell] = self.modes.add(card.mode)
+            self.cells[card.id] = (*self.cells.get(card.id, ()), (row, column))
 
-    def remove(self, row: int, devices: Sequence[RegisteredCard]) -> None:
+    def remove(self, row: int, registered: Sequence[RegisteredCard]) -> None:
         self.closed = {cell: pods for cell, pods in self.closed.items() if cell[1] != row}
-        for device in reversed(devices):  # so that putting them back finds the same numbers
-            self.types.drop(device.type)
-            self.modes.drop(device.mode)
-            left = tuple(cell for cell in self.cells[device.id] if cell[0] != row)
+        for card in reversed(registered):  # so that putting them back finds the same numbers
+            self.types.drop(card.type)
+            self.modes.drop(card.mode)
+            left = tuple(cell for cell in self.cells[card.id] if cell[0] != row)
             if left:
-                self.cells[device.id] = left
+                self.cells[card.id] = left
             else:
-                del self.cells[device.id]
+                del self.cells[card.id]
         self.mixed.discard(row)
         self.unscored.discard(row)
         self.clear(row)
@@ -224,153 +318,44 @@ class Totals(_Arrays):
     cores_used: Ints
 
 
-class CardTable:
-    """The tables of all nodes of one width."""
+class _Texts:
+    """Numbers for the few distinct texts of a column; 0, where there is no card, is empty.
 
-    def __init__(self, width: int, words: Sequence[str]) -> None:
-        self.width = width
-        self.capacity = _FIRST_CAPACITY
-        #: By vendor word; only of vendors that have a card here.
-        self.cards: dict[str, Cards] = {}
-        self.ids = {word: Ids((self.capacity,)) for word in words}
-        self.totals = Totals((self.capacity,))
-        #: Names by row; "" is a free row. Replaced, never changed: explanations keep the old list.
-        self.names: list[str] = []
+    Texts that no card has any more are forgotten, because every decision reads all of them.
+    """
+
+    def __init__(self) -> None:
+        #: By number; "" where a number is free.
+        self.texts: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+        self._cards: dict[str, int] = {}
         self._free: list[int] = []
-        self._name_ranks: Ints | None = None
 
-    @property
-    def rows(self) -> int:
-        """How many rows are in use or free for use again; the rest of the arrays is reserve."""
-        return len(self.names)
+    def find(self, text: str) -> int | None:
+        """Return the number of a text; None if no card has it."""
+        return self._numbers.get(text)
 
-    @property
-    def name_ranks(self) -> Ints:
-        """Place of each row's name in alphabetical order, which settles ties between nodes."""
-        if self._name_ranks is None:
-            self._name_ranks = np.empty(self.rows, dtype=np.int64)
-            order = sorted(range(self.rows), key=self.names.__getitem__)
-            self._name_ranks[order] = np.arange(self.rows)
-        return self._name_ranks
+    def add(self, text: str) -> int:
+        """Return the number of a text that one more card has."""
+        self._cards[text] = self._cards.get(text, 0) + 1
+        if text not in self._numbers:
+            if self._free:
+                self._numbers[text] = self._free.pop()
+                self.texts[self._numbers[text]] = text
+            else:
+                self._numbers[text] = len(self.texts)
+                self.texts.append(text)
+        return self._numbers[text]
 
-    def add(self, facts: NodeInfo) -> int:
-        """Put a node on the shelf, nothing used, and return its row."""
-        if self._free:
-            row = self._free.pop()
-            self.names = [*self.names[:row], facts.name, *self.names[row + 1 :]]
-        else:
-            row = len(self.names)
-            if row == self.capacity:
-                self._grow()
-            self.names = [*self.names, facts.name]
-        self._name_ranks = None
-        self._fill(row, facts)
-        return row
-
-    def remove(self, row: int, facts: NodeInfo) -> None:
-        """Take a node off the shelf, with all that is used on it."""
-        self._empty(row, facts)
-        self.names = [*self.names[:row], "", *self.names[row + 1 :]]
-        self._name_ranks = None
-        self._free.append(row)
-
-    def replace(self, row: int, before: NodeInfo, facts: NodeInfo) -> None:
-        """Change a node where it stands, with nothing used on it."""
-        self._empty(row, before)
-        self._fill(row, facts)
-
-    def _fill(self, row: int, facts: NodeInfo) -> None:
-        self.totals.occupied[row] = 1
-        for word, devices in facts.cards.items():
-            if word not in self.cards:
-                self.cards[word] = Cards(self.width, self.capacity)
-            self.cards[word].put(row, devices, facts.cordoned.get(word, frozenset()))
-            self.ids[word].cards[row] = len(devices)
-            self.totals.count[row] += sum(device.count for device in devices)
-            self.totals.memory[row] += sum(device.devmem for device in devices)
-            self.totals.cores[row] += sum(device.devcore for device in devices)
-        for word, offered in facts.allocatable.items():
-            self.ids[word].offered[row] = offered
-
-    def _empty(self, row: int, facts: NodeInfo) -> None:
-        for word, devices in facts.cards.items():
-            self.cards[word].remove(row, devices)
-        for arrays in (self.totals, *self.ids.values()):
-            arrays.clear(row)
-
-    def use(self, row: int, word: str, card: str, *, slots: int, memory: int, cores: int) -> None:
-        """Add (or with negative numbers return) use of a card, if the node has it."""
-        found = self._find(row, word, card)
-        if found is None:
-            return
-        cards, cell = found
-        cards.used[cell] += slots
-        cards.memory_left[cell] -= memory
-        cards.cores_left[cell] -= cores
-        self.totals.used[row] += slots
-        self.totals.memory_used[row] += memory
-        self.totals.cores_used[row] += cores
-
-    def close(self, row: int, word: str, card: str, pods: int) -> None:
-        """Count one pod more (or with a negative number less) that closes a card of the node."""
-        found = self._find(row, word, card)
-        if found is None:
-            return
-        cards, cell = found
-        cards.closed[cell] = cards.closed.get(cell, 0) + pods
-        if not cards.closed[cell]:
-            del cards.closed[cell]
-
-    def _find(self, row: int, word: str, card: str) -> tuple[Cards, tuple[int, int]] | None:
-        cards = self.cards.get(word)
-        column = cards.column(row, card) if cards is not None else None
-        return None if cards is None or column is None else (cards, (column, row))
-
-    def hold_ids(self, row: int, word: str, ids: int) -> None:
-        """Add (or with a negative number return) device ids."""
-        self.ids[word].held[row] += ids
-
-    def numbers(self, row: int, facts: NodeInfo) -> Iterator[tuple[str, object]]:
-        """Yield all that the tables hold of one node, by name, for comparison with other tables."""
-        texts = (
-            "type_number",
-            "mode_number",
-        )  # each table's own numbers; below what they stand for
-        for group, arrays in self._groups(facts.cards):
-            for name in arrays.names:
-                if name not in texts:
-                    yield f"{group} {name}", getattr(arrays, name)[..., row].tolist()
-        for word, devices in facts.cards.items():
-            cards = self.cards[word]
-            for name, words in zip(texts, (cards.types, cards.modes), strict=True):
-                numbers = getattr(cards, name)[:, row].tolist()
-                yield f"cards {word} {name}", [words.texts[number] for number in numbers]
-            yield f"cards {word} cells", [cards.column(row, device.id) for device in devices]
-            closed = {cell[0]: pods for cell, pods in cards.closed.items() if cell[1] == row}
-            yield f"cards {word} other", (closed, row in cards.mixed, row in cards.unscored)
-
-    def snapshot(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Copy every array up to the last node, for comparison."""
-        rows = max((row + 1 for row, name in enumerate(self.names) if name), default=0)
-        with_cards = [word for word, cards in self.cards.items() if cards.cells]
-        return {
-            f"{group} {name}": array
-            for group, arrays in self._groups(with_cards)
-            for name, array in arrays.snapshot(rows)
-        }
-
-    def _groups(self, words: Iterable[str]) -> Iterator[tuple[str, _Arrays]]:
-        """Yield all arrays by name, of cards those of the named vendors."""
-        yield "totals", self.totals
-        for word, ids in self.ids.items():
-            yield f"ids {word}", ids
-        for word in words:
-            yield f"cards {word}", self.cards[word]
-
-    def _grow(self) -> None:
-        self.capacity *= 2
-        for arrays in (self.totals, *self.ids.values(), *self.cards.values()):
-            arrays.grow(self.capacity)
+    def drop(self, text: str) -> None:
+        """Count one card less with this text."""
+        self._cards[text] -= 1
+        if not self._cards[text]:
+            del self._cards[text]
+            if text:
+                number = self._numbers.pop(text)
+                self.texts[number] = ""
+                self._free.append(number)
 
 
 #: Just below what glibc takes as the highest threshold.
@@ -378,6 +363,13 @@ _BLOCK_BYTES = 31 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Let the process reuse freed memory up to some tens of MiB instead of returning it."""
+    """Let the process reuse freed memory up to some tens of MiB instead of returning it.
+
+    A decision on thousands of nodes makes some dozen arrays of a few hundred KiB and drops them.
+    By default glibc returns such memory to the kernel each time, and the page faults of using it
+    again cost more than the arithmetic. Its threshold follows the largest block that was ever
+    freed, up to 32 MiB; freeing one that was never written is enough, and uses no memory. Other C
+    libraries are not affected.
+    """
     block = np.empty(_BLOCK_BYTES, dtype=np.uint8)
     del block

@@ -1,32 +1,30 @@
-"""What a node object says of its cards, in the order the tables use.
+"""A Node, read once: its cards in the order of the card table.
 
-Cards are sorted by (index, id), because writers list them in any order and a place in a table must
-not depend on it. A register annotation that does not decode leaves the node without cards of that
-vendor, with the reason kept: nothing new is placed there, and the pods on it stay in the ledger.
+A register annotation that does not decode leaves the node without cards of that vendor, with the
+reason kept: nothing new is placed there, and the pods on it keep what they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from hami.vendors.family import Family
 from hami.vendors.table import Vendor
-from hami.wire import errors, node_register, objects, quantity, text_values
-
-MAX_CARDS = 256
-"""More cards of one vendor on one node than any machine has: beyond it an annotation is broken."""
+from hami.wire import errors, objects, quantity, text_values
+from hami.wire.node_register import RegisteredCard
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
     """The part of a node that placement depends on."""
 
     name: str
-    #: Vendor word -> cards, sorted by (index, id); vendors without a card are absent.
-    cards: Mapping[str, tuple[node_register.RegisteredCard, ...]]
-    #: Vendor word -> device ids kubelet offers; absent is 0.
+    #: Vendor name -> cards, sorted by (index, id); vendors without a card are absent.
+    cards: Mapping[str, tuple[RegisteredCard, ...]]
+    #: Vendor name -> device ids kubelet offers; absent is 0.
     allocatable: Mapping[str, int]
-    #: Vendor word -> ids of cards closed for new pods.
+    #: Vendor name -> ids of cards closed for new pods.
     cordoned: Mapping[str, frozenset[str]]
     problems: tuple[str, ...] = ()
 
@@ -36,46 +34,31 @@ class NodeInfo(msgspec.Struct, frozen=True):
         return max(map(len, self.cards.values()), default=0)
 
 
-def read_node(node: objects.Node, vendors: Sequence[Vendor]) -> NodeInfo:
+def read_node(node: objects.Node, families: Iterable[Family]) -> NodeInfo:
     """Read what every vendor has on the node; trouble with one vendor leaves the others alone."""
-    cards: dict[str, tuple[node_register.RegisteredCard, ...]] = {}
+    cards: dict[str, tuple[RegisteredCard, ...]] = {}
     allocatable: dict[str, int] = {}
     cordoned: dict[str, frozenset[str]] = {}
     problems: list[str] = []
-    for vendor in vendors:
+    for family in families:
+        vendor = family.vendor
         try:
-            found = _cards(node, vendor)
+            found = family.read_cards(node)
             if found:
-                cards[vendor.word] = found
+                cards[vendor.name] = found
             ids = _allocatable(node, vendor)
             if ids:
-                allocatable[vendor.word] = ids
+                allocatable[vendor.name] = ids
         except errors.WireError as error:
             problems.append(str(error))
         closed = text_values.comma_list(node.annotation(vendor.annotations.cordon))
         if closed:
-            cordoned[vendor.word] = frozenset(closed)
+            cordoned[vendor.name] = frozenset(closed)
     return NodeInfo(node.name, cards, allocatable, cordoned, tuple(problems))
 
 
-def _cards(node: objects.Node, vendor: Vendor) -> tuple[node_register.RegisteredCard, ...]:
-    key = vendor.annotations.register
-    value = node.annotation(key)
-    if not value:
-        return ()
-    what = f"node {node.name}, {key}"
-    if vendor.register_codec == "json":
-        devices = node_register.decode_json(value, what=what)
-    else:
-        devices = node_register.decode_colon(value, what=what)
-    if len(devices) > MAX_CARDS:
-        raise errors.WireError(
-            what, f"{len(devices)} cards", f"is more than the {MAX_CARDS} a node can have"
-        )
-    return tuple(sorted(devices, key=lambda device: (device.index, device.id)))
-
-
 def _allocatable(node: objects.Node, vendor: Vendor) -> int:
+    """Return the device ids that kubelet offers; raises WireError for what is no amount."""
     amount = node.allocatable.get(vendor.resources.count)
     if amount is None:
         return 0

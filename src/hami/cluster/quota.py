@@ -1,8 +1,9 @@
-"""ResourceQuota for card memory and compute: what each namespace may have, and has.
+"""ResourceQuota for card memory and compute: limits and use of each namespace.
 
 Kubernetes itself cannot count these resources (memory is per card, and percentages depend on the
-card), so the scheduler does, and the webhook asks the same book. Several quotas may limit one key:
-the tightest holds, as in Kubernetes. No numpy here: the stand-alone webhook loads this module.
+card), so the scheduler counts them here, and its webhook asks the same object. Several quotas may
+limit one key: the tightest holds, as in Kubernetes. No numpy here: the stand-alone webhook loads
+this module.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Quotas:
     def __init__(self) -> None:
         #: namespace -> quota name -> its limits.
         self._quotas: dict[str, dict[str, QuotaLimits]] = {}
-        #: (namespace, vendor word) -> (MiB, percent); entries of zeros are dropped.
+        #: (namespace, vendor name) -> (MiB, percent); entries of zeros are dropped.
         self._used: dict[tuple[str, str], tuple[int, int]] = {}
 
     def get(self, namespace: str, name: str) -> QuotaLimits | None:
@@ -82,18 +83,18 @@ class Quotas:
         if not quotas:
             self._quotas.pop(namespace, None)
 
-    def add_use(self, namespace: str, word: str, *, memory: int, cores: int) -> None:
+    def add_use(self, namespace: str, vendor: str, *, memory: int, cores: int) -> None:
         """Add (or with negative numbers return) what a pod uses."""
-        had = self._used.get((namespace, word), (0, 0))
+        had = self._used.get((namespace, vendor), (0, 0))
         has = (had[0] + memory, had[1] + cores)
         if has == (0, 0):
-            self._used.pop((namespace, word), None)
+            self._used.pop((namespace, vendor), None)
         else:
-            self._used[namespace, word] = has
+            self._used[namespace, vendor] = has
 
-    def used(self, namespace: str, word: str) -> tuple[int, int]:
-        """MiB and percent in use."""
-        return self._used.get((namespace, word), (0, 0))
+    def used(self, namespace: str, vendor: str) -> tuple[int, int]:
+        """Return MiB and percent in use."""
+        return self._used.get((namespace, vendor), (0, 0))
 
     def all_used(self) -> Mapping[tuple[str, str], tuple[int, int]]:
         return self._used
@@ -110,7 +111,7 @@ class Quotas:
     def headroom(self, namespace: str, vendor: Vendor) -> Headroom:
         if not vendor.enforces_quota:
             return Headroom()
-        used_memory, used_cores = self.used(namespace, vendor.word)
+        used_memory, used_cores = self.used(namespace, vendor.name)
         memory = self.limit(namespace, vendor.resources.memory)
         cores = self.limit(namespace, vendor.resources.cores)
         return Headroom(

@@ -1,21 +1,20 @@
 """The cluster's state: nodes, pods and quotas, with the card tables in step.
 
-Changes of the cluster, as data.
-Each operation sets one thing (a node, a ledger row, a quota) or drops it. `Cluster.apply` returns
-the operation that reverses it, which is again one of these: a log of reverses, applied last to
-first, is an undo.
-
-What the cluster is now: nodes, ledger and quota, with the tables kept in step.
 State is kept, not recomputed: each event of the API server becomes one operation on the tables, so
 a decision costs the same with ten placed pods and with a hundred thousand. The tables are always
-the sum of the ledger's rows over the nodes' cards; `hami.cluster.drift` rebuilds them from scratch
-to prove it. No I/O and no clock: whoever watches the API server calls `observe_*` and `forget_*`.
+the sum of the pods' allocations over the nodes' cards; `node_drift` proves it for one node.
+
+An operation is data: it sets one thing (a node, a pod, a quota) or drops it. `Cluster.apply`
+returns the operation that reverses it, which is again one of these: a log of reverses, applied last
+to first, is an undo.
+
+No I/O and no clock: the scheduler's informers call `observe_*` and `forget_*`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -24,14 +23,16 @@ import numpy.typing as npt
 from hami.cluster import card_table, node_info, pod_info, quota
 from hami.cluster.card_table import CardTable, width_for
 from hami.cluster.node_info import NodeInfo
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.cluster.quota import QuotaLimits
+from hami.vendors import families
+from hami.vendors.family import Family
 from hami.vendors.table import Vendor
 from hami.wire import objects
 
 
 class PutNode(msgspec.Struct, frozen=True):
-    facts: NodeInfo
+    node: NodeInfo
 
 
 class DropNode(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class DropNode(msgspec.Struct, frozen=True):
 
 
 class PutPod(msgspec.Struct, frozen=True):
-    row: PodInfo
+    pod: PodInfo
 
 
 class DropPod(msgspec.Struct, frozen=True):
@@ -66,16 +67,16 @@ _FEW = 16
 class Asked(msgspec.Struct, frozen=True):
     """Which of the known nodes a question is about.
 
-    Looking up thousands of names costs as much as judging their nodes, and kube-scheduler asks
+    Looking up thousands of names costs as much as checking their nodes, and kube-scheduler asks
     about the same ones again and again: an answer may be kept and used again. It stays right,
-    because it is looked up anew once nodes have come or gone.
+    because the names are looked up again once nodes were added or deleted.
     """
 
     #: None is all nodes.
     names: Sequence[str] | None
-    #: How often places of nodes had changed when it was looked up.
+    #: How often rows of nodes had changed when it was looked up.
     layout: int
-    #: One mask of rows per shelf; None is all rows that hold a node.
+    #: By width of the card table: a mask of its rows; None is all rows that hold a node.
     masks: Mapping[int, npt.NDArray[np.bool_]] | None
     #: Names of which we know no card.
     unknown: tuple[str, ...] = ()
@@ -84,21 +85,24 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """The aggregate. `apply` is the only way to change what nodes, rows and quotas count."""
+    """All that a decision depends on. Only `apply` changes what nodes, pods and quotas count."""
 
     def __init__(self, vendors: Iterable[Vendor]) -> None:
         card_table.keep_freed_memory()
-        self.vendors: Mapping[str, Vendor] = {vendor.word: vendor for vendor in vendors}
+        self.vendors: Mapping[str, Vendor] = {vendor.name: vendor for vendor in vendors}
+        self.families: Mapping[str, Family] = {
+            name: families.of(vendor) for name, vendor in self.vendors.items()
+        }
         self.quotas = quota.Quotas()
         #: By width.
-        self.shelves: dict[int, CardTable] = {}
+        self.card_tables: dict[int, CardTable] = {}
         self._nodes: dict[str, NodeInfo] = {}
-        self._rows: dict[str, PodInfo] = {}
-        #: Node name -> UIDs of the rows on it, whether the node is known or not.
+        self._pods: dict[str, PodInfo] = {}
+        #: Node name -> UIDs of the pods on it, whether the node is known or not.
         self._by_node: dict[str, dict[str, None]] = {}
-        #: Node name -> width << 32 | row; nodes without a card have no place.
-        self._places: dict[str, int] = {}
-        #: How often places of nodes have changed.
+        #: Node name -> width << 32 | row; nodes without a card have no row.
+        self._rows: dict[str, int] = {}
+        #: How often rows of nodes have changed.
         self._layout = 0
         #: The last question about few nodes (True), and the last one about many.
         self._last_asked: dict[bool, Asked] = {}
@@ -106,19 +110,19 @@ class Cluster:
         self._broken: dict[str, None] = {}
         #: Pod UID -> what could not be read of it; nodes and quotas keep their own.
         self._pod_problems: dict[str, tuple[str, ...]] = {}
-        #: UIDs of the rows that are reservations.
+        #: UIDs of the pods that hold a reservation.
         self._reserved: dict[str, None] = {}
-        #: Pod UID -> the row its annotations ask for, while it is not bound.
+        #: Pod UID -> what its annotations ask for, while it is not bound.
         self._annotated: dict[str, PodInfo] = {}
 
     # Events of the API server.
 
     def observe_node(self, node: objects.Node) -> Operation | None:
         """Take over a node as the API server has it; returns the reverse, None for no change."""
-        facts = node_info.read_node(node, tuple(self.vendors.values()))
-        if self._nodes.get(facts.name) == facts:
+        info = node_info.read_node(node, self.families.values())
+        if self._nodes.get(info.name) == info:
             return None
-        return self.apply(PutNode(facts))
+        return self.apply(PutNode(info))
 
     def forget_node(self, name: str) -> Operation | None:
         return self.apply(DropNode(name)) if name in self._nodes else None
@@ -126,26 +130,26 @@ class Cluster:
     def observe_pod(self, pod: objects.Pod) -> Operation | None:
         """Take over a pod as the API server has it; returns the reverse, None for no change."""
         if not pod.uid:
-            return None  # no API server shows such a pod; without a UID it could not be told apart
-        reading = pod_info.read_pod(pod, tuple(self.vendors.values()))
-        if reading.row is not None and reading.row.hold is Allocation.ANNOTATED:
-            self._annotated[pod.uid] = reading.row
+            return None  # no API server shows such a pod, and its UID is what identifies it here
+        seen, problems = pod_info.read_pod(pod, tuple(self.vendors.values()))
+        if seen is not None and seen.hold is Hold.ANNOTATED:
+            self._annotated[pod.uid] = seen
         else:
             self._annotated.pop(pod.uid, None)
-        if reading.problems:
-            self._pod_problems[pod.uid] = reading.problems
+        if problems:
+            self._pod_problems[pod.uid] = problems
         else:
             self._pod_problems.pop(pod.uid, None)
-        known = self._rows.get(pod.uid)
-        row = None if pod.finished else pod_info.merge(known, reading.row)
-        if row == known:
+        known = self._pods.get(pod.uid)
+        info = None if pod.finished else pod_info.merge(known, seen)
+        if info == known:
             return None
-        return self.apply(DropPod(pod.uid) if row is None else PutPod(row))
+        return self.apply(DropPod(pod.uid) if info is None else PutPod(info))
 
     def forget_pod(self, uid: str) -> Operation | None:
         self._pod_problems.pop(uid, None)
         self._annotated.pop(uid, None)
-        return self.apply(DropPod(uid)) if uid in self._rows else None
+        return self.apply(DropPod(uid)) if uid in self._pods else None
 
     def lapse(self, uid: str) -> Operation | None:
         """Give up a reservation; what the pod's own annotations ask for counts again."""
@@ -174,20 +178,21 @@ class Cluster:
         return self._nodes
 
     @property
-    def rows(self) -> Mapping[str, PodInfo]:
-        return self._rows
+    def pods(self) -> Mapping[str, PodInfo]:
+        """Pods that hold cards or device ids, by UID."""
+        return self._pods
 
-    def rows_on(self, node: str) -> list[PodInfo]:
-        return [self._rows[uid] for uid in self._by_node.get(node, ())]
+    def pods_on(self, node: str) -> list[PodInfo]:
+        return [self._pods[uid] for uid in self._by_node.get(node, ())]
 
     def lapsed(self, now: float) -> list[str]:
         """Return the UIDs of reservations whose deadline has passed."""
-        return [uid for uid in self._reserved if self._rows[uid].deadline <= now]
+        return [uid for uid in self._reserved if self._pods[uid].deadline <= now]
 
     def problems(self) -> dict[str, tuple[str, ...]]:
         """Return what could not be read, by `node <name>`, `pod <uid>`, `quota <ns>/<name>`."""
-        found = {f"pod {uid}": told for uid, told in self._pod_problems.items()}
-        found.update({f"node {n}": f.problems for n, f in self._nodes.items() if f.problems})
+        found = {f"pod {uid}": problems for uid, problems in self._pod_problems.items()}
+        found.update({f"node {n}": i.problems for n, i in self._nodes.items() if i.problems})
         for limits in self.quotas.all_limits().values():
             if limits.problems:
                 found[f"quota {limits.namespace}/{limits.name}"] = limits.problems
@@ -200,29 +205,20 @@ class Cluster:
         names = self._broken if among is None else set(among)
         return {name: self._nodes[name].problems[0] for name in self._broken if name in names}
 
-    def place(self, node: str) -> tuple[CardTable, int] | None:
-        """Return the shelf and row of a node; None if it is unknown or has no card."""
-        code = self._places.get(node)
+    def locate(self, node: str) -> tuple[CardTable, int] | None:
+        """Return the card table and row of a node; None if it is unknown or has no card."""
+        code = self._rows.get(node)
         if code is None:
             return None
-        return self.shelves[code >> _ROW_BITS], code & (1 << _ROW_BITS) - 1
-
-    def snapshot(self) -> dict[tuple[int, str], npt.NDArray[np.generic]]:
-        """Copy all tables, for comparison."""
-        return {
-            (width, name): array
-            for width, shelf in self.shelves.items()
-            for name, array in shelf.snapshot().items()
-            if array.size
-        }
+        return self.card_tables[code >> _ROW_BITS], code & (1 << _ROW_BITS) - 1
 
     def ask(self, names: Sequence[str] | Asked | None) -> Asked:
         """Find the rows of the named nodes; None is all that have cards, or should have."""
         if isinstance(names, Asked):
             return names if names.layout == self._layout else self.ask(names.names)
         if names is None:
-            unplaced = tuple(name for name in self._broken if name not in self._places)
-            return Asked(None, self._layout, None, unplaced)
+            without_row = tuple(name for name in self._broken if name not in self._rows)
+            return Asked(None, self._layout, None, without_row)
         few = len(names) <= _FEW
         last = self._last_asked.get(few)
         if last is not None and last.layout != self._layout:
@@ -236,12 +232,12 @@ class Cluster:
             return last
         names = list(names)  # the caller's may change
         codes = np.fromiter(
-            map(self._places.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
+            map(self._rows.get, names, itertools.repeat(-1)), dtype=np.int64, count=len(names)
         )
         widths = codes >> _ROW_BITS
         masks = {}
-        for width, shelf in self.shelves.items():
-            mask = np.zeros(shelf.rows, dtype=np.bool_)
+        for width, table in self.card_tables.items():
+            mask = np.zeros(table.rows, dtype=np.bool_)
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
@@ -253,50 +249,50 @@ class Cluster:
     def apply(self, operation: Operation) -> Operation:
         """Make one change and return the one that reverses it."""
         match operation:
-            case PutNode(facts):
-                return self._set_node(facts.name, facts)
+            case PutNode(node):
+                return self._set_node(node.name, node)
             case DropNode(name):
                 return self._set_node(name, None)
-            case PutPod(row):
-                return self._set_row(row.uid, row)
+            case PutPod(pod):
+                return self._set_pod(pod.uid, pod)
             case DropPod(uid):
-                return self._set_row(uid, None)
+                return self._set_pod(uid, None)
             case PutQuota(limits):
                 return self._set_quota(limits.namespace, limits.name, limits)
             case DropQuota(namespace, name):
                 return self._set_quota(namespace, name, None)
 
-    def _set_node(self, name: str, facts: NodeInfo | None) -> Operation:
+    def _set_node(self, name: str, info: NodeInfo | None) -> Operation:
         before = self._nodes.pop(name, None)
         self._broken.pop(name, None)
-        if facts is not None:
-            self._nodes[name] = facts
-            if facts.problems:
+        if info is not None:
+            self._nodes[name] = info
+            if info.problems:
                 self._broken[name] = None
-        self._set_place(name, before, facts)
-        for row_on_it in self.rows_on(name):
-            self._count(row_on_it, +1)
+        self._set_row(name, before, info)
+        for pod in self.pods_on(name):
+            self._count(pod, +1)
         return DropNode(name) if before is None else PutNode(before)
 
-    def _set_place(self, name: str, before: NodeInfo | None, facts: NodeInfo | None) -> None:
-        """Give a node its place in the tables, with nothing used on it."""
-        place = self.place(name)
-        width = width_for(facts.widest) if facts is not None and facts.cards else 0
-        if place is not None and before is not None:
-            shelf, row = place
-            if facts is not None and shelf.width == width:
-                shelf.replace(row, before, facts)
+    def _set_row(self, name: str, before: NodeInfo | None, info: NodeInfo | None) -> None:
+        """Give a node its row in a card table, with nothing used on it."""
+        located = self.locate(name)
+        width = width_for(info.widest) if info is not None and info.cards else 0
+        if located is not None and before is not None:
+            table, row = located
+            if info is not None and table.width == width:
+                table.replace(row, before, info)
                 return
-            shelf.remove(row, before)
-            del self._places[name]
+            table.remove(row, before)
+            del self._rows[name]
         self._layout += 1
-        if facts is not None and width:
-            if width not in self.shelves:
-                self.shelves[width] = CardTable(width, tuple(self.vendors))
-            self._places[name] = width << _ROW_BITS | self.shelves[width].add(facts)
+        if info is not None and width:
+            if width not in self.card_tables:
+                self.card_tables[width] = CardTable(width, tuple(self.vendors))
+            self._rows[name] = width << _ROW_BITS | self.card_tables[width].add(info)
 
-    def _set_row(self, uid: str, row: PodInfo | None) -> Operation:
-        before = self._rows.pop(uid, None)
+    def _set_pod(self, uid: str, info: PodInfo | None) -> Operation:
+        before = self._pods.pop(uid, None)
         self._reserved.pop(uid, None)
         if before is not None:
             self._count(before, -1)
@@ -305,13 +301,13 @@ class Cluster:
             del on_node[uid]
             if not on_node:
                 del self._by_node[before.node]
-        if row is not None:
-            self._rows[uid] = row
-            if row.hold is Allocation.RESERVED:
+        if info is not None:
+            self._pods[uid] = info
+            if info.hold is Hold.RESERVED:
                 self._reserved[uid] = None
-            self._by_node.setdefault(row.node, {})[uid] = None
-            self._count(row, +1)
-            self._charge(row, +1)
+            self._by_node.setdefault(info.node, {})[uid] = None
+            self._count(info, +1)
+            self._charge(info, +1)
         return DropPod(uid) if before is None else PutPod(before)
 
     def _set_quota(self, namespace: str, name: str, limits: quota.QuotaLimits | None) -> Operation:
@@ -324,19 +320,47 @@ class Cluster:
             return DropQuota(namespace, name)
         return PutQuota(before)
 
-    def _count(self, row: PodInfo, sign: int) -> None:
-        """Add a ledger row to its node's tables, or take it out. Unknown nodes and cards wait."""
-        place = self.place(row.node)
-        if place is None:
+    def _count(self, pod: PodInfo, sign: int) -> None:
+        """Add a pod to its node's row, or take it out. Unknown nodes and cards count later."""
+        located = self.locate(pod.node)
+        if located is None:
             return
-        shelf, at = place
-        for word, card, slots, memory, cores in row.holdings():
-            shelf.use(at, word, card, slots=sign * slots, memory=sign * memory, cores=sign * cores)
-        for word, card in row.closed:
-            shelf.close(at, word, card, sign)
-        for word, ids in row.ids:
-            shelf.hold_ids(at, word, sign * ids)
+        table, row = located
+        for allocation in pod.allocations():
+            table.use(row, allocation, sign)
+        for vendor, card in pod.closed:
+            table.close(row, vendor, card, sign)
+        for vendor, ids in pod.ids:
+            table.hold_ids(row, vendor, sign * ids)
 
-    def _charge(self, row: PodInfo, sign: int) -> None:
-        for word, memory, cores in row.quota_use():
-            self.quotas.add_use(row.namespace, word, memory=sign * memory, cores=sign * cores)
+    def _charge(self, pod: PodInfo, sign: int) -> None:
+        for vendor, memory, cores in pod.quota_use():
+            self.quotas.add_use(pod.namespace, vendor, memory=sign * memory, cores=sign * cores)
+
+
+def node_drift(cluster: Cluster, name: str) -> list[str]:
+    """Compare a node's row with the sum of its pods' allocations; return one line per difference.
+
+    Small enough to be done between two requests, node after node. No API object is needed.
+    """
+    info = cluster.nodes.get(name)
+    if info is None:
+        return []
+    fresh = Cluster(cluster.vendors.values())
+    fresh.apply(PutNode(info))
+    for pod in cluster.pods_on(name):
+        fresh.apply(PutPod(pod))
+    kept, true = dict(node_numbers(cluster, name)), dict(node_numbers(fresh, name))
+    return [
+        f"table of node {name}, {what}: kept {kept.get(what)}, true {true.get(what)}"
+        for what in sorted({*kept, *true})
+        if kept.get(what) != true.get(what)
+    ]
+
+
+def node_numbers(cluster: Cluster, name: str) -> Iterator[tuple[str, object]]:
+    """Yield every number that the card table has of a node, by name."""
+    located = cluster.locate(name)
+    if located is not None:
+        table, row = located
+        yield from table.numbers(row, cluster.nodes[name])

@@ -85,7 +85,7 @@ class Audit:
         verdict = findings.find(
             found,
             living=living,
-            given={share.uuid for container in containers for share in container.shares},
+            given={share.card for container in containers for share in container.shares},
         )
         verdict = await self._confirmed(verdict)
         self.latest = _latest(sample, found, verdict)

@@ -12,6 +12,7 @@ import msgspec
 from hami.monitor.audit import Latest
 from hami.monitor.containers import Container
 from hami.monitor.usage import CardUsage, Usage
+from hami.wire.shares import WHOLE_CARD
 
 _NOTHING = CardUsage()
 
@@ -58,28 +59,28 @@ def _rows_of(
     sampled = {part.uuid for part in latest.parts} if latest is not None else frozenset()
     made: dict[str, Row] = {}
     for place, share in enumerate(container.shares):
-        if share.uuid in made:
+        if share.card in made:
             continue
-        card = use.cards.get(share.uuid, _NOTHING) if use is not None else None
-        at = (container.key, share.uuid)
+        card = use.cards.get(share.card, _NOTHING) if use is not None else None
+        at = (container.key, share.card)
         by_driver = None
-        if latest is not None and share.uuid in sampled:
+        if latest is not None and share.card in sampled:
             by_driver = latest.memory.get(at, 0)
         core_used = card.compute if card is not None else None
-        if latest is not None and share.uuid in latest.computing:
+        if latest is not None and share.card in latest.computing:
             core_used = latest.compute.get(at, 0)
         used = card.used if card is not None else None
         over = None
         if by_driver is not None and container.limited and container.tokens:
-            over = max(by_driver - share.memory_limit, 0) if share.memory_limit else 0
-        made[share.uuid] = Row(
+            over = max(by_driver - share.memory_bytes, 0) if share.memory_mib else 0
+        made[share.card] = Row(
             namespace=container.namespace,
             pod=container.pod,
             container=container.key.container,
             place=place,
-            uuid=share.uuid,
-            memory_limit=share.memory_limit,
-            core_limit=share.core_limit,
+            uuid=share.card,
+            memory_limit=share.memory_bytes,
+            core_limit=share.core_limit or WHOLE_CARD,
             # Without a limiter there is nobody in the container who counts.
             memory_used=used if container.limited else by_driver,
             core_used=core_used,

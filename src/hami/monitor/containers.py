@@ -31,21 +31,9 @@ from hami.node import ledger_record as records
 from hami.node.layout import NodeLayout, is_token, is_uid
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import errors as wire_errors
-from hami.wire import region
-from hami.wire.region import Policy
-
-#: Percent of a card's time: all of it, which is no limit.
-WHOLE = 100
-
-
-class Share(msgspec.Struct, frozen=True):
-    """What a container may have of one card."""
-
-    uuid: str
-    #: Bytes; 0 is no limit.
-    memory_limit: int
-    #: Percent; 100 is no limit.
-    core_limit: int = WHOLE
+from hami.wire import policy_file
+from hami.wire.policy_file import Policy
+from hami.wire.shares import Share
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
@@ -67,11 +55,11 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     #: Nanoseconds; of two that Prometheus would take for one, the younger counts.
     since: int = 0
 
-    def share(self, uuid: str) -> tuple[int, Share] | None:
-        """Return a card's place and share."""
-        for place, share in enumerate(self.shares):
-            if share.uuid == uuid:
-                return place, share
+    def share(self, card: str) -> tuple[int, Share] | None:
+        """Return a card's index in the container, and the share of it; None: it has none."""
+        for index, share in enumerate(self.shares):
+            if share.card == card:
+                return index, share
         return None
 
 
@@ -152,7 +140,6 @@ class Unreadable:
             )
 
 
-_MIB = 2**20
 _RECORD = ".json"
 
 T = TypeVar("T")
@@ -162,7 +149,7 @@ class Prepared:
     def __init__(self, layout: NodeLayout, unreadable: Unreadable) -> None:
         self._layout = layout
         self._unreadable = unreadable
-        self._policies = _Kept(region.decode_policy)
+        self._policies = _Kept(policy_file.decode)
         self._records = _Kept(lambda data: records.decode(data, what="ledger record"))
 
     def look(self) -> Containers:
@@ -250,10 +237,7 @@ def _limited(token: str, policy: Policy, since: int | None) -> Container:
         key=Key(policy.pod_uid, policy.container),
         namespace=policy.pod_namespace,
         pod=policy.pod_name,
-        shares=tuple(
-            Share(device.uuid, device.memory_limit, device.core_limit or WHOLE)
-            for device in policy.devices
-        ),
+        shares=policy.shares,
         tokens=(token,),
         limited=True,
         since=since or 0,
@@ -267,10 +251,7 @@ def _recorded(
         key=Key(record.uid, token.container),
         namespace=record.namespace,
         pod=record.name,
-        shares=tuple(
-            Share(grant.card, grant.memory_mib * _MIB, grant.cores or WHOLE)
-            for grant in record.grants_of(token.slot)
-        ),
+        shares=record.grants_of(token.slot),
         tokens=(token.token,),
         limited=limited,
         since=since or int(record.created * 1e9),

@@ -70,8 +70,8 @@ def _said(reason: str, process: OnCard) -> _Said:
 def _over_text(over: Over) -> str:
     return (
         f"container {over.container.key.container} has {_mib(over.used)} of card "
-        f"{over.share.uuid} by the driver's account, {_mib(over.bytes)} above its limit of "
-        f"{_mib(over.share.memory_limit)} (processes of the node: {_list(over.processes)}); "
+        f"{over.share.card} by the driver's account, {_mib(over.bytes)} above its limit of "
+        f"{_mib(over.share.memory_bytes)} (processes of the node: {_list(over.processes)}); "
         "restart the container, and look for what goes around libvgpu in it"
     )
 

@@ -15,8 +15,9 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from hami.monitor.containers import Container, Key, Share
+from hami.monitor.containers import Container, Key
 from hami.monitor.processes import Owner
+from hami.wire.shares import Share
 
 
 class OnCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        return self.used - self.share.memory_limit
+        return self.used - self.share.memory_bytes
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ def _over(processes: Iterable[OnCard]) -> tuple[Over, ...]:
         assert container is not None
         place = container.share(members[0].uuid)
         used = sum(process.memory or 0 for process in members)
-        if place is not None and place[1].memory_limit and used > place[1].memory_limit:
+        if place is not None and place[1].memory_mib and used > place[1].memory_bytes:
             found.append(
                 Over(
                     container=container,

@@ -42,6 +42,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds between two comparisons of the caches with the API server.
     resync_interval: float = 900.0
 
-    # Telling.
+    # Logs.
 
     debug: bool = False

@@ -25,7 +25,6 @@ from hami.monitor.containers import (
     Containers,
     Key,
     Prepared,
-    Share,
     Unreadable,
     UnreadableError,
 )
@@ -33,9 +32,9 @@ from hami.monitor.hami_containers import Folder
 from hami.monitor.pods import Pods
 from hami.node import files
 from hami.node.layout import NodeLayout
-from hami.wire import region
+from hami.wire import state_file
 from hami.wire.hami_region import Region
-from hami.wire.region import State
+from hami.wire.state_file import State
 
 
 class CardUsage(msgspec.Struct, kw_only=True):
@@ -65,12 +64,12 @@ def of_states(states: Iterable[State]) -> Usage:
     last, pids = 0, set()
     for state in states:
         # The same card twice is somebody's joke: the first counts.
-        places = {device.uuid: place for place, device in reversed(list(enumerate(state.devices)))}
-        for slot in state.slots:
-            last = max(last, slot.last_kernel_time)
-            pids.add(slot.pid)
-            for uuid, place in places.items():
-                usage = slot.usage[place]
+        indexes = {card.uuid: index for index, card in reversed(list(enumerate(state.cards)))}
+        for process in state.processes:
+            last = max(last, process.last_kernel_time)
+            pids.add(process.pid)
+            for uuid, index in indexes.items():
+                usage = process.usage[index]
                 card = cards.setdefault(uuid, CardUsage())
                 total = usage.total
                 card.used += total
@@ -96,18 +95,18 @@ def of_region(region: Region) -> Usage:
 
 _READINGS = 3
 #: As the agent makes it: no process has looked for a card yet.
-_UNUSED = region.State(
+_UNUSED = state_file.State(
     nonce=0,
     boot_id="",
     policy_generation=0,
     unknown_entry_points=0,
     recoveries=0,
-    devices=(),
-    slots=(),
+    cards=(),
+    processes=(),
 )
 
 
-def read(path: Path) -> region.State | None:
+def read(path: Path) -> state_file.State | None:
     """Return the state with its living slots; None where there is no file."""
     try:
         with files.untrusted(path) as (handle, size):
@@ -118,24 +117,24 @@ def read(path: Path) -> region.State | None:
         raise
 
 
-def _read(handle: int, size: int) -> region.State:
-    if size < region.STATE_SIZE:
-        raise UnreadableError("truncated", f"has {size} bytes of {region.STATE_SIZE}")
+def _read(handle: int, size: int) -> state_file.State:
+    if size < state_file.SIZE:
+        raise UnreadableError("truncated", f"has {size} bytes of {state_file.SIZE}")
     data = b""
     for _ in range(_READINGS):
         before, data = data, _used_part(handle)
         if data == before:
             break
-    return region.decode_state(
-        data, file_size=size, wanted=lambda slot: files.any_held(handle, slot, 1)
+    return state_file.decode(
+        data, file_size=size, alive=lambda index: files.any_held(handle, index, 1)
     )
 
 
 def _used_part(handle: int) -> bytes:
-    head = files.read_at(handle, region.STATE_HEAD_SIZE, 0)
-    if len(head) < region.STATE_HEAD_SIZE:
+    head = files.read_at(handle, state_file.HEAD_SIZE, 0)
+    if len(head) < state_file.HEAD_SIZE:
         raise UnreadableError("truncated", "was cut off while it was read")
-    wanted = region.state_bytes_used(head)
+    wanted = state_file.bytes_used(head)
     data = files.read_at(handle, wanted, 0)
     if len(data) < wanted:
         raise UnreadableError("truncated", "was cut off while it was read")
@@ -229,10 +228,7 @@ class Readings:
             key=key,
             namespace=pod.namespace,
             pod=pod.name,
-            shares=tuple(
-                Share(device.uuid, device.limit, device.core_limit)
-                for device in found.region.devices
-            ),
+            shares=tuple(device.share for device in found.region.devices),
             tokens=(),
             limited=True,
         )

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from hami.wire import region
+from hami.wire import file_layout
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -97,9 +97,9 @@ def read_at(handle: int, size: int, offset: int) -> bytes:
 _FLOCK = struct.Struct("@hhqqi0q")
 
 
-def any_held(handle: int, first: int = 0, count: int = region.MAX_SLOTS) -> bool:
+def any_held(handle: int, first: int = 0, count: int = file_layout.MAX_PROCESSES) -> bool:
     """Tell whether somebody holds the lock of one of these slots."""
-    start = region.LOCK_BASE + first
+    start = file_layout.LOCK_BASE + first
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
     answer: bytes = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked)
     kind: int = _FLOCK.unpack(answer)[0]

@@ -1,23 +1,43 @@
 """The checks that refuse nodes and cards, each for all nodes at once.
 
-Masks have shape (card, node). The order of the checks, and with it the reported reason, is the
-order of the bits in `hami.placement.reasons`; the conditions stand in docs/placement.md, sections 3
-and 4.
+While all cards are checked at once a refusal is a bit. Two bytes per card are enough for what holds
+for every vendor: `Fixed` for what does not depend on how full the card is, `Usage` for what does.
+The bits are in the order in which reasons are reported (docs/placement.md, sections 3 and 4), so a
+card's reason is its lowest bit, first of `Fixed`, then of `Usage`, then its family's own reason.
+
+Masks have shape (card, node).
 """
 
 from __future__ import annotations
 
+import enum
+
+import msgspec
 import numpy as np
 
-from hami.cluster.card_table import Cards, CardTable, Flags
+from hami.cluster import card_table
+from hami.cluster.card_table import Cards, CardTable, Flags, Ints, Mask
 from hami.cluster.quota import Headroom
-from hami.placement import rules
 from hami.placement.question import Question, State
-from hami.placement.reasons import NodeReason, Standing, Usage
-from hami.placement.request import WHOLE_CARD, CardRequest, Wishes
-from hami.placement.rules import Mask
-from hami.placement.score import Amounts
+from hami.placement.request import CardSelector
+from hami.placement.score import Numbers
+from hami.vendors.family import WHOLE_CARD, Amount, CardRequest, Family, Reason
 from hami.wire import text_values
+
+REASONS = tuple(Reason)
+REASON_NUMBERS = {reason: number for number, reason in enumerate(REASONS, start=1)}
+"""The number of a reason in arrays; 0 is no reason."""
+
+
+class NodeReason(enum.StrEnum):
+    """Why a whole node is refused, before any card is checked, in HAMi's words."""
+
+    UNREGISTERED = "node unregistered"
+    NO_SUCH_DEVICE = "Device type not found"
+    TOO_FEW_CARDS = "NodeInsufficientDevice"
+    #: The same word in HAMi; `NODE_DETAILS` has different ones.
+    TOO_FEW_IDS = "NodeInsufficientDevice"
+
 
 NODE_REASONS = (
     None,
@@ -38,39 +58,121 @@ NODE_DETAILS = (
 """The same in words; HAMi's reasons do not say as much."""
 
 
-def node_refusals(shelf: CardTable, rows: slice, question: Question) -> Flags:
+class Fixed(enum.IntFlag):
+    """Refusals that do not depend on use. The first three are kept in the card table."""
+
+    ABSENT = card_table.ABSENT
+    NOT_HEALTHY = card_table.NOT_HEALTHY
+    CORDONED = card_table.CORDONED
+    TYPE = 8
+    MODE = 16
+    UUID = 32
+
+
+class Usage(enum.IntFlag):
+    """Refusals that depend on what is used and on the request."""
+
+    SHARES = 1
+    NOT_IDLE = 2
+    QUOTA = 4
+    MEMORY = 8
+    CORES = 16
+    NOT_EXCLUSIVE = 32
+    NO_COMPUTE_LEFT = 64
+
+
+FIXED_REASONS: dict[int, Reason] = {
+    Fixed.NOT_HEALTHY: Reason.CARD_NOT_HEALTH,
+    Fixed.CORDONED: Reason.CARD_CORDONED,
+    Fixed.TYPE: Reason.CARD_TYPE_MISMATCH,
+    Fixed.MODE: Reason.MODE_NOT_FIT,
+    Fixed.UUID: Reason.CARD_UUID_MISMATCH,
+}
+
+USAGE_REASONS: dict[int, Reason] = {
+    Usage.SHARES: Reason.CARD_TIME_SLICING_EXHAUSTED,
+    Usage.NOT_IDLE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    Usage.QUOTA: Reason.RESOURCE_QUOTA_NOT_FIT,
+    Usage.MEMORY: Reason.CARD_INSUFFICIENT_MEMORY,
+    Usage.CORES: Reason.CARD_INSUFFICIENT_CORE,
+    Usage.NOT_EXCLUSIVE: Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    Usage.NO_COMPUTE_LEFT: Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+}
+
+
+class CardRefusals(msgspec.Struct, frozen=True):
+    """Why each card (card, node) is refused for one request; all 0 is an eligible card."""
+
+    #: Bits of Fixed.
+    fixed: Flags
+    #: Bits of Usage.
+    usage: Flags
+    #: Number of the family's own reason; None: the family refuses no card.
+    own: Flags | None = None
+
+    def eligible(self) -> Mask:
+        refused = self.fixed | self.usage
+        if self.own is not None:
+            refused |= self.own
+        eligible: Mask = refused == 0
+        return eligible
+
+    def only(self, bit: Usage) -> Mask:
+        """Return the cards that are refused for this and nothing else."""
+        found: Mask = (self.fixed == 0) & (self.usage == bit)
+        return found if self.own is None else found & (self.own == 0)
+
+    def of_rows(self, rows: Ints) -> CardRefusals:
+        """Return the refusals on some nodes."""
+        if rows.size == self.fixed.shape[1]:  # picking all would cost more than all else
+            return self
+        own = None if self.own is None else self.own.take(rows, axis=1)
+        return CardRefusals(self.fixed.take(rows, axis=1), self.usage.take(rows, axis=1), own)
+
+    def replaced(self, nodes: Mask, by: CardRefusals) -> CardRefusals:
+        """Return these refusals, but those of `by` on the given nodes."""
+        own = None
+        if self.own is not None or by.own is not None:
+            before, after = (0 if own is None else own for own in (self.own, by.own))
+            own = np.where(nodes, after, before).astype(np.uint8, copy=False)
+        return CardRefusals(
+            np.where(nodes, by.fixed, self.fixed), np.where(nodes, by.usage, self.usage), own
+        )
+
+
+def node_refusals(table: CardTable, rows: slice, question: Question) -> Flags:
     """Find the first check of the node itself that fails, for every row."""
-    nodes = shelf.totals.occupied[rows].shape
+    nodes = table.totals.occupied[rows].shape
     unregistered, absent, too_few, no_ids = (np.zeros(nodes, dtype=np.bool_) for _ in range(4))
-    for word, total in question.totals.items():
-        ids = shelf.ids[word]
+    for vendor, total in question.totals.items():
+        ids = table.ids[vendor]
         cards, offered = ids.cards[rows], ids.offered[rows]
         absent |= cards == 0
-        too_few |= cards < question.most_cards[word]
-        if question.vendors[word].bounded_by_ids:
+        too_few |= cards < question.most_cards[vendor]
+        if question.families[vendor].vendor.bounded_by_ids:
             unregistered |= (cards > 0) & (offered == 0)
             no_ids |= offered - ids.held[rows] < total.count
     refusal = np.zeros(nodes, dtype=np.uint8)
-    in_order = (unregistered, absent, too_few, no_ids)  # as in NODE_REASONS; the first one stays
+    in_order = (unregistered, absent, too_few, no_ids)  # as in NODE_REASONS; the first one counts
     for number, failing in reversed(list(enumerate(in_order, start=1))):
         refusal[failing] = number
     return refusal
 
 
-def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
-    """Collect what refuses a card however empty it is: tables and the user's wishes."""
+def fixed_refusals(cards: Cards, rows: int, selector: CardSelector) -> Flags:
+    """Collect what refuses a card however empty it is: health, cordon and the user's selector."""
     refused: Flags = cards.refused[:, :rows].copy()  # explanations outlive the tables
     for column, row in cards.closed:
-        refused[column, row] |= Standing.CORDONED
-    if wishes.use_types or wishes.nouse_types:
-        wrong = [0 if _type_accepted(t, wishes) else Standing.TYPE for t in cards.types.texts]
+        refused[column, row] |= Fixed.CORDONED
+    if selector.use_types or selector.nouse_types:
+        wrong = [0 if _type_accepted(t, selector) else Fixed.TYPE for t in cards.types.texts]
         refused |= np.array(wrong, dtype=np.uint8)[cards.type_number[:, :rows]]
-    if wishes.mode:
-        wrong = [0 if mode in wishes.mode else Standing.MODE for mode in cards.modes.texts]
+    if selector.mode:
+        wrong = [0 if mode in selector.mode else Fixed.MODE for mode in cards.modes.texts]
         refused |= np.array(wrong, dtype=np.uint8)[cards.mode_number[:, :rows]]
-    if wishes.use_uuids or wishes.nouse_uuids:
-        unwanted = np.full(refused.shape, Standing.UUID if wishes.use_uuids else 0, dtype=np.uint8)
-        for accepted, uuids in ((0, wishes.use_uuids), (Standing.UUID, wishes.nouse_uuids)):
+    if selector.use_uuids or selector.nouse_uuids:
+        unwanted = np.full(refused.shape, Fixed.UUID if selector.use_uuids else 0, dtype=np.uint8)
+        for accepted, uuids in ((0, selector.use_uuids), (Fixed.UUID, selector.nouse_uuids)):
             for uuid in uuids:
                 for row, column in cards.cells.get(uuid, ()):
                     unwanted[column, row] = accepted
@@ -78,21 +180,12 @@ def standing_refusals(cards: Cards, rows: int, wishes: Wishes) -> Flags:
     return refused
 
 
-def _type_accepted(card_type: str, wishes: Wishes) -> bool:
-    if any(text_values.matches_product(token, card_type) for token in wishes.nouse_types):
+def _type_accepted(card_type: str, selector: CardSelector) -> bool:
+    if any(text_values.matches_product(part, card_type) for part in selector.nouse_types):
         return False
-    return not wishes.use_types or any(
-        text_values.matches_product(token, card_type) for token in wishes.use_types
+    return not selector.use_types or any(
+        text_values.matches_product(part, card_type) for part in selector.use_types
     )
-
-
-def memory_wanted(request: CardRequest, cards: Cards, rows: slice) -> Amounts:
-    """Return the MiB a request takes of a card; of each card where it is a percentage."""
-    if request.memory:
-        return request.memory
-    if request.percentage == WHOLE_CARD:
-        return cards.memory[:, rows]
-    return cards.memory[:, rows] * request.percentage // WHOLE_CARD
 
 
 def usage_refusals(
@@ -101,14 +194,13 @@ def usage_refusals(
     rows: slice,
     *,
     state: State,
-    memory: Amounts,
+    amount: Amount[Numbers],
     headroom: Headroom,
     idle_only: bool,
-    rule: rules.CardRule | None,
 ) -> Flags:
     """Collect what refuses a card as full as it is now."""
     total_cores = cards.cores[:, rows]
-    refused = (state.used >= cards.count[:, rows]).view(np.uint8)  # Usage.SLOTS is 1
+    refused = (state.used >= cards.count[:, rows]).view(np.uint8)  # Usage.SHARES is 1
 
     def refuse(failing: Mask, bit: Usage) -> None:
         np.bitwise_or(refused, failing.view(np.uint8) * np.uint8(bit), out=refused)
@@ -116,18 +208,27 @@ def usage_refusals(
     if idle_only:
         refuse(state.used > 0, Usage.NOT_IDLE)
     for left, own, each in (
-        (headroom.memory, state.own_memory.now, memory),
-        (headroom.cores, state.own_cores.now, request.cores),
+        (headroom.memory, state.own_memory.now, amount.memory),
+        (headroom.cores, state.own_cores.now, amount.cores),
     ):
         if left is not None:
             more = np.asarray(request.count * each)
             refuse((more > 0) & (own + more > left), Usage.QUOTA)
-    refuse(state.memory_left < memory, Usage.MEMORY)
-    refuse(state.cores_left < request.cores, Usage.CORES)
-    if request.cores == WHOLE_CARD:
+    refuse(state.memory_left < amount.memory, Usage.MEMORY)
+    refuse(state.cores_left < amount.cores, Usage.CORES)
+    if amount.cores == WHOLE_CARD:
         refuse((total_cores == WHOLE_CARD) & (state.used > 0), Usage.NOT_EXCLUSIVE)
-    if request.cores == 0:
+    if amount.cores == 0:
         refuse((state.cores_left <= 0) & (total_cores != 0), Usage.NO_COMPUTE_LEFT)
-    if rule is not None:
-        refuse(rule.refused(cards, rows), Usage.RULE)
     return refused
+
+
+def own_refusals(family: Family, request: CardRequest, state: State) -> Flags | None:
+    """Return numbers of the reasons that only the family has; None: it refuses no card."""
+    refusals = family.refuse(request, state)
+    if not refusals:
+        return None
+    numbers = np.zeros(state.used.shape, dtype=np.uint8)
+    for reason, refused in reversed(list(refusals.items())):  # the first one counts
+        numbers[refused] = REASON_NUMBERS[reason]
+    return numbers

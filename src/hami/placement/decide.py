@@ -1,9 +1,10 @@
-"""Decide where a pod goes.
+"""Decide the node of a pod, and the cards of its containers.
 
-`decide` is pure: it reads the cluster and returns the winner with its cards, and the explanation.
-To hold the cards, the caller applies the winner's ledger row as a reservation. The way: one survey
-of every shelf, the best node by score and name, the same survey again on that node alone to learn
-the cards.
+`decide` is pure: it reads the cluster and returns the winner with its shares, and the explanation.
+To hold the cards, the caller applies `reservation` of the winner to the cluster.
+
+The steps: one survey of every card table, the best node by score and name, the same survey again on
+that node alone to learn the cards, and the shares that the vendor's family makes of them.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import msgspec
 import numpy as np
 
 from hami.cluster import state
-from hami.cluster.card_table import CardTable
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.card_table import CardTable, Mask
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.cluster.state import Asked, Cluster
 from hami.placement import explanation, policy, question, score
 from hami.placement.explanation import Explanation, Finding
 from hami.placement.fit import Survey, Surveyor
 from hami.placement.question import Question
-from hami.placement.request import WHOLE_CARD, PodRequest
-from hami.placement.rules import Mask
+from hami.placement.request import PodRequest
 from hami.wire.shares import PodShares, Share
 
 _LINKS_NOTE = "topology-aware: links between cards are not weighed yet, cards are spread"
@@ -33,8 +33,8 @@ class Placement(msgspec.Struct, frozen=True):
 
     node: str
     score: float
-    #: By vendor word: one slot per container, the cards of a slot by position on the node.
-    slots: Mapping[str, PodShares]
+    #: By vendor name: the shares of each container, in the order of the node's cards.
+    shares: Mapping[str, PodShares]
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -49,9 +49,9 @@ Names = Sequence[str] | Asked | None
 def decide(cluster: Cluster, pod: PodRequest, names: Names = None) -> Decision:
     """Find the best of the named nodes for a pod.
 
-    What the pod already holds in the ledger does not count against it.
+    What the pod already holds does not count against it.
     """
-    if pod.uid not in cluster.rows:
+    if pod.uid not in cluster.pods:
         return _decide(cluster, pod, names)
     held = cluster.apply(state.DropPod(pod.uid))
     try:
@@ -61,22 +61,24 @@ def decide(cluster: Cluster, pod: PodRequest, names: Names = None) -> Decision:
 
 
 def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> PodInfo:
-    """Make the ledger row that holds the winner's cards until the pod is bound or `deadline`."""
+    """Return what holds the winner's cards until the pod is bound or `deadline`."""
     return PodInfo(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
         node=winner.node,
         kinds=pod.kinds,
-        slots=tuple(sorted(winner.slots.items())),
-        ids=tuple((word, total.count) for word, total in pod.totals().items()),
-        hold=Allocation.RESERVED,
+        shares=tuple(sorted(winner.shares.items())),
+        ids=tuple((vendor, total.count) for vendor, total in pod.totals().items()),
+        hold=Hold.RESERVED,
         deadline=deadline,
     )
 
 
-class _Judged(msgspec.Struct, frozen=True):
-    shelf: CardTable
+class _Surveyed(msgspec.Struct, frozen=True):
+    """One card table and what was found in it."""
+
+    table: CardTable
     surveyor: Surveyor
     finding: Finding
 
@@ -84,15 +86,17 @@ class _Judged(msgspec.Struct, frozen=True):
 def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
     asked = cluster.ask(names)
     first = question.ask(cluster, pod)
-    judged = [_judge(shelf, first, asked) for shelf in cluster.shelves.values() if shelf.rows]
-    best = _best(judged, pod.node_policy)
+    surveyed = [
+        _survey(table, first, asked) for table in cluster.card_tables.values() if table.rows
+    ]
+    best = _best(surveyed, pod.node_policy)
     if best is None:
         second = first.hardest_first()
         if second is not None:
-            judged = [_judge_again(j, second) for j in judged]
-            best = _best(judged, pod.node_policy)
-    winner = None if best is None else _settle(cluster, *best)
-    findings = tuple(j.finding for j in judged)
+            surveyed = [_survey_again(each, second) for each in surveyed]
+            best = _best(surveyed, pod.node_policy)
+    winner = None if best is None else _place(cluster, *best)
+    findings = tuple(each.finding for each in surveyed)
     return Decision(
         winner,
         Explanation(
@@ -103,70 +107,67 @@ def _decide(cluster: Cluster, pod: PodRequest, names: Names) -> Decision:
             score=winner.score if winner else None,
             near_misses=()
             if winner
-            else explanation.find(first, [(j.shelf, j.finding) for j in judged]),
+            else explanation.near_misses(first, [(each.table, each.finding) for each in surveyed]),
             problems={} if winner else cluster.broken(asked.names),
             notes=(_LINKS_NOTE,) if pod.gpu_policy.wants_links else (),
         ),
     )
 
 
-def _judge(shelf: CardTable, asking: Question, asked: Asked) -> _Judged:
-    rows = slice(0, shelf.rows)
+def _survey(table: CardTable, asking: Question, asked: Asked) -> _Surveyed:
+    rows = slice(0, table.rows)
     if asked.masks is None:
-        mask: Mask = shelf.totals.occupied[rows] > 0
+        mask: Mask = table.totals.occupied[rows] > 0
     else:
-        mask = asked.masks[shelf.width]
-    surveyor = Surveyor(shelf, asking)
-    return _Judged(shelf, surveyor, Finding(shelf.names, mask, surveyor.survey(rows, mask)))
+        mask = asked.masks[table.width]
+    surveyor = Surveyor(table, asking)
+    return _Surveyed(table, surveyor, Finding(table.names, mask, surveyor.survey(rows, mask)))
 
 
-def _judge_again(before: _Judged, asking: Question) -> _Judged:
+def _survey_again(before: _Surveyed, asking: Question) -> _Surveyed:
     """Try another order of containers; the reasons stay those of the first try."""
-    surveyor = Surveyor(before.shelf, asking)
+    surveyor = Surveyor(before.table, asking)
     mask = before.finding.asked
-    again = surveyor.survey(slice(0, before.shelf.rows), mask)
+    again = surveyor.survey(slice(0, before.table.rows), mask)
     survey = msgspec.structs.replace(before.finding.survey, fits=again.fits, score=again.score)
-    return _Judged(before.shelf, surveyor, Finding(before.finding.names, mask, survey))
+    return _Surveyed(before.table, surveyor, Finding(before.finding.names, mask, survey))
 
 
-def _best(judged: Sequence[_Judged], node_policy: str) -> tuple[_Judged, int] | None:
+def _best(surveyed: Sequence[_Surveyed], node_policy: str) -> tuple[_Surveyed, int] | None:
     """Return the best fitting node: by score, then by name."""
     sign = 1 if node_policy == policy.BINPACK else -1
     found = []
-    for j in judged:
-        survey: Survey = j.finding.survey
+    for each in surveyed:
+        survey: Survey = each.finding.survey
         rows = np.flatnonzero(survey.fits)
         if rows.size:
             merit = score.quantize(survey.score[rows]) * sign
             equal = rows[merit == merit.max()]
-            row = int(equal[j.shelf.name_ranks[equal].argmin()])
-            found.append((-int(merit.max()), j.finding.names[row], j, row))
+            row = int(equal[each.table.name_ranks[equal].argmin()])
+            found.append((-int(merit.max()), each.finding.names[row], each, row))
     if not found:
         return None
     _, _, best, row = min(found, key=lambda entry: entry[:2])
     return best, row
 
 
-def _settle(cluster: Cluster, judged: _Judged, row: int) -> Placement:
-    """Run the survey on the winner alone, and name its cards."""
-    asking = judged.surveyor.question
-    survey = judged.surveyor.survey(slice(row, row + 1), np.ones(1, dtype=np.bool_), choose=True)
+def _place(cluster: Cluster, surveyed: _Surveyed, row: int) -> Placement:
+    """Run the survey on the winner alone, and let the families share its cards."""
+    asking = surveyed.surveyor.question
+    survey = surveyed.surveyor.survey(slice(row, row + 1), np.ones(1, dtype=np.bool_), choose=True)
     assert survey.fits[0], "the survey of one node agrees with the survey of all"
-    node = judged.finding.names[row]
-    slots: dict[str, list[tuple[Share, ...]]] = {
-        word: [()] * len(asking.pod.containers) for word in asking.pod.wishes
+    node = surveyed.finding.names[row]
+    shares: dict[str, list[tuple[Share, ...]]] = {
+        vendor: [()] * len(asking.pod.containers) for vendor in asking.families
     }
-    for (position, request), taken in zip(asking.steps, survey.taken, strict=True):
-        devices = cluster.nodes[node].cards[request.word]
-        slots[request.word][position] = tuple(
-            Share(
-                card=devices[column].id,
-                vendor=request.word,
-                memory_mib=request.memory
-                or devices[column].devmem * request.percentage // WHOLE_CARD,
-                cores=request.cores,
-            )
-            for column in np.flatnonzero(taken[:, 0])
+    for (index, request), taken in zip(asking.steps, survey.taken, strict=True):
+        vendor = request.vendor
+        cards = cluster.nodes[node].cards[vendor]
+        chosen = asking.families[vendor].choose(
+            request, [cards[column] for column in np.flatnonzero(taken[:, 0])]
         )
-    merit = float(judged.finding.survey.score[row])
-    return Placement(node, merit, {word: tuple(cards) for word, cards in slots.items()})
+        shares[vendor][index] = tuple(
+            Share(share.card, vendor, share.amount.memory, share.amount.cores) for share in chosen
+        )
+    merit = float(surveyed.finding.survey.score[row])
+    return Placement(node, merit, {vendor: tuple(each) for vendor, each in shares.items()})

@@ -1,15 +1,13 @@
-"""Why a pod goes where it goes, or nowhere; near misses included.
+"""Explanation of a decision: why a pod goes to its node, or to none.
 
-Why a pod goes where it goes, or nowhere: one object, many views.
 A decision leaves its raw findings here: bits per card and node, and the names they belong to. They
-are turned into words only when somebody asks, each distinct reason once. FailedNodes of the
-extender, events, `hami explain`, traces and the dashboard are all views of this object; it stays
-true when the cluster moves on, because nothing in it points into the live tables.
+are turned into words only when a caller asks, each distinct reason once. FailedNodes of the
+extender, events, `hami explain`, traces and the dashboard are all views of this object. It stays
+true when the cluster changes, because nothing in it points into the live tables.
 
-Which nodes almost held a pod, and what they were short of.
-Worked out at once when a pod is refused, because the amounts are only true while the tables are. Of
-the refused nodes those come first that got furthest through the pod's containers, then those with
-the fewest cards missing, then by name.
+Near misses, the nodes that almost held a refused pod, are worked out at once, because the amounts
+are only true while the tables are. First come the nodes that got furthest through the pod's
+containers, then those with the fewest cards missing, then by name.
 """
 
 from __future__ import annotations
@@ -22,24 +20,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.card_table import CardTable, Flags
-from hami.placement import fit, rules
-from hami.placement.checks import NODE_DETAILS, NODE_REASONS
-from hami.placement.fit import Survey
-from hami.placement.question import Question
-from hami.placement.reasons import (
-    STANDING_REASONS,
+from hami.cluster.card_table import CardTable, Flags, Mask
+from hami.placement import fit
+from hami.placement.checks import (
+    FIXED_REASONS,
+    NODE_DETAILS,
+    NODE_REASONS,
+    REASON_NUMBERS,
+    REASONS,
     USAGE_REASONS,
+    CardRefusals,
+    Fixed,
     NodeReason,
-    Reason,
-    Standing,
     Usage,
 )
-from hami.placement.request import WHOLE_CARD
-from hami.placement.rules import Mask
+from hami.placement.fit import Survey
+from hami.placement.question import Question
+from hami.vendors.family import Reason
 
-_REASONS = tuple(Reason)
-_NUMBERS = {reason: number for number, reason in enumerate(_REASONS, start=1)}
 _ELIGIBLE, _NO_CARD = 0, 255
 _NO_CARDS_KNOWN = "no cards of the node are known"
 
@@ -78,7 +76,7 @@ class Group(msgspec.Struct, frozen=True):
     reasons: Counter[str]
     #: What the reason of a whole node means here.
     detail: str = ""
-    #: Whose cards were too few: a container and a vendor's word; empty for whole nodes.
+    #: The container whose cards were too few, and the vendor's name; empty for whole nodes.
     container: str = ""
     vendor: str = ""
 
@@ -89,7 +87,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What was found on one shelf."""
+    """What was found in one card table."""
 
     names: Sequence[str]
     asked: Mask
@@ -103,13 +101,6 @@ class Finding(msgspec.Struct, frozen=True):
         if rows.size == len(self.names):
             return self.names
         return [self.names[row] for row in rows.tolist()]
-
-    def cards_of(self, rows: Rows) -> tuple[Flags, Flags]:
-        """Return the bits of the cards of some rows."""
-        standing, usage = self.survey.standing, self.survey.usage
-        if rows.size == standing.shape[1]:  # picking all would cost more than all else here
-            return standing, usage
-        return standing.take(rows, axis=1), usage.take(rows, axis=1)
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -191,7 +182,7 @@ class Explanation(msgspec.Struct, frozen=True):
         }
 
     def summary(self, counts: Mapping[str, tuple[int, int]] | None = None) -> str:
-        """Say it in one line; `counts` if they are known already."""
+        """Return one line; `counts` if they are known already."""
         if self.winner is not None:
             return f"placed on {self.winner} (score {self.score:.2f}), {self.fitting} nodes fit"
         met = self.counts() if counts is None else counts
@@ -228,18 +219,18 @@ def _groups(question: Question, finding: Finding) -> Iterator[Group]:
             yield Group(finding.names_of(rows), Counter({str(reason): 0}), NODE_DETAILS[number])
     by_cards = finding.refused & (survey.node_refusal == 0)
     for step in np.flatnonzero(np.bincount(survey.failed_step[by_cards])).tolist():
-        position, request = question.steps[step]
+        index, request = question.steps[step]
         rows = np.flatnonzero(by_cards & (survey.failed_step == step))
-        numbers = card_reasons(question, step, *finding.cards_of(rows))
+        numbers = card_reasons(question, step, survey.refusals.of_rows(rows))
         met = np.flatnonzero(np.bincount(numbers.ravel(), minlength=_NO_CARD + 1)[:_NO_CARD])
         counts = np.stack([fit.count(numbers == number) for number in met])
         for members in _alike(counts):
             reasons = zip(met.tolist(), counts[:, members[0]].tolist(), strict=True)
             yield Group(
                 finding.names_of(rows[members]),
-                Counter({str(_REASONS[number - 1]): cards for number, cards in reasons if cards}),
-                container=question.pod.containers[position].name,
-                vendor=request.word,
+                Counter({str(REASONS[number - 1]): cards for number, cards in reasons if cards}),
+                container=question.pod.containers[index].name,
+                vendor=request.vendor,
             )
 
 
@@ -256,20 +247,20 @@ def _alike(columns: npt.NDArray[np.uint16]) -> list[Rows]:
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
 
-def card_reasons(question: Question, step: int, standing: Flags, usage: Flags) -> Flags:
+def card_reasons(question: Question, step: int, refusals: CardRefusals) -> Flags:
     """Return the number of each card's reason for not being taken in a step that failed."""
     _, request = question.steps[step]
-    rule = rules.RULES.get(question.vendors[request.word].rule)
-    numbers = _standing_table().take(standing)
-    by_usage = _usage_table(rule.reason if rule else None).take(usage)
-    np.copyto(numbers, by_usage, where=numbers == _ELIGIBLE)
+    numbers = _fixed_table().take(refusals.fixed)
+    np.copyto(numbers, _usage_table().take(refusals.usage), where=numbers == _ELIGIBLE)
+    if refusals.own is not None:
+        np.copyto(numbers, refusals.own, where=numbers == _ELIGIBLE)
     eligible = numbers == _ELIGIBLE
-    bound = question.pod.wishes[request.word].numa_bind
+    bound = question.pod.selectors[request.vendor].numa_bind
     numa = (fit.count(eligible) >= request.count) & bound
     leftover = np.where(
         numa,
-        np.uint8(_NUMBERS[Reason.NUMA_NOT_FIT]),
-        np.uint8(_NUMBERS[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST]),
+        np.uint8(REASON_NUMBERS[Reason.NUMA_NOT_FIT]),
+        np.uint8(REASON_NUMBERS[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST]),
     )
     np.copyto(numbers, leftover, where=eligible)
     return numbers
@@ -281,23 +272,21 @@ def _lowest_bit_table(reasons: Mapping[int, Reason]) -> Flags:
     for bits in range(256):
         for bit, reason in sorted(reasons.items()):
             if bits & bit:
-                table[bits] = _NUMBERS[reason]
+                table[bits] = REASON_NUMBERS[reason]
                 break
     return table
 
 
 @functools.cache
-def _standing_table() -> Flags:
-    table = _lowest_bit_table(STANDING_REASONS)
-    table[np.arange(256) & Standing.ABSENT != 0] = _NO_CARD
+def _fixed_table() -> Flags:
+    table = _lowest_bit_table(FIXED_REASONS)
+    table[np.arange(256) & Fixed.ABSENT != 0] = _NO_CARD
     return table
 
 
 @functools.cache
-def _usage_table(rule: Reason | None) -> Flags:
-    """Make the table of a vendor, whose own rule has its own reason."""
-    own = {} if rule is None else {int(Usage.RULE): rule}
-    return _lowest_bit_table({**USAGE_REASONS, **own})
+def _usage_table() -> Flags:
+    return _lowest_bit_table(USAGE_REASONS)
 
 
 def _text(counts: Counter[str]) -> str:
@@ -308,24 +297,20 @@ def _text(counts: Counter[str]) -> str:
     )
 
 
-def cards_text(question: Question, step: int, standing: Flags, usage: Flags) -> str:
-    """Write the text of one node from the bits of its cards."""
-    numbers = card_reasons(question, step, standing[:, None], usage[:, None]).ravel().tolist()
-    return _text(Counter(str(_REASONS[number - 1]) for number in numbers if number != _NO_CARD))
-
-
 SHOWN = 3
 
 
-def find(question: Question, findings: Iterable[tuple[CardTable, Finding]]) -> tuple[NearMiss, ...]:
+def near_misses(
+    question: Question, findings: Iterable[tuple[CardTable, Finding]]
+) -> tuple[NearMiss, ...]:
     """Return the nearest misses, the nearest first."""
-    found = [miss for shelf, finding in findings for miss in _of_shelf(question, shelf, finding)]
+    found = [miss for table, finding in findings for miss in _of_table(question, table, finding)]
     found.sort(key=lambda ranked: (ranked[0], ranked[1].node))
     return tuple(miss for _, miss in found[:SHOWN])
 
 
-def _of_shelf(
-    question: Question, shelf: CardTable, finding: Finding
+def _of_table(
+    question: Question, table: CardTable, finding: Finding
 ) -> list[tuple[tuple[int, int], NearMiss]]:
     survey = finding.survey
     rows = np.flatnonzero(finding.refused & (survey.node_refusal == 0))
@@ -333,45 +318,48 @@ def _of_shelf(
         return []
     needed = np.array([request.count for _, request in question.steps])
     steps = survey.failed_step[rows]
-    standing, usage = finding.cards_of(rows)
-    eligible = fit.count((standing | usage) == 0)
+    eligible = fit.count(survey.refusals.of_rows(rows).eligible())
     # Enough cards that are not on one NUMA node are still one too few.
     missing = np.maximum(needed[steps] - eligible.astype(np.int64), 1)
     # One number to rank by: steps left to fit, cards missing, name.
-    distance = (len(needed) - steps) << 48 | missing << 32 | shelf.name_ranks[rows]
+    distance = (len(needed) - steps) << 48 | missing << 32 | table.name_ranks[rows]
     nearest = np.argpartition(distance, min(SHOWN, len(rows) - 1))[:SHOWN]
     return [
         (
             (-int(steps[at]), int(missing[at])),
-            _miss(question, shelf, finding, int(rows[at]), int(missing[at])),
+            _miss(question, table, finding, int(rows[at]), int(missing[at])),
         )
         for at in nearest
     ]
 
 
 def _miss(
-    question: Question, shelf: CardTable, finding: Finding, row: int, missing: int
+    question: Question, table: CardTable, finding: Finding, row: int, missing: int
 ) -> NearMiss:
     survey = finding.survey
     step = int(survey.failed_step[row])
-    standing, usage = survey.standing[:, row], survey.usage[:, row]
-    position, request = question.steps[step]
-    cards = shelf.cards[request.word]
+    index, request = question.steps[step]
+    refusals = survey.refusals.of_rows(np.array([row]))
+    reasons = card_reasons(question, step, refusals).ravel().tolist()
     memory_short: list[int] = []
     cores_short: list[int] = []
-    for column, bits in enumerate(zip(standing.tolist(), usage.tolist(), strict=True)):
-        # Later steps were judged with the pod's earlier containers in place: not in the tables.
-        if step == 0 and bits == (0, Usage.MEMORY):
-            total = int(cards.memory[column, row])
-            wanted = request.memory or total * request.percentage // WHOLE_CARD
-            memory_short.append(wanted - int(cards.memory_left[column, row]))
-        if step == 0 and bits == (0, Usage.CORES):
-            cores_short.append(request.cores - int(cards.cores_left[column, row]))
+    # Later steps were checked with the pod's earlier containers in place: not in the tables.
+    if step == 0:
+        cards, family = table.cards[request.vendor], question.families[request.vendor]
+        memory_short = [
+            family.amounts(request, int(cards.memory[column, row])).memory
+            - int(cards.memory_left[column, row])
+            for column in np.flatnonzero(refusals.only(Usage.MEMORY))
+        ]
+        cores_short = [
+            request.cores - int(cards.cores_left[column, row])
+            for column in np.flatnonzero(refusals.only(Usage.CORES))
+        ]
     return NearMiss(
         node=finding.names[row],
-        text=cards_text(question, step, standing, usage),
-        container=question.pod.containers[position].name,
-        vendor=request.word,
+        text=_text(Counter(str(REASONS[number - 1]) for number in reasons if number != _NO_CARD)),
+        container=question.pod.containers[index].name,
+        vendor=request.vendor,
         cards_missing=missing,
         memory_short=min(memory_short, default=None),
         cores_short=min(cores_short, default=None),

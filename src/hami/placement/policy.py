@@ -2,7 +2,7 @@
 
 `hami.io/gpu-scheduler-policy` is one word or a comma chain; together with numa-bind it decides by
 which keys cards are sorted. The result is data, a series of `Key`, so that the vector code only
-follows it. The rules stand in docs/placement.md, section 5. No numpy here.
+follows it. The rules are in docs/placement.md, section 5. No numpy here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ GPU_POLICIES = (BINPACK, SPREAD, MUTEX, NUMA, TOPOLOGY)
 
 
 class Key(enum.Enum):
-    """What cards are compared by; the better card comes first."""
+    """A quantity by which cards are compared; the better card comes first."""
 
     SCORE_HIGH = "score, highest first"
     SCORE_LOW = "score, lowest first"
-    USED_LOW = "used slots, lowest first"
+    USED_LOW = "used shares, lowest first"
     NUMA_HIGH = "NUMA node, highest first"
     NUMA_LOW = "NUMA node, lowest first"
 
@@ -36,7 +36,7 @@ _CHAIN_KEYS = {BINPACK: Key.SCORE_HIGH, SPREAD: Key.SCORE_LOW, NUMA: Key.NUMA_HI
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """How much slots, cores and memory count in the device score."""
+    """How much shares (`slot`), cores and memory count in the card score."""
 
     slot: int = 1
     core: int = 1
@@ -44,7 +44,7 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 class GpuPolicy(msgspec.Struct, frozen=True):
-    """A GPU policy as asked for."""
+    """A GPU policy as a pod or the scheduler's flags name it."""
 
     #: Without duplicates.
     words: tuple[str, ...]
@@ -53,7 +53,7 @@ class GpuPolicy(msgspec.Struct, frozen=True):
 
     @property
     def idle_only(self) -> bool:
-        """Whether only cards that nobody uses may be taken."""
+        """Whether only idle cards may be taken."""
         return MUTEX in self.words
 
     @property

@@ -1,10 +1,10 @@
 """A pod's question to the cluster, and its running sums on every node.
 
-A pod's question to the cluster: all that holds for every node.
-Put together once per decision, so that the code that judges nodes looks nothing up.
+A `Question` is all that holds for every node. It is put together once per decision, so that the
+code that checks nodes looks nothing up.
 
-What a pod adds to the nodes while its containers are fitted, for all nodes at once.
-The vector form of `hami.wire.shares`: sidecars and app containers stay in the state of the
+A `Tally` is what the pod adds to the nodes while its containers are fitted, for all nodes at once:
+the vector form of `hami.wire.shares.peak`. Sidecars and app containers stay in the state of the
 cards, init containers only raise the peak. Numbers are plain integers while they are the same on
 every node, and become arrays when percentages of different cards make them differ.
 """
@@ -16,70 +16,70 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from hami.cluster.card_table import CardTable, Floats
+from hami.cluster.card_table import CardTable, Floats, Mask
 from hami.cluster.quota import Headroom
 from hami.cluster.state import Cluster
 from hami.placement import score
-from hami.placement.request import CardRequest, PodRequest, Totals
-from hami.placement.rules import Mask
-from hami.placement.score import Amounts
-from hami.vendors.table import Vendor
+from hami.placement.request import PodRequest, Totals
+from hami.placement.score import Numbers
+from hami.vendors.family import Amount, CardRequest, Family
 from hami.wire.objects import ContainerKind
 
 Step = tuple[int, CardRequest]
-"""The position of a container and one of its requests."""
+"""The index of a container and one of its requests."""
 
 
 class Question(msgspec.Struct, frozen=True):
     pod: PodRequest
-    vendors: Mapping[str, Vendor]
-    #: What the pod's namespace may still get, by vendor word.
+    #: By vendor name, for every vendor asked for.
+    families: Mapping[str, Family]
+    #: What the pod's namespace may still get, by vendor name.
     headroom: Mapping[str, Headroom]
-    #: The pod added up, by vendor word.
+    #: The pod added up, by vendor name.
     totals: Mapping[str, Totals]
-    #: The most cards that one container asks for, by vendor word.
+    #: The most cards that one container asks for, by vendor name.
     most_cards: Mapping[str, int]
     #: In the order in which they are fitted.
     steps: tuple[Step, ...]
 
-    def kind(self, position: int) -> ContainerKind:
-        return self.pod.containers[position].kind
+    def kind(self, index: int) -> ContainerKind:
+        return self.pod.containers[index].kind
 
     def hardest_first(self) -> Question | None:
         """Return the question with its app containers in another order; None if there is none."""
         asking = [
-            position
-            for position, container in enumerate(self.pod.containers)
+            index
+            for index, container in enumerate(self.pod.containers)
             if container.kind is ContainerKind.APP and container.cards
         ]
         hardest = sorted(asking, key=self._hardness, reverse=True)
         if hardest == asking:
             return None
         before = [step for step in self.steps if self.kind(step[0]) is not ContainerKind.APP]
-        after = [(at, cards) for at in hardest for cards in self.pod.containers[at].cards]
+        after = [(index, cards) for index in hardest for cards in self.pod.containers[index].cards]
         return msgspec.structs.replace(self, steps=(*before, *after))
 
-    def _hardness(self, position: int) -> tuple[int, int, int, int]:
+    def _hardness(self, index: int) -> tuple[int, int, int, int]:
         return max(
             (cards.percentage, cards.memory, cards.cores, cards.count)
-            for cards in self.pod.containers[position].cards
+            for cards in self.pod.containers[index].cards
         )
 
 
 def ask(cluster: Cluster, pod: PodRequest) -> Question:
-    """Put the question together for a pod that is not in the ledger."""
+    """Put the question together for a pod that holds nothing in the cluster's state."""
     steps = tuple(pod.requests())
     return Question(
         pod=pod,
-        vendors={word: cluster.vendors[word] for word in pod.wishes},
+        families={vendor: cluster.families[vendor] for vendor in pod.selectors},
         headroom={
-            word: cluster.quotas.headroom(pod.namespace, cluster.vendors[word])
-            for word in pod.wishes
+            vendor: cluster.quotas.headroom(pod.namespace, cluster.vendors[vendor])
+            for vendor in pod.selectors
         },
         totals=pod.totals(),
         most_cards={
-            word: max(cards.count for _, cards in steps if cards.word == word)
-            for word in pod.wishes
+            vendor: max(cards.count for _, cards in steps if cards.vendor == vendor)
+            for vendor in pod.selectors
         },
         steps=steps,
     )
@@ -89,10 +89,10 @@ class Running:
     """A sum over containers and its peak."""
 
     def __init__(self) -> None:
-        self.now: Amounts = 0
-        self.peak: Amounts = 0
+        self.now: Numbers = 0
+        self.peak: Numbers = 0
 
-    def add(self, kind: ContainerKind, amount: Amounts) -> None:
+    def add(self, kind: ContainerKind, amount: Numbers) -> None:
         reached = self.now + amount
         if kind is not ContainerKind.INIT:
             self.now = reached
@@ -102,8 +102,10 @@ class Running:
 class State:
     """How full the cards of one vendor are, with this pod's containers added so far."""
 
-    def __init__(self, shelf: CardTable, word: str, rows: slice) -> None:
-        cards = shelf.cards[word]
+    def __init__(self, table: CardTable, vendor: str, rows: slice) -> None:
+        self._cards = cards = table.cards[vendor]
+        self._rows = rows
+        self.memory = cards.memory[:, rows]
         # The tables themselves: `add` replaces them, it never changes them.
         self.used = cards.used[:, rows]
         self.memory_left = cards.memory_left[:, rows]
@@ -112,45 +114,59 @@ class State:
         self.own_memory = Running()
         self.own_cores = Running()
 
-    def add(self, taken: Mask, *, memory: Amounts, cores: int) -> None:
+    def add(self, taken: Mask, amount: Amount[Numbers]) -> None:
         """Put a container on its cards, for the containers after it."""
         self.used = self.used + taken
-        self.memory_left = self.memory_left - taken * memory
-        if cores:
-            self.cores_left = self.cores_left - taken * np.int64(cores)
+        self.memory_left = self.memory_left - taken * amount.memory
+        if amount.cores:
+            self.cores_left = self.cores_left - taken * np.int64(amount.cores)
+
+    def in_mode(self, mode: str) -> Mask | None:
+        """Return which cards are registered with a mode; None if no card of the table is."""
+        number = self._cards.modes.find(mode)
+        if number is None:
+            return None
+        found: Mask = self._cards.mode_number[:, self._rows] == number
+        return found
 
 
 class Tally:
     """State of all requested vendors, and the pod's sums for the node score."""
 
-    def __init__(self, question: Question, shelf: CardTable, rows: slice) -> None:
-        self.states = {word: State(shelf, word, rows) for word in question.pod.wishes}
+    def __init__(self, question: Question, table: CardTable, rows: slice) -> None:
+        self.states = {vendor: State(table, vendor, rows) for vendor in question.families}
         self._question = question
-        self._totals = shelf.totals
+        self._totals = table.totals
         self._rows = rows
-        self._slots, self._memory, self._cores = Running(), Running(), Running()
-        #: The container being added up, and its sums over vendors.
-        self._position = -1
-        self._container: tuple[int, Amounts, int] = (0, 0, 0)
+        self._shares, self._memory, self._cores = Running(), Running(), Running()
+        #: The index of the container being added up, and its sums over vendors.
+        self._index = -1
+        self._container: tuple[int, Numbers, int] = (0, 0, 0)
 
-    def add(self, position: int, request: CardRequest, memory: Amounts, taken: Mask | None) -> None:
+    def add(
+        self, index: int, request: CardRequest, amount: Amount[Numbers], taken: Mask | None
+    ) -> None:
         """Count a request that fits; `taken` are its cards, None if any would be the same."""
-        if position != self._position:
+        if index != self._index:
             self._close_container()
-            self._position = position
-        kind, state = self._question.kind(position), self.states[request.word]
-        cores = request.count * request.cores
-        total: Amounts = request.count * request.memory
-        if isinstance(memory, np.ndarray):
-            total = request.count * memory[0] if taken is None else (taken * memory).sum(axis=0)
+            self._index = index
+        kind, state = self._question.kind(index), self.states[request.vendor]
+        cores = request.count * amount.cores
+        memory: Numbers
+        if isinstance(amount.memory, int):
+            memory = request.count * amount.memory
+        elif taken is None:
+            memory = request.count * amount.memory[0]
+        else:
+            memory = (taken * amount.memory).sum(axis=0)
         if taken is not None and kind is not ContainerKind.INIT:
-            state.add(taken, memory=memory, cores=request.cores)
-        state.own_memory.add(kind, total)
+            state.add(taken, amount)
+        state.own_memory.add(kind, memory)
         state.own_cores.add(kind, cores)
-        slots_so_far, memory_so_far, cores_so_far = self._container
+        shares_so_far, memory_so_far, cores_so_far = self._container
         self._container = (
-            slots_so_far + request.count,
-            memory_so_far + total,
+            shares_so_far + request.count,
+            memory_so_far + memory,
             cores_so_far + cores,
         )
 
@@ -160,16 +176,16 @@ class Tally:
         return score.node_score(
             self._totals,
             self._rows,
-            slots=self._slots.peak,
+            shares=self._shares.peak,
             cores=self._cores.peak,
             memory=self._memory.peak,
         )
 
     def _close_container(self) -> None:
-        if self._position >= 0:
-            kind = self._question.kind(self._position)
+        if self._index >= 0:
+            kind = self._question.kind(self._index)
             for running, amount in zip(
-                (self._slots, self._memory, self._cores), self._container, strict=True
+                (self._shares, self._memory, self._cores), self._container, strict=True
             ):
                 running.add(kind, amount)
         self._container = (0, 0, 0)

@@ -1,9 +1,9 @@
-"""What a pod asks for: cards per container, wishes and policies.
+"""A pod's request: cards per container, the cards its user accepts, policies.
 
 `parse` reads a pod once, strictly: a value that breaks a rule refuses the pod with a message that
 names container, resource, value, rule and remedy (HAMi lets such pods pass as pods without GPU, and
 they fail on the node). `None` is a pod that asks for no card. `totals` is the one function by which
-webhook and scheduler add a pod up. The rules stand in docs/placement.md, section 1. No numpy here.
+webhook and scheduler add a pod up. The rules are in docs/placement.md, section 1. No numpy here.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from hami.placement import policy
+from hami.vendors.family import WHOLE_CARD, CardRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects, quantity, shares, text_values
 from hami.wire.objects import ContainerKind
-
-WHOLE_CARD = 100
-"""Percent of a card's memory or compute that is all of it."""
-
 
 MAX_CONTAINERS = 100
 """With cards, in one pod: each costs time on every node, and more are a mistake or an attack."""
 
 MAX_TYPES = 1000
-"""Of product names in one wish: more than any vendor sells."""
+"""Product names in one list: more than any vendor sells."""
 
 
 class Defaults(msgspec.Struct, frozen=True):
@@ -39,32 +36,14 @@ class Defaults(msgspec.Struct, frozen=True):
         policy.parse_gpu_policy(self.gpu_policy, "")
 
 
-class CardRequest(msgspec.Struct, frozen=True):
-    """Cards of one vendor for one container, each with the same share."""
-
-    word: str
-    count: int
-    #: MiB; 0: `percentage` decides.
-    memory: int
-    #: Of the card's memory; 0 where `memory` is given.
-    percentage: int
-    #: Percent of compute; 0 is unlimited.
-    cores: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether it is cards for itself alone: nothing to share, so nothing to limit."""
-        return self.percentage == WHOLE_CARD and self.cores == WHOLE_CARD
-
-
 class ContainerRequest(msgspec.Struct, frozen=True):
     name: str
     kind: ContainerKind
     cards: tuple[CardRequest, ...] = ()
 
 
-class Wishes(msgspec.Struct, frozen=True):
-    """Which cards of one vendor the user accepts; empty is all."""
+class CardSelector(msgspec.Struct, frozen=True):
+    """The cards of one vendor that the user accepts; empty is all."""
 
     use_types: tuple[str, ...] = ()
     nouse_types: tuple[str, ...] = ()
@@ -95,27 +74,27 @@ class PodRequest(msgspec.Struct, frozen=True):
     node_policy: str
     gpu_policy: policy.GpuPolicy
     weights: policy.Weights
-    #: By vendor word, for every vendor asked for, in the order of the vendor table.
-    wishes: Mapping[str, Wishes]
+    #: By vendor name, for every vendor asked for, in the order of the vendor table.
+    selectors: Mapping[str, CardSelector]
 
     @property
     def kinds(self) -> tuple[ContainerKind, ...]:
         return tuple(container.kind for container in self.containers)
 
     def requests(self) -> Iterator[tuple[int, CardRequest]]:
-        """Yield (container position, request) in the order in which they are fitted."""
-        for position, container in enumerate(self.containers):
+        """Yield (container index, request) in the order in which they are fitted."""
+        for index, container in enumerate(self.containers):
             for cards in container.cards:
-                yield position, cards
+                yield index, cards
 
     def totals(self) -> dict[str, Totals]:
         """Add the pod up for every vendor it asks for."""
-        return {word: self._total(word) for word in self.wishes}
+        return {vendor: self._total(vendor) for vendor in self.selectors}
 
-    def _total(self, word: str) -> Totals:
+    def _total(self, vendor: str) -> Totals:
         counts, memory, cores = [], [], []
         for container in self.containers:
-            asked = [c for c in container.cards if c.word == word]
+            asked = [c for c in container.cards if c.vendor == vendor]
             counts.append((container.kind, sum(c.count for c in asked)))
             memory.append((container.kind, sum(c.count * c.memory for c in asked)))
             cores.append((container.kind, sum(c.count * c.cores for c in asked)))
@@ -136,7 +115,7 @@ def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> Po
         )
         for kind, container in pod.containers()
     )
-    asked = {cards.word for container in containers for cards in container.cards}
+    asked = {cards.vendor for container in containers for cards in container.cards}
     if not asked:
         return None
     asking = sum(bool(container.cards) for container in containers)
@@ -159,7 +138,7 @@ def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> Po
             pod.annotation(annotation_keys.GPU_POLICY), defaults.gpu_policy
         ),
         weights=policy.parse_weights(pod.annotations.get(annotation_keys.SCORING_WEIGHTS)),
-        wishes={v.word: _wishes(pod, v) for v in vendors if v.word in asked},
+        selectors={v.name: _selector(pod, v) for v in vendors if v.name in asked},
     )
 
 
@@ -188,7 +167,7 @@ def _card_request(container: objects.Container, vendor: Vendor) -> CardRequest |
         remedy = "write a whole number from 1 to 100, or 0 for no limit"
         cores = _whole_number(container, names.cores, remedy=remedy)
     return CardRequest(
-        word=vendor.word,
+        vendor=vendor.name,
         count=count,
         memory=memory,
         percentage=0 if memory else percentage or WHOLE_CARD,
@@ -211,7 +190,7 @@ def _whole_number(
     return quantity.exact_integer(amount, what=what, high=high, remedy=remedy)
 
 
-def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
+def _selector(pod: objects.Pod, vendor: Vendor) -> CardSelector:
     keys = vendor.annotations
     mode = pod.annotation(keys.mode)
     for key in (keys.use_type, keys.use_uuid):
@@ -219,7 +198,7 @@ def _wishes(pod: objects.Pod, vendor: Vendor) -> Wishes:
         if value.strip() and not text_values.comma_list(value):
             remedy = "name at least one card, or remove the annotation"
             raise errors.WireError(key, value, "names nothing, so no card would do", remedy)
-    return Wishes(
+    return CardSelector(
         use_types=_types(pod, keys.use_type),
         nouse_types=_types(pod, keys.nouse_type),
         use_uuids=frozenset(text_values.comma_list(pod.annotation(keys.use_uuid))),

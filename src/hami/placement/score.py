@@ -15,11 +15,11 @@ import numpy as np
 from hami.cluster.card_table import Cards, Floats, Ints, Totals
 from hami.placement.policy import Key, Weights
 
-Amounts = Ints | int
+Numbers = Ints | int
 """One number for every card or node, or one for all."""
 
-_Part = tuple[Amounts, Floats, int]
-"""What would be used, of what in total, and its weight."""
+_Part = tuple[Numbers, Floats, int]
+"""The number that would be used, the total, and the weight."""
 
 _STEPS = 2.0**20
 _LARGEST = 2.0**40
@@ -36,34 +36,34 @@ def quantize(score: Floats) -> Ints:
     return stepped.astype(np.int64)
 
 
-def _weighed_shares(slots: _Part, cores: _Part, memory: _Part) -> Floats:
-    """Add up the weighed shares, times ten; in place, because large arrays are dear to make."""
-    score = _weighed_share(*slots)
-    score += _weighed_share(*cores)
-    score += _weighed_share(*memory)
+def _weighed_fractions(shares: _Part, cores: _Part, memory: _Part) -> Floats:
+    """Add up the weighed fractions, times ten; in place, because new large arrays cost time."""
+    score = _weighed_fraction(*shares)
+    score += _weighed_fraction(*cores)
+    score += _weighed_fraction(*memory)
     score *= 10
     return score
 
 
-def _weighed_share(used: Amounts, total: Floats, weight: int) -> Floats:
-    share: Floats = np.divide(used, total)
+def _weighed_fraction(used: Numbers, total: Floats, weight: int) -> Floats:
+    fraction: Floats = np.divide(used, total)
     if weight != 1:
-        share *= weight
-    return share
+        fraction *= weight
+    return fraction
 
 
-def device_score(
+def card_score(
     cards: Cards,
     rows: slice,
     *,
-    slots: Amounts,
-    cores: Amounts,
-    memory: Amounts,
+    shares: Numbers,
+    cores: Numbers,
+    memory: Numbers,
     weights: Weights,
 ) -> Floats:
     """Score cards by what would be used of them with the request."""
-    score = _weighed_shares(
-        (slots, cards.count_divisor[:, rows], weights.slot),
+    score = _weighed_fractions(
+        (shares, cards.count_divisor[:, rows], weights.slot),
         (cores, cards.cores_divisor[:, rows], weights.core),
         (memory, cards.memory_divisor[:, rows], weights.memory),
     )
@@ -74,15 +74,15 @@ def device_score(
 
 
 def node_score(
-    totals: Totals, rows: slice, *, slots: Amounts, cores: Amounts, memory: Amounts
+    totals: Totals, rows: slice, *, shares: Numbers, cores: Numbers, memory: Numbers
 ) -> Floats:
     """Score nodes by what would be used of all their cards with the pod."""
     parts = (
-        (totals.used[rows] + slots, totals.count[rows]),
+        (totals.used[rows] + shares, totals.count[rows]),
         (totals.cores_used[rows] + cores, totals.cores[rows]),
         (totals.memory_used[rows] + memory, totals.memory[rows]),
     )
-    score = _weighed_shares(*((used, np.maximum(total, 1.0), 1) for used, total in parts))
+    score = _weighed_fractions(*((used, np.maximum(total, 1.0), 1) for used, total in parts))
     score[np.logical_or.reduce([total == 0 for _, total in parts])] = 0.0
     return score
 

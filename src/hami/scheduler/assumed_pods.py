@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from hami.cluster import state
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.transport import Backoff
@@ -105,7 +105,7 @@ class AssumedPods:
 
     def info(self, assumed: AssumedPod) -> PodInfo:
         """Return the cards that are held for a pod."""
-        return self._world.cluster.rows[assumed.uid]
+        return self._world.cluster.pods[assumed.uid]
 
     async def settled(self, uid: str, patience: float | None = None) -> AssumedPod | None:
         """Return an assumed pod once its bind result is known; None if it is not assumed.
@@ -139,7 +139,7 @@ class AssumedPods:
     ) -> AssumedPod:
         """Hold the cards of a placement; those that the pod held before are released."""
         deadline = self._clock() + self._timeout
-        before = self._world.cluster.rows.get(wanted.uid)
+        before = self._world.cluster.pods.get(wanted.uid)
         info = decide.reservation(wanted, placement, deadline=deadline)
         self._end(self._assumed.pop(wanted.uid, None))
         self._world.cluster.apply(state.PutPod(info))
@@ -154,7 +154,7 @@ class AssumedPods:
             group=group,
         )
         self._assumed[wanted.uid] = assumed
-        if before is not None and (before.node, before.slots) != (info.node, info.slots):
+        if before is not None and (before.node, before.shares) != (info.node, info.shares):
             self._world.room(before.node, "")
         return assumed
 
@@ -168,7 +168,7 @@ class AssumedPods:
     def release(self, uid: str) -> None:
         """End an assumed pod that will not be bound, and free its cards."""
         self._end(self._assumed.pop(uid, None))
-        info = self._world.cluster.rows.get(uid)
+        info = self._world.cluster.pods.get(uid)
         if self._world.cluster.lapse(uid) is not None and info is not None:
             self._world.room(info.node, info.namespace)
 
@@ -211,8 +211,8 @@ class AssumedPods:
         assumed = self._assumed.get(pod.uid)
         if assumed is None:
             return
-        info = self._world.cluster.rows.get(pod.uid)
-        if info is None or info.hold is Allocation.BOUND:
+        info = self._world.cluster.pods.get(pod.uid)
+        if info is None or info.hold is Hold.BOUND:
             del self._assumed[pod.uid]
             self._end(assumed)
 
@@ -308,7 +308,7 @@ class LostAnswers:
                 self._assumed_pods.release(assumed.uid)
             else:
                 await asyncio.sleep(min(ASK_AGAIN_S, max(certain_at - self._clock(), 0.01)))
-        info = self._world.cluster.rows.get(assumed.uid)
+        info = self._world.cluster.pods.get(assumed.uid)
         return (
             info is not None
             and info.node == assumed.node

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.scheduler import node_lock
@@ -32,14 +32,13 @@ from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.placer import Placer
 from hami.serving import grant_keys, tracing
-from hami.vendors.table import Vendor
+from hami.vendors.family import Family
 from hami.wire import (
     annotation_keys,
     codec,
     explanation_note,
     extender_api,
     objects,
-    shares,
     signature,
 )
 from hami.wire import errors as wire_errors
@@ -160,8 +159,8 @@ class Binder:
 
     def _bound_node(self, uid: str) -> str | None:
         """Return the node that the watch shows a pod on; None: it is not bound."""
-        info = self._world.cluster.rows.get(uid)
-        return info.node if info is not None and info.hold is Allocation.BOUND else None
+        info = self._world.cluster.pods.get(uid)
+        return info.node if info is not None and info.hold is Hold.BOUND else None
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
         if self._world.pods.is_gone(args.pod_uid):
@@ -181,7 +180,7 @@ class Binder:
         node = self._world.nodes.get(assumed.node)
         late = node.late if node is not None else frozenset()
         vendors = self._world.cluster.vendors
-        names = self._assumed_pods.info(assumed).words()
+        names = self._assumed_pods.info(assumed).vendors()
         return any(vendors[name].takes_lock and name not in late for name in names)
 
     async def _wait_in_queue(self, assumed: AssumedPod, caller: Caller) -> QueuedBind:
@@ -249,8 +248,8 @@ class Binder:
         """Return whether the pod is still to be bound; raise if it cannot be any more."""
         if assumed.stage is Stage.BINDING:
             return True
-        info = self._world.cluster.rows.get(assumed.uid)
-        if info is not None and info.hold is Allocation.BOUND and info.node == assumed.node:
+        info = self._world.cluster.pods.get(assumed.uid)
+        if info is not None and info.hold is Hold.BOUND and info.node == assumed.node:
             return False
         what = f"bound to {info.node}" if info is not None else "deleted, or has finished,"
         raise BindRefusedError(
@@ -264,9 +263,9 @@ class Binder:
             return
         uid = assumed.uid
         try:
-            info, vendors = self._assumed_pods.info(assumed), self._world.cluster.vendors
+            info, families = self._assumed_pods.info(assumed), self._world.cluster.families
             keys = self._keys.keys() if self._keys is not None else None
-            annotations = decision_annotations(info, vendors, now=self._now(), keys=keys)
+            annotations = decision_annotations(info, families, now=self._now(), keys=keys)
             body = objects.binding(
                 name=assumed.name,
                 namespace=assumed.namespace,
@@ -338,14 +337,13 @@ class Binder:
 
 
 def decision_annotations(
-    info: PodInfo, vendors: Mapping[str, Vendor], *, now: float, keys: signature.GrantKeys | None
+    info: PodInfo, families: Mapping[str, Family], *, now: float, keys: signature.GrantKeys | None
 ) -> dict[str, str]:
     """Return the annotations by which a Binding records a pod's node and cards.
 
-    The device list is written twice: HAMi's device plugins consume one copy, the other stays. The
-    signature covers pod, node and the copy that stays (docs/designs/002-grants.md).
+    The signature covers pod, node and NVIDIA's device list (docs/designs/002-grants.md).
     """
-    if not info.slots:
+    if not info.shares:
         return {}
     seconds = str(int(now))
     written = {
@@ -354,15 +352,13 @@ def decision_annotations(
         annotation_keys.BIND_PHASE: ALLOCATING,
         annotation_keys.BIND_TIME: seconds,
     }
-    for vendor, slots in info.slots:
-        devices = shares.encode(slots)
-        own = vendors[vendor].annotations
-        written[own.to_allocate] = devices
-        written[own.allocated] = devices
-        if keys is not None and own.allocated == annotation_keys.SIGNED_DEVICES:
-            written[annotation_keys.GRANT_MAC] = signature.sign(
-                keys, uid=info.uid, node=info.node, devices=devices
-            )
+    for vendor, pod_shares in info.shares:
+        written |= families[vendor].record(pod_shares)
+    devices = written.get(annotation_keys.SIGNED_DEVICES)
+    if keys is not None and devices is not None:
+        written[annotation_keys.GRANT_MAC] = signature.sign(
+            keys, uid=info.uid, node=info.node, devices=devices
+        )
     return written
 
 

@@ -107,7 +107,7 @@ def _card_family(
 
 
 def _cards_on(cluster: Cluster, node: str) -> list[_Card]:
-    info, place = cluster.nodes.get(node), cluster.place(node)
+    info, place = cluster.nodes.get(node), cluster.locate(node)
     if info is None or place is None:
         return []
     table, row = place
@@ -198,12 +198,12 @@ def _pods(cluster: Cluster) -> Iterator[PodInfo]:
     """Yield pods with cards, node by node: copying all of them at once would delay requests."""
     for node in list(cluster.nodes):
         # A node that is deleted now takes its pods' samples along, as it takes its cards'.
-        yield from cluster.rows_on(node)
+        yield from cluster.pods_on(node)
 
 
 def _shares(info: PodInfo) -> list[_Share]:
     sums: dict[tuple[int, str], _Share] = {}
-    for vendor, containers in info.slots:
+    for vendor, containers in info.shares:
         for container, shares in enumerate(containers):
             if info.init_done and info.kinds[container] is ContainerKind.INIT:
                 continue

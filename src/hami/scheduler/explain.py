@@ -66,7 +66,7 @@ class Explainer:
         for pod in self._unschedulable:
             if (pod.wanted.namespace, pod.wanted.name) == (namespace, name):
                 return pod.wanted.uid
-        for info in self._world.cluster.rows.values():
+        for info in self._world.cluster.pods.values():
             if (info.namespace, info.name) == (namespace, name):
                 return info.uid
         return ""
@@ -81,7 +81,7 @@ class Explainer:
                 "last": msgspec.to_builtins(refused.note),
                 "now": decision.explanation.to_data(),
             }
-        info = self._world.cluster.rows.get(uid)
+        info = self._world.cluster.pods.get(uid)
         if info is None:
             return None
         assumed = self._assumed_pods.get(uid)
@@ -92,7 +92,7 @@ class Explainer:
             "node": info.node,
             "devices": {
                 vendor: [[_share_data(share) for share in container] for container in containers]
-                for vendor, containers in info.slots
+                for vendor, containers in info.shares
             },
         }
 

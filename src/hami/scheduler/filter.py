@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hami.cluster import state
-from hami.cluster.pod_info import Allocation
+from hami.cluster.pod_info import Hold
 from hami.cluster.state import Cluster
 from hami.placement import decide, explanation
 from hami.placement.explanation import Explanation, Group
@@ -103,8 +103,8 @@ class Filter:
                 f"pod {pod.namespace}/{pod.name} was bound to {assumed.node} a moment ago; "
                 "nothing to do: kube-scheduler's own watch will show it"
             )
-        info = self._world.cluster.rows.get(pod.uid)
-        if info is not None and info.hold is Allocation.BOUND:
+        info = self._world.cluster.pods.get(pod.uid)
+        if info is not None and info.hold is Hold.BOUND:
             raise RefusedError(
                 f"pod {pod.namespace}/{pod.name} is bound to {info.node} already; to move it, "
                 "delete it and create it again"
@@ -156,14 +156,14 @@ def simulate(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | Non
     placed = {
         info.uid: info
         for node in args.nodes
-        for info in cluster.rows_on(node.name)
+        for info in cluster.pods_on(node.name)
         if info.uid != wanted.uid
     }
     for info in placed.values():
         simulated.apply(state.PutPod(info))
     # Use is counted above for all; the placed pods have just been counted a second time, and what
     # the pod itself holds anywhere does not count against it.
-    own = cluster.rows.get(wanted.uid)
+    own = cluster.pods.get(wanted.uid)
     for info in (*placed.values(), *((own,) if own is not None else ())):
         for vendor, memory, cores in info.quota_use():
             simulated.quotas.add_use(info.namespace, vendor, memory=-memory, cores=-cores)

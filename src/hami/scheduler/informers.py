@@ -23,7 +23,7 @@ from typing import Generic, ParamSpec
 
 import msgspec
 
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.cluster.state import Cluster
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, node_marks, objects, text_values
@@ -198,9 +198,9 @@ class NodeSink:
             keys = vendor.annotations
             register = node.annotation(keys.register)
             if register and node_marks.is_late(node.annotation(keys.binding), register):
-                late.add(vendor.word)
+                late.add(vendor.name)
             elif register and keys.handshake:
-                handshakes.append((vendor.word, node.annotations.get(keys.handshake)))
+                handshakes.append((vendor.name, node.annotations.get(keys.handshake)))
         return NodeRecord(
             name=node.name,
             uid=node.uid,
@@ -232,7 +232,7 @@ class PodSink:
         if pod.finished:
             self._gone.add(uid)
         cluster = self._world.cluster
-        before = cluster.rows.get(uid)
+        before = cluster.pods.get(uid)
         until = end_of(pod, self._reservation_timeout)
         if until is None:
             self._annotated_until.pop(uid, None)
@@ -244,7 +244,7 @@ class PodSink:
                 pod = without(pod)
         cluster.observe_pod(pod)
         self._world.pod_seen(pod)
-        self._tell_room(before, cluster.rows.get(uid))
+        self._tell_room(before, cluster.pods.get(uid))
 
     def is_gone(self, uid: str) -> bool:
         """Whether a pod is known to be deleted or finished."""
@@ -254,7 +254,7 @@ class PodSink:
         self._gone.add(uid)
         self._seen.discard(uid)
         self._annotated_until.pop(uid, None)
-        before = self._world.cluster.rows.get(uid)
+        before = self._world.cluster.pods.get(uid)
         self._world.cluster.forget_pod(uid)
         self._world.pod_gone(uid)
         self._tell_room(before, None)
@@ -268,8 +268,8 @@ class PodSink:
         now = self._now()
         ended = []
         for uid in [uid for uid, until in self._annotated_until.items() if until <= now]:
-            row = self._world.cluster.rows.get(uid)
-            if row is not None and row.hold is Allocation.ANNOTATED:
+            row = self._world.cluster.pods.get(uid)
+            if row is not None and row.hold is Hold.ANNOTATED:
                 self._world.cluster.forget_pod(uid)
                 self._tell_room(row, None)
                 ended.append(uid)
@@ -278,9 +278,9 @@ class PodSink:
     def _tell_room(self, before: PodInfo | None, after: PodInfo | None) -> None:
         if before is None or before == after:
             return
-        same_cards = after is not None and (before.node, before.slots, before.closed) == (
+        same_cards = after is not None and (before.node, before.shares, before.closed) == (
             after.node,
-            after.slots,
+            after.shares,
             after.closed,
         )
         if same_cards and after is not None and before.init_done == after.init_done:

@@ -20,8 +20,8 @@ from typing import Any
 from hami.admission import serve as admission_serve
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
-from hami.admission.rules import Facts, Rules
 from hami.admission.serve import Reviewer
+from hami.admission.settings import Context, Rules
 from hami.kube import access, paths, store
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
@@ -214,7 +214,7 @@ class Scheduler:
             budget=settings.filter_budget,
         )
         self.reviewer = Reviewer(
-            Facts(rules=rules, inventory=self.mig_offer, headroom=world.cluster.quotas.headroom),
+            Context(rules=rules, mig_offer=self.mig_offer, headroom=world.cluster.quotas.headroom),
             instruments=admission_serve.Metrics(self.metrics.registry),
             tracer=tracer,
             why_not_ready=self.readiness.why_not_synced,
@@ -306,7 +306,7 @@ class Scheduler:
             for vendor in rules.vendors
             for word in (vendor.resources.count, vendor.annotations.allocated)
         )
-        looked_for = admission_settings.looked_for(rules.fallback)
+        pod_marks = admission_settings.pod_marks(rules.fallback)
         nodes_query = (
             {"labelSelector": settings.node_label_selector} if settings.node_label_selector else {}
         )
@@ -314,8 +314,8 @@ class Scheduler:
             client,
             paths.pods(),
             # Pods without anything of ours are not even decoded.
-            decode=store.pods_with([*(f'"{word}"' for word in words if word), *looked_for]),
-            sink=Tee(self.world.pods, self.mig_offer.pods) if looked_for else self.world.pods,
+            decode=store.pods_with([*(f'"{word}"' for word in words if word), *pod_marks]),
+            sink=Tee(self.world.pods, self.mig_offer.pods) if pod_marks else self.world.pods,
             kind="pods",
             resync_interval=settings.resync_interval,
         )

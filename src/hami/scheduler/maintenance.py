@@ -12,7 +12,7 @@ import collections
 import logging
 import math
 
-from hami.cluster import drift, state
+from hami.cluster import state
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.informers import World
 from hami.scheduler.leadership import Leadership
@@ -68,7 +68,7 @@ class Maintenance:
 
     def _check_node(self, name: str) -> None:
         cluster = self._world.cluster
-        differences = drift.node_drift(cluster, name)
+        differences = state.node_drift(cluster, name)
         for difference in differences:
             self.table_drift += 1
             _log.error("card table is wrong, repairing it", extra={"difference": difference})

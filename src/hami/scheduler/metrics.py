@@ -170,4 +170,4 @@ class MetricsPage:
             for what in Stats.__struct_fields__:
                 gauges.watch.labels(kind, what).set(getattr(informer.stats, what))
         if self._certificate is not None:
-            gauges.certificate_days.set(self._certificate.days)
+            gauges.certificate_days.set(self._certificate.days_left())

@@ -150,7 +150,7 @@ def _shape(pod: PodRequest) -> Hashable:
         pod.node_policy,
         pod.gpu_policy,
         pod.weights,
-        tuple(sorted(pod.wishes.items())),
+        tuple(sorted(pod.selectors.items())),
     )
 
 

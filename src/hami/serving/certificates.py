@@ -143,9 +143,8 @@ class LiveCertificate:
         self.expires_at: dt.datetime
         self._load()
 
-    @property
-    def days(self) -> float:
-        """Days until the certificate expires; below 0 once it has."""
+    def days_left(self) -> float:
+        """Return the days until the certificate expires; below 0 once it has."""
         return (self.expires_at - self._now()) / _DAY
 
     def vouches_for(self, connection: ssl.SSLObject | None) -> bool:
@@ -204,7 +203,7 @@ class LiveCertificate:
             self._trust_clients(context)
         self.context.newest = context
         self.expires_at = expires_at
-        if self.days < 0:
+        if self.days_left() < 0:
             _log.error(
                 "certificate has expired, clients will refuse it; renew it",
                 extra={"file": self._cert_file, "expires": expires_at.isoformat()},

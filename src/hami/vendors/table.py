@@ -1,13 +1,12 @@
-"""Vendors: names, units, defaults, annotation keys; the built-in table.
+"""Vendors of cards: names, units, defaults, annotation keys; the built-in table.
 
-A vendor is a row: names, units, defaults, annotation keys and a few switches.
-Everything the core knows of a vendor stands in such a row (`rows.toml`), and the user's
-device-config.yaml overrides it. Code that only one vendor needs hangs on the row's `rule`, a name
-that `hami.placement.rules` resolves; most vendors have none.
+A vendor is a row of data, and the core knows nothing else of it. The built-in rows are in
+`rows.toml`; `hami.vendors.device_config` applies the user's device-config.yaml to them. Code that
+only some vendors need is a family (`hami.vendors.family`), which the row names; most vendors need
+none.
 
-The built-in rows: `rows.toml`, read once.
-A row is data that we ship, so a broken one is our mistake and stops the program at once, with the
-place and the rule in the message. `hami.vendors.device_config` lays the user's file over them.
+The built-in rows are part of the product, so a broken one is our mistake and stops the program at
+once, with the place and the rule in the message.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class ResourceNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the vendor's facts travel; an empty key means that the vendor has none."""
+    """The vendor's annotations of nodes and pods; an empty key means that the vendor has none."""
 
     #: Node: its cards.
     register: str = ""
@@ -56,11 +55,11 @@ class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lock_reason: str = ""
     #: Node: names of the resources that the agent keeps in the node's status.
     shares: str = ""
-    #: Pod: what is still to be handed out on the node.
+    #: Pod: shares that the node has yet to hand out.
     to_allocate: str = ""
-    #: Pod: what was granted, for good.
+    #: Pod: shares that the pod was granted, for good.
     allocated: str = ""
-    #: Pod: the user's wishes.
+    #: Pod: the cards that its user accepts.
     use_type: str = ""
     nouse_type: str = ""
     use_uuid: str = ""
@@ -72,8 +71,8 @@ class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vendor of cards, as the whole product sees it."""
 
-    #: The common word: key of requests and device lists, TYPE in pod annotations.
-    word: str
+    #: Key of requests and device lists, TYPE in pod annotations.
+    name: str
     #: Its section of device-config.yaml.
     section: str
     resources: ResourceNames
@@ -93,8 +92,8 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enforces_quota: bool = True
     #: Whether node.status.allocatable bounds what a node can take.
     bounded_by_ids: bool = True
-    #: Name of the rule of its own in hami.placement.rules; empty: none.
-    rule: str = ""
+    #: Name of its family in hami.vendors.families; empty: the row says everything.
+    family: str = ""
 
 
 _FILE = "rows.toml"
@@ -106,7 +105,7 @@ class TableError(ValueError):
 
 @functools.cache
 def built_in() -> tuple[Vendor, ...]:
-    """Return the shipped vendors in the order in which they are judged."""
+    """Return the built-in vendors in the order in which they are checked."""
     text = importlib.resources.files("hami.vendors").joinpath(_FILE).read_text("utf-8")
     return parse(text, source=_FILE)
 
@@ -121,12 +120,12 @@ def parse(text: str, *, source: str) -> tuple[Vendor, ...]:
     if tables or not vendors:
         raise TableError(f"{source}: every row is a [[vendor]], and there is at least one")
     for vendor in vendors:
-        if not (vendor.word and vendor.section and vendor.resources.count):
+        if not (vendor.name and vendor.section and vendor.resources.count):
             raise TableError(
-                f"{source}: vendor {vendor.word!r} needs word, section and resources.count; "
+                f"{source}: vendor {vendor.name!r} needs name, section and resources.count; "
                 "write all three, none empty"
             )
-    _refuse_doubles("word", [vendor.word for vendor in vendors], source)
+    _refuse_doubles("name", [vendor.name for vendor in vendors], source)
     _refuse_doubles("resource", [n for v in vendors for n in v.resources.named()], source)
     return vendors
 
@@ -135,5 +134,5 @@ def _refuse_doubles(what: str, names: list[str], source: str) -> None:
     doubled = [name for name, times in collections.Counter(names).items() if times > 1]
     if doubled:
         raise TableError(
-            f"{source}: {what} {doubled[0]!r} stands twice; each {what} belongs to one place only"
+            f"{source}: {what} {doubled[0]!r} is written twice; each {what} belongs to one row only"
         )

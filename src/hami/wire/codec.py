@@ -1,15 +1,15 @@
-"""Bytes to structs and back, with one error type.
+"""JSON to structs and back, with one error type.
 
-msgspec decodes only the declared fields and skips the rest. This module is the only place that
-calls its JSON functions, so that a later change of library touches one file, and so that no
-exception of the library (nor RecursionError or UnicodeError from hostile input) escapes.
+Only declared fields are decoded, the others are skipped. This module alone calls msgspec's JSON
+functions: a change of library touches one file, and no exception of the library (nor RecursionError
+or UnicodeError from hostile input) escapes.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -23,18 +23,40 @@ _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = functools.cache(msgspec.j
 _GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
+_NULL = msgspec.Raw(b"null")
+#: By type; other types (any value, values that may be null) keep null.
+_ZEROS: dict[Any, object] = {str: "", int: 0, bool: False, list: (), tuple: (), dict: {}}
+
+
 class Object(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
     """Base of everything decoded from Kubernetes: read-only plain data, never part of a cycle."""
 
 
 def decode(data: bytes | str, into: type[T], *, what: str) -> T:
-    """Decode JSON into a declared type; `what` names the thing in the error.
+    """Decode JSON into a declared type; `what` names the document in a WireError.
 
     The error quotes a text (an annotation's value), but of bytes (whole objects, with env and
-    annotations of any kind) it tells only the length.
+    annotations of any kind) it gives only the length.
     """
     try:
         decoded: T = _decoder(into).decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise errors.WireError(what, data, f"does not decode: {error}") from error
+    return decoded
+
+
+def decode_go(data: str, into: type[T], *, what: str) -> T:
+    """Decode JSON as Go does: a value that is null, or required and missing, is its type's zero.
+
+    Writers in Go mostly omit such values, so they are looked for only where strict decoding fails.
+    The outermost value must not be null.
+    """
+    decoder = _decoder(into)
+    try:
+        try:
+            decoded: T = decoder.decode(data)
+        except msgspec.ValidationError:
+            decoded = decoder.decode(msgspec.json.encode(_filled(data.encode(), into)))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise errors.WireError(what, data, f"does not decode: {error}") from error
     return decoded
@@ -50,7 +72,7 @@ def encode_text(value: Any) -> str:
 
     Texts, integers and booleans are written byte for byte as Go writes them; floats may differ.
     """
-    # The escaped characters stand in strings only, so the text can be translated as a whole.
+    # JSON has the escaped characters in strings only, so the whole text can be translated.
     return _encode(value, "deterministic").decode().translate(_GO_ESCAPES)
 
 
@@ -59,3 +81,40 @@ def _encode(value: Any, order: Literal["deterministic"] | None) -> bytes:
         return msgspec.json.encode(value, order=order)
     except (ValueError, OverflowError, RecursionError) as error:
         raise errors.WireError("JSON", type(value).__name__, f"does not encode: {error}") from error
+
+
+def _filled(data: bytes, kind: Any) -> Any:
+    """Return a JSON value of this type with zeros in place of nulls, ready to be encoded."""
+    container, inner = get_origin(kind) or kind, get_args(kind)
+    try:
+        if container in (list, tuple):
+            items: list[msgspec.Raw] = _decoder(list[msgspec.Raw]).decode(data)
+            return [_filled_member(item, inner[0]) for item in items]
+        if container is dict:
+            return {name: _filled_member(raw, inner[1]) for name, raw in _members(data).items()}
+        if _is_struct(container):
+            members = _members(data)
+            return {
+                field.encode_name: _filled_member(members.get(field.encode_name, _NULL), field.type)
+                for field in msgspec.structs.fields(container)
+                if field.required or members.get(field.encode_name, _NULL) != _NULL
+            }
+    except msgspec.ValidationError:
+        pass  # no object or array where one belongs: the caller's decoder says where
+    return msgspec.Raw(data)
+
+
+def _filled_member(raw: msgspec.Raw, kind: Any) -> Any:
+    if raw != _NULL:
+        return _filled(bytes(raw), kind)
+    container = get_origin(kind) or kind
+    return _filled(b"{}", container) if _is_struct(container) else _ZEROS.get(container)
+
+
+def _members(data: bytes) -> dict[str, msgspec.Raw]:
+    found: dict[str, msgspec.Raw] = _decoder(dict[str, msgspec.Raw]).decode(data)
+    return found
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

@@ -1,16 +1,20 @@
-"""Where the fields of the region files lie: C structs as tables, field by field.
+"""Byte layout of policy and state files: C structs as tables, field by field.
 
-native/libvgpu/abi.h has the same layout in C and says who writes what; tests/native/test_abi.py
-holds the two equal. Little endian, natural alignment. region.py gives the fields their meaning.
+native/libvgpu/abi.h has the same layout in C, with the writer of each field, and field names here
+are those in C; tests/native/test_abi.py holds the two equal. Little endian, natural alignment.
+`policy_file` and `state_file` give the fields their meaning.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-MAX_DEVICES = 16
-MAX_SLOTS = 1024
+from hami.wire import errors
+
+MAX_CARDS = 16
+MAX_PROCESSES = 1024
+#: Byte of the state file whose lock belongs to the first process entry.
 LOCK_BASE = 1 << 40
 
 POLICY_MAGIC = 0x31594C4F50494D41
@@ -35,17 +39,18 @@ class Layout:
             offset += size
 
     def pack(self, **values: int | bytes) -> bytes:
-        """Write the struct; what is not given is zero."""
+        """Write the struct; fields that are not given are zero."""
         codes = zip(self.names, self._blank(), strict=True)
         return self._packed.pack(*(values.get(name, blank) for name, blank in codes))
 
     def unpack(self, data: bytes | memoryview, offset: int = 0) -> dict[str, int | bytes]:
+        """Read one struct, by field."""
         return dict(zip(self.names, self._packed.unpack_from(data, offset), strict=True))
 
     def rows(
         self, data: bytes | memoryview, offset: int, count: int
     ) -> Iterator[dict[str, int | bytes]]:
-        """Read so many of these structs that stand one behind the other."""
+        """Read `count` consecutive structs, each by field."""
         names = self.names
         part = memoryview(data)[offset : offset + count * self.size]
         return (dict(zip(names, row, strict=True)) for row in self._packed.iter_unpack(part))
@@ -54,7 +59,28 @@ class Layout:
         return self._packed.unpack(bytes(self.size))
 
 
-POLICY_DEVICE = Layout(
+def check_header(
+    what: str,
+    fields: Mapping[str, int | bytes],
+    *,
+    magic: int,
+    version: int,
+    size: int,
+    remedy: str,
+) -> None:
+    """Raise WireError unless a file's first fields are those of this format and version."""
+    for name, value in (("magic", magic), ("version", version), ("size", size)):
+        if fields[name] != value:
+            raise errors.WireError(f"{what}: {name}", fields[name], f"is not {value}", remedy)
+
+
+def text(value: int | bytes) -> str:
+    """Read a NUL-padded text; bytes that are no ASCII are escaped."""
+    assert isinstance(value, bytes)
+    return value.partition(b"\0")[0].decode("ascii", errors="backslashreplace")
+
+
+POLICY_CARD = Layout(
     ("uuid", "96s"),
     ("memory_limit", "Q"),
     ("context_bytes", "Q"),
@@ -75,12 +101,12 @@ POLICY = Layout(
     ("pod_namespace", "64s"),
     ("pod_name", "256s"),
     ("container", "64s"),
-    ("devices", f"{MAX_DEVICES * POLICY_DEVICE.size}s"),
+    ("devices", f"{MAX_CARDS * POLICY_CARD.size}s"),
     ("reserved", "120s"),
     ("reserved1", "4s"),
     ("crc32", "I"),
 )
-USAGE = Layout(
+PROCESS_USAGE = Layout(
     ("overhead", "Q"),
     ("linear", "Q"),
     ("managed", "Q"),
@@ -92,7 +118,7 @@ USAGE = Layout(
     ("peak", "Q"),
     ("reserved", "24s"),
 )
-SLOT = Layout(
+PROCESS_ENTRY = Layout(
     ("epoch", "Q"),
     ("pid", "i"),
     ("host_pid", "i"),
@@ -103,9 +129,9 @@ SLOT = Layout(
     ("dead_since", "Q"),
     ("changes", "Q"),
     ("reserved", "24s"),
-    ("usage", f"{MAX_DEVICES * USAGE.size}s"),
+    ("usage", f"{MAX_CARDS * PROCESS_USAGE.size}s"),
 )
-STATE_DEVICE = Layout(
+STATE_CARD = Layout(
     ("uuid", "96s"),
     ("used", "Q"),
     ("limit", "Q"),
@@ -132,12 +158,10 @@ _STATE_HEAD = (
     ("suspicions", "Q"),
     ("reserved", "120s"),
 )
-#: What stands before the cards: enough to know how much of the rest is in use.
+#: The part before the cards: enough to know how much of the rest is in use.
 STATE_HEAD = Layout(*_STATE_HEAD)
 STATE = Layout(
     *_STATE_HEAD,
-    ("devices", f"{MAX_DEVICES * STATE_DEVICE.size}s"),
-    ("slots", f"{MAX_SLOTS * SLOT.size}s"),
+    ("devices", f"{MAX_CARDS * STATE_CARD.size}s"),
+    ("slots", f"{MAX_PROCESSES * PROCESS_ENTRY.size}s"),
 )
-POLICY_SIZE = POLICY.size
-STATE_SIZE = STATE.size

@@ -18,6 +18,7 @@ import msgspec
 
 from hami.wire import errors
 from hami.wire.file_layout import Layout
+from hami.wire.shares import Share
 
 MAGIC = 19920718
 MAX_DEVICES = 16
@@ -99,7 +100,6 @@ MARK_SIZE = 12
 _SLACK = 4096
 _UUID_ROOM = 96
 _UUID_SIZE = 40
-_WHOLE = 100
 _WHAT = "HAMi region"
 _REMEDY = "leave it to the container's next process"
 _I32 = struct.Struct("<i")
@@ -146,8 +146,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     #: Bytes; 0 is no limit.
     limit: int
-    #: Percent.
-    core_limit: int
+    #: Percent; 0 and 100 are no limit.
+    cores: int
     used: int = 0
     context: int = 0
     module: int = 0
@@ -155,6 +155,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = 0
     #: Percent, as the library measured it.
     core_used: int = 0
+
+    @property
+    def share(self) -> Share:
+        return Share.from_limits(self.uuid, memory_bytes=self.limit, cores=self.cores)
 
 
 class Region(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,10 +199,10 @@ def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Regi
     count = min(_U64.unpack_from(head, version.offset("device_num"))[0], MAX_DEVICES)
     pids, sums = _active(version, processes, count)
     limits = _NUMBERS.unpack_from(head, version.offset("limit"))
-    core_limits = _NUMBERS.unpack_from(head, version.offset("sm_limit"))
+    cores = _NUMBERS.unpack_from(head, version.offset("sm_limit"))
     _, switch, recent_kernel, priority = _TAIL.unpack_from(tail)
     devices = [
-        _device(index, uuid, limits[index], core_limits[index], sums[index])
+        _device(index, uuid, limits[index], cores[index], sums[index])
         for index, uuid in enumerate(_uuids(head, version.offset("uuids"), count))
         if uuid
     ]
@@ -250,12 +254,12 @@ def _active(version: Version, data: bytes, devices: int) -> tuple[frozenset[int]
     return frozenset(pids), sums
 
 
-def _device(index: int, uuid: str, limit: int, core_limit: int, sums: _Sums) -> Device:
+def _device(index: int, uuid: str, limit: int, cores: int, sums: _Sums) -> Device:
     return Device(
         index=index,
         uuid=uuid,
         limit=limit,
-        core_limit=core_limit if 0 < core_limit < _WHOLE else _WHOLE,
+        cores=cores,
         **msgspec.structs.asdict(sums),
     )
 

@@ -44,30 +44,10 @@ class Allocation(codec.Object, frozen=True, rename=_RENAME):
     compute_instance: int | None = None
 
 
-class _Placement(codec.Object, frozen=True):
-    """A placement as it may arrive: any field missing or null."""
-
-    start: int | None = None
-    size: int | None = None
-
-
-class _Allocation(codec.Object, frozen=True, rename=_RENAME):
-    """Allocation as it may arrive."""
-
-    container_index: int | None = None
-    device_index: int | None = None
-    gpu_uuid: str | None = None
-    profile: str | None = None
-    placement: _Placement | None = None
-    mig_uuid: str | None = None
-    gpu_instance: int | None = None
-    compute_instance: int | None = None
-
-
 def decode_allocations(value: str, *, what: str = "MIG allocations") -> tuple[Allocation, ...]:
-    """Read the slices of a pod."""
-    read = codec.decode(value, list[_Allocation | None], what=what)
-    return _checked((_allocation(raw or _Allocation()) for raw in read), what)
+    """Read the slices of a pod; numbers and texts that are missing or null are 0 and empty."""
+    found = codec.decode_go(value, list[Allocation], what=what)
+    return _checked(map(_unmade_if_unnamed, found), what)
 
 
 def encode_allocations(allocations: Iterable[Allocation]) -> str:
@@ -75,18 +55,11 @@ def encode_allocations(allocations: Iterable[Allocation]) -> str:
     return codec.encode_text(_checked(allocations, "MIG allocations"))
 
 
-def _allocation(raw: _Allocation) -> Allocation:
-    place = raw.placement or _Placement()
-    return Allocation(
-        container_index=raw.container_index or 0,
-        device_index=raw.device_index or 0,
-        gpu_uuid=raw.gpu_uuid or "",
-        profile=raw.profile or "",
-        placement=node_register.MigPlacement(start=place.start or 0, size=place.size or 0),
-        mig_uuid=raw.mig_uuid or None,
-        gpu_instance=raw.gpu_instance,
-        compute_instance=raw.compute_instance,
-    )
+def _unmade_if_unnamed(allocation: Allocation) -> Allocation:
+    """Take an empty MIG UUID for none."""
+    if allocation.mig_uuid == "":
+        return msgspec.structs.replace(allocation, mig_uuid=None)
+    return allocation
 
 
 def _checked(allocations: Iterable[Allocation], what: str) -> tuple[Allocation, ...]:

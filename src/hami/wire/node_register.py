@@ -69,46 +69,9 @@ class RegisteredCard(codec.Object, frozen=True, rename={"mig_profiles": "migProf
     custominfo: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _MigPlacement(codec.Object, frozen=True):
-    """MigPlacement as it may arrive: any field missing or null."""
-
-    start: int | None = None
-    size: int | None = None
-
-
-class _MigProfile(
-    codec.Object, frozen=True, rename={"memory": "memoryMB", "slice_count": "sliceCount"}
-):
-    """MigProfile as it may arrive."""
-
-    name: str | None = None
-    memory: int | None = None
-    core: int | None = None
-    slice_count: int | None = None
-    placements: list[_MigPlacement | None] | None = None
-
-
-class _Device(codec.Object, frozen=True, rename={"mig_profiles": "migProfiles"}):
-    """Device as it may arrive."""
-
-    id: str | None = None
-    index: int | None = None
-    count: int | None = None
-    devmem: int | None = None
-    devcore: int | None = None
-    type: str | None = None
-    numa: int | None = None
-    mode: str | None = None
-    mig_profiles: list[_MigProfile | None] | None = None
-    health: bool | None = None
-    devicevendor: str | None = None
-    custominfo: dict[str, Any] | None = None
-
-
 def decode_json(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
     """Read the JSON format. A field that is null counts as absent, as in Go."""
-    read = codec.decode(value, list[_Device | None], what=what)
-    return _checked((_device(raw or _Device()) for raw in read), what)
+    return _checked(codec.decode_go(value, list[RegisteredCard], what=what), what)
 
 
 def encode_json(devices: Iterable[RegisteredCard]) -> str:
@@ -131,38 +94,6 @@ def encode_colon(devices: Iterable[RegisteredCard]) -> str:
     an empty text.
     """
     return "".join(map(_colon_record, _checked(devices, _WHAT))) or ":"
-
-
-def _device(raw: _Device) -> RegisteredCard:
-    return RegisteredCard(
-        id=raw.id or "",
-        index=raw.index or 0,
-        count=raw.count or 0,
-        devmem=raw.devmem or 0,
-        devcore=raw.devcore or 0,
-        type=raw.type or "",
-        numa=raw.numa or 0,
-        mode=raw.mode or "",
-        mig_profiles=tuple(
-            _mig_profile(profile or _MigProfile()) for profile in raw.mig_profiles or ()
-        ),
-        health=raw.health or False,
-        devicevendor=raw.devicevendor or "",
-        custominfo=raw.custominfo or {},
-    )
-
-
-def _mig_profile(raw: _MigProfile) -> MigProfile:
-    places = [place or _MigPlacement() for place in raw.placements or ()]
-    return MigProfile(
-        name=raw.name or "",
-        memory=raw.memory or 0,
-        core=raw.core or 0,
-        slice_count=raw.slice_count or 0,
-        placements=tuple(
-            MigPlacement(start=place.start or 0, size=place.size or 0) for place in places
-        ),
-    )
 
 
 def _colon_device(record: str, what: str) -> RegisteredCard:
@@ -258,27 +189,14 @@ class PairScores(codec.Object, frozen=True, omit_defaults=False):
     score: dict[str, int]
 
 
-class _PairScores(codec.Object, frozen=True):
-    """PairScores as it may arrive: any field missing or null."""
-
-    uuid: str | None = None
-    score: dict[str, int | None] | None = None
-
-
 def decode_scores(value: str, *, what: str = _SCORES) -> tuple[PairScores, ...]:
-    """Read the scores of all cards of a node."""
-    read = codec.decode(value, list[_PairScores | None], what=what)
-    return _checked_scores((_card(raw or _PairScores()) for raw in read), what)
+    """Read the scores of all cards of a node; a score that is null is 0."""
+    return _checked_scores(codec.decode_go(value, list[PairScores], what=what), what)
 
 
 def encode_scores(cards: Iterable[PairScores]) -> str:
     """Write the scores of all cards of a node; what could not be read back is an error."""
     return codec.encode_text(_checked_scores(cards, _SCORES))
-
-
-def _card(raw: _PairScores) -> PairScores:
-    score = {other: number or 0 for other, number in (raw.score or {}).items()}
-    return PairScores(uuid=raw.uuid or "", score=score)
 
 
 def _checked_scores(cards: Iterable[PairScores], what: str) -> tuple[PairScores, ...]:

@@ -23,7 +23,7 @@ from tests.e2e.fakegpu import nodes as gpu_nodes
 IN_MEMORY = ("/run/", "/var/lib/kubelet/pods/")
 STAYS = {"settings"}
 """The harness's own: it lies over settings of this machine."""
-DIES_S = 10
+DIES_S = 60
 STOPPED = ("kubelet", "containerd")
 
 

@@ -33,8 +33,8 @@ from tests.kubeapi.client import wait_for
 KUBE_SCHEDULER = "kube-scheduler"
 HAMI = "hami"
 PAIR = (KUBE_SCHEDULER, HAMI)
-STARTED_S = 20
-REQUEST_S = 5.0
+STARTED_S = 60
+REQUEST_S = 30.0
 FIRST_ADDRESS = 100
 
 

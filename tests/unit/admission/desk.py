@@ -40,7 +40,7 @@ class Desk:
     ) -> None:
         self._registry = metrics.Registry()
         self.reviewer = Reviewer(
-            (door or Door()).facts,
+            (door or Door()).context,
             instruments=Metrics(self._registry),
             tracer=tracer or Tracer.disabled(),
             why_not_ready=why_not_ready,

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from hami.admission import decide, mig_fallback
+from hami.admission import json_patch as admission_patch
 from hami.admission.mig_fallback import End, Mode, Plan
 from hami.admission.mig_offer import MigOffer
-from hami.admission.rules import Facts, Rules, unlimited
+from hami.admission.settings import Context, Rules, unlimited
 from hami.cluster.quota import Headroom
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.table import Vendor
@@ -142,22 +143,22 @@ class Door:
         nvidia: Mapping[str, Any] | None = None,
         **rules: Any,
     ) -> None:
-        self.inventory = MigOffer(vendor.resources.count)
+        self.mig_offer = MigOffer(vendor.resources.count)
         for name, allocatable in nodes.items():
-            self.inventory.set_node(name, allocatable)
+            self.mig_offer.set_node(name, allocatable)
         known = (
             mig_fallback.parse(profiles, source="chains.yaml")
             if profiles
             else mig_fallback.built_in()
         )
-        self.facts = Facts(
+        self.context = Context(
             rules=Rules(
                 vendors=(vendor,),
                 nvidia=NvidiaSettings(**(nvidia or {})),
                 fallback=Plan(Mode(mode), End(end), known, vendor),
                 **rules,
             ),
-            inventory=self.inventory,
+            mig_offer=self.mig_offer,
             headroom=headroom,
         )
 
@@ -196,14 +197,16 @@ class Door:
         return answer.message
 
     def _ask(self, document: Document, namespace: str) -> Answer:
-        decision = decide.decide(decide.namespaced(read(document), namespace), self.facts)
-        patch = json.loads(codec.encode(decision.patch))
+        before = decide.namespaced(read(document), namespace)
+        result = decide.decide(before, self.context)
+        operations = admission_patch.between(before, result.pod or before)
+        patch = json.loads(codec.encode(operations))
         return Answer(
-            allowed=decision.allowed,
-            code=decision.code,
-            reason=decision.reason,
-            message=decision.message,
-            warnings=decision.warnings,
+            allowed=result.allowed,
+            code=result.code,
+            reason=result.reason,
+            message=result.message,
+            warnings=result.warnings,
             patch=patch,
             pod=json_patch.apply(document, patch),
         )

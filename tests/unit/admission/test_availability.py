@@ -25,7 +25,7 @@ def having(**nodes: dict[str, int]) -> Door:
 
 def hold(door: Door, uid: str, node: str | None, *containers: Document, **more: Any) -> None:
     """Have a pod take something, on a node or waiting for one."""
-    door.inventory.set_pod(uid, pods.read(pod(*containers, nodeName=node, **more)))
+    door.mig_offer.set_pod(uid, pods.read(pod(*containers, nodeName=node, **more)))
 
 
 def got(door: Door, document: Document) -> str:
@@ -44,7 +44,7 @@ def test_what_is_free_is_given_and_what_is_taken_is_not() -> None:
     assert got(door, asking) == "as asked"
     hold(door, "v", "a", container(mig={THREE: 1}))
     assert got(door, asking) == f"{THREE}->{ONE}"
-    door.inventory.set_pod("u", None)
+    door.mig_offer.set_pod("u", None)
     assert got(door, asking) == "as asked"
 
 
@@ -81,7 +81,7 @@ def test_what_waiting_pods_want_is_taken_off() -> None:
     # One of the two is placed: the same is wanted, from now on from that node.
     hold(door, "v", "b", container(mig={THREE: 1}))
     assert got(door, asking) == f"{THREE}->{ONE}"
-    door.inventory.set_pod("u", None)
+    door.mig_offer.set_pod("u", None)
     assert got(door, asking) == "as asked"
 
 

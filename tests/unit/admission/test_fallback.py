@@ -50,7 +50,7 @@ def test_a_missing_profile_becomes_the_next_that_exists(asked: int, has: int) ->
 def test_a_profile_that_exists_is_left_alone_though_all_are_taken() -> None:
     door = having("3g.40gb", "2g.20gb")
     taken = pod(container(mig={"3g.40gb": 2}))
-    door.inventory.set_pod("u", pods.read({**taken, "spec": {**taken["spec"], "nodeName": "a"}}))
+    door.mig_offer.set_pod("u", pods.read({**taken, "spec": {**taken["spec"], "nodeName": "a"}}))
     answer = door.send(pod(container(mig={"3g.40gb": 1})))
     assert (answer.patch, answer.warnings) == ([], ())
 
@@ -289,7 +289,7 @@ class TestTheEndOfTheChainAsAWholeCard:
 
     def test_is_not_mixed_up_with_a_share(self) -> None:
         document = pod(container(gpu=1, memory=500, mig={"1g.10gb": 1}))
-        assert "cannot be told from" in Door(end="whole").refuses(document)
+        assert "cannot be distinguished from" in Door(end="whole").refuses(document)
 
 
 class TestAlone:
@@ -359,9 +359,9 @@ def test_the_example_deployment_falls_back_replica_by_replica() -> None:
     template = pod(container("worker", mig={"2g.20gb": 1}, parts=["requests"]))
     door = Door.alone(nodes={"a": {GPU: "4"}})
     assert noted(door.passes(template)) == "2g.20gb->gpu"
-    door.inventory.set_node("b", {f"{MIG}1g.10gb": "7"})
+    door.mig_offer.set_node("b", {f"{MIG}1g.10gb": "7"})
     assert noted(door.passes(template)) == "2g.20gb->1g.10gb"
-    door.inventory.set_node("b", {f"{MIG}2g.20gb": "3"})
+    door.mig_offer.set_node("b", {f"{MIG}2g.20gb": "3"})
     through = door.passes(template)
     # Kubernetes wants a limit for what is requested of such a resource.
     assert through["spec"]["containers"][0]["resources"] == {
@@ -370,7 +370,7 @@ def test_the_example_deployment_falls_back_replica_by_replica() -> None:
     }
     assert "annotations" not in through["metadata"]
     assert door.leaves(through)
-    door.inventory.set_node("b", {})
+    door.mig_offer.set_node("b", {})
     assert noted(door.passes(template)) == "2g.20gb->gpu"
-    door.inventory.set_node("a", {})
+    door.mig_offer.set_node("a", {})
     assert "no node offers any of" in door.refuses(template)

@@ -193,7 +193,7 @@ def test_pods_that_hold_nothing_are_not_even_decoded(asked: Any, seen: bool) -> 
     plan = settings.plan(VENDORS, mode="available", end="whole", file="")
     document = pods.pod(container(**asked))
     document["metadata"] |= {"uid": "u", "resourceVersion": "7"}
-    decoded = store.pods_with(settings.looked_for(plan))(codec.encode(document))
+    decoded = store.pods_with(settings.pod_marks(plan))(codec.encode(document))
     if seen:
         assert isinstance(decoded, objects.Pod)
     else:
@@ -203,7 +203,7 @@ def test_pods_that_hold_nothing_are_not_even_decoded(asked: Any, seen: bool) -> 
 @pytest.mark.parametrize("mode", ["off", "type"])
 def test_pods_are_watched_in_available_mode_only(mode: str) -> None:
     plan = settings.plan(VENDORS, mode=mode, end="share", file="")
-    assert settings.looked_for(plan) == ()
+    assert settings.pod_marks(plan) == ()
 
 
 def test_without_a_gpus_name_only_instances_are_kept() -> None:

@@ -29,7 +29,7 @@ def busy(door: Door) -> Door:
     holding = {"u": ("a", pods.container(mig={"1g.10gb": 2}, gpu=8)), "v": ("b", pods.container())}
     waiting = {"w": (None, pods.container(mig={"2g.20gb": 1}))}
     for uid, (node, container) in (holding | waiting).items():
-        door.inventory.set_pod(uid, pods.read(pods.pod(container, nodeName=node)))
+        door.mig_offer.set_pod(uid, pods.read(pods.pod(container, nodeName=node)))
     return door
 
 
@@ -129,7 +129,7 @@ def test_what_was_valid_stays_valid_for_the_api_server(door: Door, document: Doc
 @few
 @given(document=GENERATED)
 def test_who_has_cards_is_placed_by_us_and_nobody_else_is(door: Door, document: Document) -> None:
-    rules = door.facts.rules
+    rules = door.context.rules
     answer = door.send(document)
     before = document["spec"].get("schedulerName", "default-scheduler")
     after = answer.pod["spec"].get("schedulerName", "default-scheduler")
@@ -154,7 +154,7 @@ def test_the_fallback_gives_as_many_as_were_asked_for_and_only_what_exists(
         for part in after["resources"].values() if answer.allowed else ():
             for resource, number in part.items():
                 if resource.removeprefix(MIG) in known and number != "0":
-                    assert door.inventory.exists(resource)
+                    assert door.mig_offer.exists(resource)
 
 
 @few

@@ -209,7 +209,7 @@ class TestAReplicaThatDoesNotKnowTheCluster:
         door = Door(nodes={})
 
         def learn() -> None:
-            door.inventory.set_node("a", {GPU: "1"})
+            door.mig_offer.set_node("a", {GPU: "1"})
             missing[0] = ""
 
         # Others must get their turn meanwhile, or it would wait for ever.

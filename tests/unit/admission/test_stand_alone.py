@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 
 from hami.admission import settings
 from hami.admission.main import Webhook
-from hami.admission.rules import Rules
-from hami.admission.settings import Settings
+from hami.admission.settings import Rules, Settings
 from hami.kube.client import Client
 from hami.serving.http_server import Server
 from hami.serving.tracing import Tracer

@@ -39,7 +39,7 @@ from hami.node.nvml import NvmlError
 from hami.node.nvml_cards import Card, Problem
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
-from hami.wire import annotation_keys, codec, node_marks, region, signature
+from hami.wire import annotation_keys, codec, file_layout, node_marks, policy_file, signature
 from hami.wire.objects import Pod
 from tests.e2e.kubelet_api import checksum, device_plugin
 from tests.scripted_api.server import ScriptedApi
@@ -350,14 +350,14 @@ class Node:
         variables: list[str] = spec["devices"][0]["containerEdits"]["env"]
         return dict(variable.split("=", 1) for variable in variables)
 
-    def policy(self, token: str) -> region.Policy:
-        return region.decode_policy(self.layout.policy(token).read_bytes())
+    def policy(self, token: str) -> policy_file.Policy:
+        return policy_file.decode(self.layout.policy(token).read_bytes())
 
     def limits(self, token: str) -> list[tuple[str, int, int]]:
         """Return card, MiB and percent of each card in a token's policy."""
         return [
-            (device.uuid, device.memory_limit >> 20, device.core_limit)
-            for device in self.policy(token).devices
+            (share.card, share.memory_mib, share.core_limit or 0)
+            for share in self.policy(token).shares
         ]
 
     def prepared(self) -> set[str]:
@@ -410,7 +410,7 @@ def living(path: Path) -> Iterator[None]:
     """Hold a slot of a state file, as a process under the limiter does."""
     handle = os.open(path, os.O_RDWR)
     try:
-        flock = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + 3, 1, 0)
+        flock = struct.pack("@hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, file_layout.LOCK_BASE + 3, 1, 0)
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, flock)
         yield
     finally:

@@ -42,7 +42,7 @@ class Runtime:
 @pytest.fixture
 def runtime(node: Node, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     made = Runtime(node)
-    monkeypatch.setattr(kubelet_runtime, "status", made.status)
+    monkeypatch.setattr(kubelet_runtime, "runtime_status", made.status)
     return made
 
 
@@ -73,7 +73,7 @@ async def test_an_old_kubelet_binds_by_the_lock(
 ) -> None:
     async with ScriptedApi() as api:
         node = Node(tmp_path, api, kubelet="v1.28.9")
-        monkeypatch.setattr(kubelet_runtime, "status", Runtime(node).status)
+        monkeypatch.setattr(kubelet_runtime, "runtime_status", Runtime(node).status)
         async with node.running(binding="auto"):
             await until(lambda: "v1.29" in node.node_says().get(REASON, ""))
 

@@ -11,7 +11,7 @@ import pytest
 
 from hami.agent.containers.prepare import EditMount, PrepareError
 from hami.node import files
-from hami.wire import region
+from hami.wire import policy_file
 from tests.unit.agent.preparing import CARD_MEMORY, FIRST, SECOND, TOKEN, Desk, grant
 
 MIB = 1 << 20
@@ -22,8 +22,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def policy(desk: Desk) -> region.Policy:
-    return region.decode_policy(desk.layout.policy(TOKEN).read_bytes())
+def policy(desk: Desk) -> policy_file.Policy:
+    return policy_file.decode(desk.layout.policy(TOKEN).read_bytes())
 
 
 def stamps(desk: Desk) -> dict[str, tuple[int, int]]:
@@ -37,9 +37,9 @@ def stamps(desk: Desk) -> dict[str, tuple[int, int]]:
 
 def test_a_share_becomes_policy_state_and_spec(desk: Desk) -> None:
     desk.preparer.prepare(desk.share(priority=0, generation=3), cdi=True)
-    assert policy(desk) == region.Policy(
+    assert policy(desk) == policy_file.Policy(
         generation=3,
-        devices=(region.PolicyDevice(uuid=FIRST, memory_limit=4000 * MIB, core_limit=30),),
+        shares=(grant(FIRST, 4000, 30),),
         priority=0,
         pod_uid="uid-1",
         pod_namespace="team",
@@ -124,7 +124,7 @@ def test_a_state_file_in_use_is_left_as_it_is(desk: Desk) -> None:
     assert desk.layout.state(TOKEN).stat().st_mode & 0o777 == 0o666
 
 
-@pytest.mark.parametrize("damage", [b"", b"garbage", b"\0" * region.POLICY_SIZE])
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\0" * policy_file.SIZE])
 def test_a_damaged_policy_is_made_good(desk: Desk, damage: bytes) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
     desk.layout.policy(TOKEN).write_bytes(damage)
@@ -138,10 +138,10 @@ def test_a_change_always_has_a_higher_generation(desk: Desk) -> None:
     desk.preparer.prepare(desk.share(generation=1), cdi=True)
     assert policy(desk).generation == 5
     desk.preparer.prepare(desk.share(grant(memory=5000), generation=1), cdi=True)
-    assert (policy(desk).generation, policy(desk).devices[0].memory_limit) == (6, 5000 * MIB)
+    assert (policy(desk).generation, policy(desk).shares[0].memory_mib) == (6, 5000)
     desk.configure(core_policy="force")
     desk.preparer.prepare(desk.share(grant(memory=5000), generation=6), cdi=True)
-    assert (policy(desk).generation, policy(desk).flags) == (7, region.Flag.FORCE_CORES)
+    assert (policy(desk).generation, policy(desk).flags) == (7, policy_file.Flag.FORCE_CORES)
 
 
 def test_several_cards_and_several_grants_of_one(desk: Desk) -> None:
@@ -150,10 +150,8 @@ def test_several_cards_and_several_grants_of_one(desk: Desk) -> None:
         *(grant(SECOND, 500, 95), grant(FIRST, 1000, 20)),  # no limit and some are no limit
     )
     desk.preparer.prepare(desk.share(*grants), cdi=True)
-    devices = [
-        (each.uuid, each.memory_limit // MIB, each.core_limit) for each in policy(desk).devices
-    ]
-    assert devices == [(SECOND, 1500, 100), (FIRST, 3000, 0)]
+    limits = [(each.card, each.memory_mib, each.core_limit) for each in policy(desk).shares]
+    assert limits == [(SECOND, 1500, None), (FIRST, 3000, None)]
     env = desk.env()
     assert env["NVIDIA_VISIBLE_DEVICES"] == f"{SECOND},{FIRST}"
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1500m"
@@ -164,31 +162,31 @@ def test_several_cards_and_several_grants_of_one(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("config", "flags", "env"),
     [
-        ({}, region.Flag(0), {}),
+        ({}, policy_file.Flag(0), {}),
         (
             {"oversubscribe": True},
-            region.Flag.OVERSUBSCRIBE,
+            policy_file.Flag.OVERSUBSCRIBE,
             {"CUDA_OVERSUBSCRIBE": "true"},
         ),
         (
             {"core_policy": "force"},
-            region.Flag.FORCE_CORES,
+            policy_file.Flag.FORCE_CORES,
             {"GPU_CORE_UTILIZATION_POLICY": "force"},
         ),
         (
             {"core_policy": "disable"},
-            region.Flag.IGNORE_CORES,
+            policy_file.Flag.IGNORE_CORES,
             {"GPU_CORE_UTILIZATION_POLICY": "disable"},
         ),
         (
             {"core_policy": "force", "disable_core_limit": True},
-            region.Flag.IGNORE_CORES,
+            policy_file.Flag.IGNORE_CORES,
             {"GPU_CORE_UTILIZATION_POLICY": "disable"},
         ),
     ],
 )
 def test_settings_are_told_in_both_ways(
-    tmp_path: Path, config: dict[str, Any], flags: region.Flag, env: dict[str, str]
+    tmp_path: Path, config: dict[str, Any], flags: policy_file.Flag, env: dict[str, str]
 ) -> None:
     desk = Desk(tmp_path, **config)
     desk.preparer.prepare(desk.share(), cdi=True)
@@ -233,13 +231,13 @@ def test_an_exempt_container_gets_no_limiter(desk: Desk) -> None:
 )
 def test_a_part_of_any_card_is_limited(desk: Desk, grants: list[Any]) -> None:
     desk.preparer.prepare(desk.share(*grants), cdi=True)
-    assert [each.uuid for each in policy(desk).devices] == [each.uuid for each in grants]
+    assert [each.card for each in policy(desk).shares] == [each.card for each in grants]
 
 
 def test_where_memory_is_scaled_no_card_is_whole(tmp_path: Path) -> None:
     desk = Desk(tmp_path, unscaled=False)
     desk.preparer.prepare(desk.share(grant(memory=CARD_MEMORY, cores=100)), cdi=True)
-    assert policy(desk).devices[0].memory_limit == CARD_MEMORY * MIB
+    assert policy(desk).shares[0].memory_mib == CARD_MEMORY
 
 
 def test_who_was_limited_stays_so_when_the_share_grows_to_the_card(desk: Desk) -> None:
@@ -247,7 +245,7 @@ def test_who_was_limited_stays_so_when_the_share_grows_to_the_card(desk: Desk) -
     desk.preparer.prepare(desk.share(), cdi=True)
     grown = desk.share(grant(memory=CARD_MEMORY, cores=100), generation=2)
     desk.preparer.prepare(grown, cdi=True)
-    assert policy(desk).devices[0].memory_limit == CARD_MEMORY * MIB
+    assert policy(desk).shares[0].memory_mib == CARD_MEMORY
     assert "/etc/ld.so.preload" in [each["containerPath"] for each in desk.edits()["mounts"]]
 
 

@@ -17,7 +17,7 @@ import pytest
 from hami.agent.containers import state_files
 from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
-from hami.wire import region
+from hami.wire import file_layout, state_file
 from tests.unit.agent.preparing import TOKEN, PlainStates, layout
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
@@ -47,7 +47,7 @@ def test_a_state_file_has_a_file_system_of_its_own_size(node: NodeLayout) -> Non
     assert path.stat().st_mode & 0o777 == 0o666
     assert path.parent.stat().st_mode & 0o777 == 0o755
     with path.open("r+b") as file:
-        file.write(bytes(region.STATE_SIZE))  # all that the library needs
+        file.write(bytes(state_file.SIZE))  # all that the library needs
     with pytest.raises(OSError, match="No space left"):
         path.write_bytes(bytes(3 << 20))
     flags = os.statvfs(path).f_flag
@@ -187,17 +187,19 @@ def test_of_mounts_on_one_place_the_upper_one_counts() -> None:
     assert not state_files.is_shown(Path("/run/hami"), POD + lower + upper)
 
 
-@pytest.mark.parametrize("slot", [0, 17, region.MAX_SLOTS - 1])
+@pytest.mark.parametrize("slot", [0, 17, file_layout.MAX_PROCESSES - 1])
 def test_a_living_process_keeps_its_container_busy(tmp_path: Path, slot: int) -> None:
     states = PlainStates(layout(tmp_path))
     path = states.ensure(TOKEN)
     assert not states.busy(TOKEN)
-    with _holding(path, region.LOCK_BASE + slot):
+    with _holding(path, file_layout.LOCK_BASE + slot):
         assert states.busy(TOKEN)
     assert not states.busy(TOKEN)
 
 
-@pytest.mark.parametrize("byte", [0, region.LOCK_BASE - 1, region.LOCK_BASE + region.MAX_SLOTS])
+@pytest.mark.parametrize(
+    "byte", [0, file_layout.LOCK_BASE - 1, file_layout.LOCK_BASE + file_layout.MAX_PROCESSES]
+)
 def test_locks_elsewhere_say_nothing(tmp_path: Path, byte: int) -> None:
     states = PlainStates(layout(tmp_path))
     with _holding(states.ensure(TOKEN), byte):
@@ -241,6 +243,6 @@ def test_the_lock_of_this_very_process_would_show_as_well(tmp_path: Path) -> Non
     """An OFD lock belongs to the open file, not to the process."""
     states = PlainStates(layout(tmp_path))
     with states.ensure(TOKEN).open("r+b") as file:
-        range_ = struct.pack("@hhqqi0q", fcntl.F_WRLCK, 0, region.LOCK_BASE, 1, 0)
+        range_ = struct.pack("@hhqqi0q", fcntl.F_WRLCK, 0, file_layout.LOCK_BASE, 1, 0)
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, range_)
         assert states.busy(TOKEN)

@@ -129,7 +129,7 @@ async def test_another_key_signs_after_a_rotation(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["create"], 2, "nothing to make; add --tls-secret=NAME --hosts=HOSTS, --grant-key"),
+        (["create"], 2, "nothing to create; add --tls-secret=NAME --hosts=HOSTS, or --grant-key"),
         (["create", "--tls-secret=t"], 2, "--tls-secret needs the hosts of the certificate"),
         (["create", GRANT, "--hosts=a"], 2, "--hosts is about a certificate; add --tls-secret"),
         (["create", GRANT, WEBHOOK], 2, "--webhook is about a certificate; add --tls-secret"),

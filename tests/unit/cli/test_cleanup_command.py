@@ -75,8 +75,9 @@ async def test_what_could_not_be_removed_is_the_error(
     assert code == 1
     assert "Secret kube-system/hami-grant-key: deleted" in out
     assert err == (
-        "hami cleanup: not all could be removed; see to it and run this again: "
-        "Secret kube-system/hami-tls: 403 Forbidden: no rights\n"
+        "hami cleanup: not everything is removed: "
+        "Secret kube-system/hami-tls: 403 Forbidden: no rights; "
+        "correct this and run the command again\n"
     )
 
 

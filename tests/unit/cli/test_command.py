@@ -49,7 +49,7 @@ def test_help_lists_every_command_and_nothing_else(
 def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys)
     assert (code, out) == (2, "")
-    assert "which command?" in err
+    assert "no command given" in err
     assert "commands:" in err
 
 

@@ -123,7 +123,7 @@ def test_the_name_of_the_scheduler_can_be_told(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["gone"], 1, "pod team/gone: there is none; check its name"),
+        (["gone"], 1, "pod team/gone does not exist; check its name"),
         (["secret"], 1, "403 Forbidden: pods is forbidden"),
         (["unknown"], 1, "401 Unauthorized"),
         (["train", "--context=away"], 1, "127.0.0.1"),

@@ -41,7 +41,7 @@ def test_every_setting_has_a_flag_and_a_variable(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "which node is this"),
+        ([], "is empty; set NODE_NAME"),
         (["--node-name=Not a node"], "is no node's name"),
         ([NODE, "--state-dir=relative"], "absolute path"),
         ([NODE, "--metrics-bind-address=nowhere"], "no address to listen on"),

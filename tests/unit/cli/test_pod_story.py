@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami.cli import pod_story
+from hami.cli import explain_text, pod_story
 from hami.cli.pod_story import Granted, State, Story
 from hami.wire import annotation_keys, errors, explanation_note, shares
 from hami.wire.explanation_note import Near, Note, ReasonCount
@@ -37,11 +37,11 @@ UNSCHEDULABLE = {
 
 
 def tell(data: bytes) -> Story:
-    return pod_story.tell(data, builders.VENDORS, scheduler_name="hami-scheduler")
+    return pod_story.gather(data, builders.VENDORS, scheduler_name="hami-scheduler")
 
 
 def words(data: bytes) -> list[str]:
-    text = pod_story.text(
+    text = explain_text.text(
         tell(data), managed=("nvidia.com/gpu",), scheduler_name="hami-scheduler", now=NOW
     )
     return text.splitlines()
@@ -70,7 +70,7 @@ def test_a_waiting_pod_shows_request_reasons_and_near_misses() -> None:
 
 def test_without_reasons_it_says_what_is_known() -> None:
     assert words(pod(MAIN))[0] == "team/train waits since 2026-02-03T04:00:00Z (1 h)"
-    assert words(pod(MAIN))[-1] == "nobody has tried to place it yet; is the scheduler running?"
+    assert "no scheduler has tried to place it yet; check that" in words(pod(MAIN))[-2]
     tried = words(pod(MAIN, condition=UNSCHEDULABLE))
     assert "hami has written no reasons on it yet" in tried[-2]
     assert tried[-1] == "kube-scheduler says: 0/3 nodes are available"
@@ -170,7 +170,7 @@ def test_a_damaged_grant_is_a_problem_and_the_others_are_shown() -> None:
     annotations = {builders.NVIDIA.annotations.allocated: value}
     told = words(pod(MAIN, annotations=annotations, node="n"))
     assert any("GPU-2, 10 MiB" in line for line in told)
-    assert "what was granted of card GPU-1 cannot be read" in told[-1]
+    assert "the share of card GPU-1 cannot be read; delete the pod" in told[-1]
 
 
 def test_a_terminal_gets_nothing_but_printable_characters() -> None:

@@ -64,8 +64,12 @@ def test_names_of_resources_come_from_the_device_config_file(
     ("words", "code", "message"),
     [
         ([], 2, "the following arguments are required: --kube-version"),
-        (["--kube-version=new"], 2, "Kubernetes version: 'new' is none; write the server's"),
-        (["--kube-version=1.36", "--url=127.0.0.1"], 2, "--url: '127.0.0.1' is no address"),
+        (["--kube-version=new"], 2, "Kubernetes version: 'new' is no version of Kubernetes 1; write"),
+        (
+            ["--kube-version=1.36", "--url=127.0.0.1"],
+            2,
+            "--url: '127.0.0.1' is no http or https address",
+        ),
         (["--kube-version=1.36", "--url=https://h"], 2, "needs a CA to be trusted; add --ca-file"),
         (["--kube-version=1.36", "--client-key-file=a"], 2, "go together; give both or none"),
         (["--kube-version=1.36", "--renew-deadline=9s"], 2, "or two could lead at once"),

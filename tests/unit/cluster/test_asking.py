@@ -43,6 +43,6 @@ def nodes_of(kept: Cluster, asked: Asked) -> set[str]:
     return {
         name
         for width, mask in asked.masks.items()
-        for name, wanted in zip(kept.shelves[width].names, mask, strict=True)
+        for name, wanted in zip(kept.card_tables[width].names, mask, strict=True)
         if wanted
     }

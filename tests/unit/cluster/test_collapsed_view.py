@@ -39,14 +39,14 @@ def test_ended_init_containers_count_nothing_but_sidecars_still_do() -> None:
     assert shares.peak(steps, init_done=True) == 7
 
 
-def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
+def pod_info(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
     return PodInfo(
         uid="u",
         namespace="ns",
         name="p",
         node="n",
         kinds=tuple(kind for kind, _ in slots),
-        slots=(
+        shares=(
             (
                 "NVIDIA",
                 tuple(
@@ -59,7 +59,7 @@ def row(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
 
 
 def held(of: PodInfo) -> dict[str, tuple[int, int, int]]:
-    return {card: (s, m, c) for _, card, s, m, c in of.holdings()}
+    return {a.card: (a.share_count, a.memory, a.cores) for a in of.allocations()}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_a_card_is_held_at_its_peak(
     slots: list[tuple[ContainerKind, list[tuple[str, int, int]]]],
     want: dict[str, tuple[int, int, int]],
 ) -> None:
-    assert held(row(*slots)) == want
+    assert held(pod_info(*slots)) == want
 
 
 def test_quota_counts_the_peak_over_all_cards_and_not_the_sum_of_card_peaks() -> None:
-    both = row((INIT, [("a", 50, 5)]), (APP, [("b", 30, 20)]))
+    both = pod_info((INIT, [("a", 50, 5)]), (APP, [("b", 30, 20)]))
     assert list(both.quota_use()) == [("NVIDIA", 50, 20)]
 
 

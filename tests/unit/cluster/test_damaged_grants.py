@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from hami.cluster import drift, state
-from hami.cluster.pod_info import Allocation
+from hami.cluster import state
+from hami.cluster.pod_info import Hold
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.vendors.table import AnnotationKeys, ResourceNames
@@ -23,13 +23,14 @@ from tests.builders import (
     use,
     winner,
 )
+from tests.oracle import rebuild
 
 ALLOCATED = NVIDIA.annotations.allocated
 ACME = msgspec.structs.replace(
     NVIDIA,
-    word="ACME",
+    name="ACME",
     section="acme",
-    rule="",
+    family="",
     resources=ResourceNames(count="acme.test/card", memory="acme.test/mem"),
     annotations=AnnotationKeys(register="acme.test/register", allocated="acme.test/allocated"),
 )
@@ -79,7 +80,7 @@ def test_a_reservation_holds_when_the_bound_pods_list_cannot_be_read_or_is_gone(
             )
         )
         assert use(kept, "n", "a") == (1, 8000, 100)
-        assert kept.rows["p"].hold is Allocation.BOUND
+        assert kept.pods["p"].hold is Hold.BOUND
         assert kept.lapsed(1e9) == []
 
 
@@ -116,7 +117,7 @@ def test_grants_are_frozen_vendor_by_vendor() -> None:
     kept = Cluster((NVIDIA, ACME))
     kept.observe_pod(two_vendors("p", nvidia="a,NVIDIA,3000,30:;"))
     kept.observe_pod(two_vendors("p", nvidia="a,NVIDIA,1,1:;", acme="x,ACME,5,0:;"))
-    held = {(word, uuid): memory for word, uuid, _, memory, _ in kept.rows["p"].holdings()}
+    held = {(each.vendor, each.card): each.memory for each in kept.pods["p"].allocations()}
     assert held == {("NVIDIA", "a"): 3000, ("ACME", "x"): 5}
 
 
@@ -157,10 +158,10 @@ class TestAnnotatedPods:
 
     def test_a_lapsed_reservation_gives_way_to_what_the_annotations_ask_for(self) -> None:
         kept = cluster(node("n", [card("a")]), self.annotated(gpu=1))
-        row = msgspec.structs.replace(kept.rows["p"], hold=Allocation.RESERVED, deadline=1.0)
+        row = msgspec.structs.replace(kept.pods["p"], hold=Hold.RESERVED, deadline=1.0)
         kept.apply(state.PutPod(row))
         kept.lapse("p")
-        assert kept.rows["p"].hold is Allocation.ANNOTATED
+        assert kept.pods["p"].hold is Hold.ANNOTATED
         assert use(kept, "n", "a") == (1, 8000, 100)
         assert kept.lapse("p") is None, "there is no reservation any more"
 
@@ -174,28 +175,31 @@ class TestDrift:
     def test_every_number_of_the_tables_is_compared(self) -> None:
         there = node("n", [card("a"), card("b", index=1, numa=1)])
         kept = cluster(there)
-        shelf, row = kept.place("n") or (None, 0)
-        assert shelf is not None
-        tables = {"cards NVIDIA": shelf.cards["NVIDIA"], "ids NVIDIA": shelf.ids["NVIDIA"]}
-        for group, arrays in {**tables, "totals": shelf.totals}.items():
+        card_table, row = kept.locate("n") or (None, 0)
+        assert card_table is not None
+        tables = {
+            "cards NVIDIA": card_table.cards["NVIDIA"],
+            "ids NVIDIA": card_table.ids["NVIDIA"],
+        }
+        for group, arrays in {**tables, "totals": card_table.totals}.items():
             for name in arrays.names:
                 if name in ("type_number", "mode_number"):
                     continue
                 array = getattr(arrays, name)
                 array[..., row] += 1
-                lines = drift.drift(kept, nodes=[there], pods=[], quotas=[])
+                lines = rebuild.drift(kept, nodes=[there], pods=[], quotas=[])
                 assert any(f"'{group} {name}'" in line for line in lines), name
                 array[..., row] -= 1
-        assert drift.drift(kept, nodes=[there], pods=[], quotas=[]) == []
+        assert rebuild.drift(kept, nodes=[there], pods=[], quotas=[]) == []
 
     def test_a_rewritten_annotation_is_no_drift_but_told(self) -> None:
         there, honest = node("n", [card("a")]), granted("p", "n", [("a", 3000, 30)])
         forged = granted("p", "n", [("a", 1, 0)])
         kept = cluster(there, honest)
         kept.observe_pod(forged)
-        assert drift.drift(kept, nodes=[there], pods=[forged], quotas=[]) == []
-        assert drift.rewritten(kept, [forged]) == ["pod default/p"]
-        assert drift.rewritten(kept, [honest]) == []
+        assert rebuild.drift(kept, nodes=[there], pods=[forged], quotas=[]) == []
+        assert rebuild.rewritten(kept, [forged]) == ["pod default/p"]
+        assert rebuild.rewritten(kept, [honest]) == []
 
 
 def test_an_unreadable_quota_is_told() -> None:
@@ -207,7 +211,7 @@ def test_texts_that_no_card_has_any_more_are_forgotten() -> None:
     kept = cluster(node("other", [card("x", type="T1")]))
     for number in range(100):
         kept.observe_node(node("n", [card("a", type=f"T{number}", mode=f"m{number}")]))
-    words = kept.shelves[8].cards["NVIDIA"]
+    words = kept.card_tables[8].cards["NVIDIA"]
     assert sorted(filter(None, words.types.texts)) == ["T1", "T99"]
     assert len(words.types.texts) <= 4
     wish = {"nvidia.com/use-gputype": "T99"}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hami.cluster import state
-from hami.cluster.pod_info import Allocation
+from hami.cluster.pod_info import Hold
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.wire import shares
 from hami.wire.shares import Share
 from tests import builders
 from tests.builders import card, cluster, container, granted, node, pod, use
+from tests.oracle import rebuild
 
 
 def test_a_bound_pod_uses_its_cards_until_it_has_finished() -> None:
@@ -19,7 +20,7 @@ def test_a_bound_pod_uses_its_cards_until_it_has_finished() -> None:
     assert use(kept, "n", "a") == (1, 3000, 30)
     kept.observe_pod(granted("p", "n", [("a", 3000, 30)], phase="Succeeded"))
     assert use(kept, "n", "a") == (0, 0, 0)
-    assert not kept.rows
+    assert not kept.pods
 
 
 def test_a_deleted_pod_gives_everything_back() -> None:
@@ -70,7 +71,7 @@ def test_a_device_list_that_does_not_decode_is_that_pods_problem_alone() -> None
     (problem,) = kept.problems()["pod bad"]
     assert "default/bad" in problem
     assert "'lots'" in problem
-    assert kept.rows["bad"].ids == (("NVIDIA", 1),), "kubelet gave it an id all the same"
+    assert kept.pods["bad"].ids == (("NVIDIA", 1),), "kubelet gave it an id all the same"
     kept.forget_pod("bad")
     assert not kept.problems()
 
@@ -84,7 +85,7 @@ def test_a_pod_annotated_by_hamis_scheduler_counts_before_it_is_bound() -> None:
     )
     kept = cluster(node("n", [card("a")]), unbound)
     assert use(kept, "n", "a") == (1, 3000, 30)
-    assert kept.rows["p"].hold is Allocation.ANNOTATED
+    assert kept.pods["p"].hold is Hold.ANNOTATED
     kept.observe_pod(pod("p", container(gpu=1)))
     assert use(kept, "n", "a") == (0, 0, 0)
 
@@ -109,10 +110,10 @@ class TestReservations:
 
     def test_a_pod_that_is_filtered_again_does_not_stand_in_its_own_way(self) -> None:
         kept, _ = self.reserved()
-        before = kept.snapshot()
+        before = rebuild.snapshot(kept)
         again = builders.ask(kept, pod("p", container(gpu=1, memory=8000, cores=100)))
         assert builders.winner(again) == ("n", [["a"]])
-        assert all((before[key] == value).all() for key, value in kept.snapshot().items())
+        assert all((before[key] == value).all() for key, value in rebuild.snapshot(kept).items())
 
     def test_a_reservation_survives_updates_of_the_pod_that_is_not_bound_yet(self) -> None:
         kept, _ = self.reserved()
@@ -123,7 +124,7 @@ class TestReservations:
         kept, _ = self.reserved()
         kept.observe_pod(granted("p", "n", [("a", 3000, 30)]))
         assert use(kept, "n", "a") == (1, 3000, 30)
-        assert kept.rows["p"].hold is Allocation.BOUND
+        assert kept.pods["p"].hold is Hold.BOUND
         assert kept.lapsed(1e9) == []
 
     def test_a_reservation_lapses_at_its_deadline_and_not_before(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.cluster import node_info
+from hami.vendors import families
 from tests.builders import (
     VENDORS,
     ask,
@@ -24,8 +25,8 @@ ASKING = pod("p", container(gpu=1, memory=1000))
 
 def test_cards_are_ordered_by_index_and_id_however_the_annotation_lists_them() -> None:
     shuffled = [card("c", index=1), card("b", index=0), card("a", index=1)]
-    facts = node_info.read_node(node("n", shuffled), VENDORS)
-    assert [device.id for device in facts.cards["NVIDIA"]] == ["b", "a", "c"]
+    info = node_info.read_node(node("n", shuffled), map(families.of, VENDORS))
+    assert [card.id for card in info.cards["NVIDIA"]] == ["b", "a", "c"]
 
 
 def test_an_unchanged_node_changes_nothing() -> None:
@@ -72,7 +73,7 @@ def test_a_register_annotation_with_more_cards_than_any_machine_has_is_refused()
 def test_a_corrupt_annotation_loses_no_pod_of_the_node() -> None:
     kept = cluster(node("n", [card("a")]), granted("x", "n", [("a", 3000, 30)]))
     kept.observe_node(node("n", "[{"))
-    assert kept.rows["x"].node == "n"
+    assert kept.pods["x"].node == "n"
     kept.observe_node(node("n", [card("a")]))
     assert use(kept, "n", "a") == (1, 3000, 30)
 

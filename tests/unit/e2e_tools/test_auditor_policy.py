@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami.wire import region
+from hami.wire import policy_file
+from hami.wire.shares import Share
 from tests.e2e.auditor import auditing, policy
 from tests.e2e.auditor.claims import Claim
 from tests.e2e.auditor.malformed import MalformedError
@@ -38,21 +39,17 @@ def test_of_mig_slices_only_the_owner_is_read() -> None:
 
 
 def test_what_the_product_writes_is_read() -> None:
-    written = region.encode_policy(
-        region.Policy(
+    written = policy_file.encode(
+        policy_file.Policy(
             generation=7,
-            flags=region.Flag.OVERSUBSCRIBE,
+            flags=policy_file.Flag.OVERSUBSCRIBE,
             priority=1,
             pod_uid="9d0e",
             pod_namespace="team",
             pod_name="train-0",
             container="c" * 63,
-            devices=tuple(
-                region.PolicyDevice(
-                    uuid=f"GPU-{index}", memory_limit=index * MIB, context_bytes=5, core_limit=index
-                )
-                for index in range(16)
-            ),
+            shares=tuple(Share(f"GPU-{index}", "NVIDIA", index, index) for index in range(16)),
+            context_bytes={f"GPU-{index}": 5 for index in range(16)},
         )
     )
     assert policy.read(written) == Claim(

@@ -21,7 +21,7 @@ from hami.monitor.pods import NodePod, Pods
 from hami.node import ledger_record as records
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import AllocationRecord, ContainerRecord, LedgerRecord
-from hami.wire import codec, file_layout, region, shares
+from hami.wire import codec, file_layout, policy_file, shares, state_file
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import Share
 
@@ -84,11 +84,11 @@ def write_policy(
     path = node.policy(token or token_of(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
-        region.encode_policy(
-            region.Policy(
+        policy_file.encode(
+            policy_file.Policy(
                 generation=1,
-                devices=tuple(
-                    region.PolicyDevice(uuid=card, memory_limit=limit, core_limit=cores)
+                shares=tuple(
+                    Share.from_limits(card, memory_bytes=limit, cores=cores)
                     for card, limit in limits.items()
                 ),
                 pod_uid=uid_of(name),
@@ -122,12 +122,17 @@ def prepare(
     return state
 
 
+def share(card: str, limit: int, cores: int = 0) -> Share:
+    """Make a share of so many bytes."""
+    return Share.from_limits(card, memory_bytes=limit, cores=cores)
+
+
 def usage(**fields: int) -> bytes:
-    return file_layout.USAGE.pack(**fields)
+    return file_layout.PROCESS_USAGE.pack(**fields)
 
 
 def slot(pid: int, *usages: bytes, **fields: int) -> bytes:
-    return file_layout.SLOT.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
+    return file_layout.PROCESS_ENTRY.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
 
 
 def state(cards: Sequence[str], *slots: bytes, **fields: int) -> bytes:
@@ -135,8 +140,8 @@ def state(cards: Sequence[str], *slots: bytes, **fields: int) -> bytes:
     return file_layout.STATE.pack(
         magic=file_layout.STATE_MAGIC,
         version=file_layout.STATE_VERSION,
-        size=region.STATE_SIZE,
-        devices=b"".join(file_layout.STATE_DEVICE.pack(uuid=card.encode()) for card in cards),
+        size=state_file.SIZE,
+        devices=b"".join(file_layout.STATE_CARD.pack(uuid=card.encode()) for card in cards),
         slots=b"".join(slots),
         **made,
     )
@@ -148,7 +153,7 @@ def held(path: Path, *slots: int) -> Iterator[None]:
     handle = os.open(path, os.O_RDWR)
     try:
         for each in slots:
-            lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, region.LOCK_BASE + each, 1, 0)
+            lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, file_layout.LOCK_BASE + each, 1, 0)
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
         yield
     finally:

@@ -42,8 +42,8 @@ def test_a_region_tells_cards_limits_and_active_processes(tmp_path: Path, versio
     )
     found = hami_containers.read(path)
     first, second = found.devices
-    assert (first.uuid, first.limit, first.core_limit) == (CARD, GIB, 30)
-    assert (second.uuid, second.limit, second.core_limit) == (OTHER, 0, 100)
+    assert (first.uuid, first.limit, first.share.core_limit) == (CARD, GIB, 30)
+    assert (second.uuid, second.limit, second.share.core_limit) == (OTHER, 0, None)
     assert (first.used, first.context, first.module, first.data, first.offset) == (14, 2, 3, 4, 5)
     assert (first.core_used, second.core_used, second.used) == (42, 1, 5)
     assert found.pids == {7, 9}
@@ -126,7 +126,9 @@ def test_garbage_is_refused_or_read_within_its_range(
         return
     assert len(found.devices) <= 16
     assert len(found.pids) <= 1024
-    assert all(device.used >= 0 and 0 < device.core_limit <= 100 for device in found.devices)
+    assert all(
+        device.used >= 0 and 0 < (device.share.core_limit or 100) <= 100 for device in found.devices
+    )
 
 
 @BOTH

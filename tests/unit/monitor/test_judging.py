@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami.monitor import findings
-from hami.monitor.containers import Container, Key, Share
+from hami.monitor.containers import Container, Key
 from hami.monitor.findings import Findings, OnCard
 from hami.monitor.processes import NOBODY, Owner
-from tests.unit.monitor.nodes import CARD, GIB, OTHER
+from tests.unit.monitor import nodes
+from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER
 
 
 def container(name: str = "a", limit: int = GIB, *, limited: bool = True) -> Container:
@@ -17,7 +18,7 @@ def container(name: str = "a", limit: int = GIB, *, limited: bool = True) -> Con
         key=Key(name, "main"),
         namespace="team",
         pod=name,
-        shares=(Share(CARD, limit),),
+        shares=(nodes.share(CARD, limit),),
         tokens=(name,),
         limited=limited,
     )
@@ -44,7 +45,7 @@ def on_card(
 
 def judged(*found: OnCard, living: dict[Key, set[int]] | None = None) -> Findings:
     given_out = {
-        share.uuid
+        share.card
         for process in found
         if process.owner.container is not None
         for share in process.owner.container.shares
@@ -124,7 +125,7 @@ def test_containers_of_hamis_library_are_managed_by_their_region() -> None:
 
 
 def test_memory_that_the_driver_does_not_tell_is_no_excess() -> None:
-    a = container(limit=1)
+    a = container(limit=MIB)
     assert judged(on_card(owner(a), 1, None), living={a.key: {1}}) == Findings()
 
 
@@ -144,9 +145,9 @@ def test_memory_that_the_driver_does_not_tell_is_no_excess() -> None:
 def test_every_excess_is_found_and_no_other(
     found: list[tuple[str, int, int, str]], slots: dict[str, set[int]], limit: int
 ) -> None:
-    containers = {name: container(name, limit) for name in "ab"}
+    containers = {name: container(name, limit * MIB) for name in "ab"}
     processes = [
-        on_card(owner(containers[name]), pid, memory, uuid=uuid)
+        on_card(owner(containers[name]), pid, memory * MIB, uuid=uuid)
         for name, pid, memory, uuid in found
     ]
     living = {containers[name].key: slots.get(name, set()) for name in "ab"}
@@ -156,7 +157,7 @@ def test_every_excess_is_found_and_no_other(
         for name in "ab"
     }
     assert {each.container.pod: each.bytes for each in verdict.over} == {
-        name: total - limit for name, total in sums.items() if total > limit
+        name: (total - limit) * MIB for name, total in sums.items() if total > limit
     }
     assert [process.inner_pid for process in verdict.unmanaged] == [
         pid for name, pid, _, uuid in found if uuid == OTHER or pid not in slots.get(name, ())

@@ -7,7 +7,7 @@ import pytest
 from hami.monitor import metrics
 from hami.monitor.audit import Latest
 from hami.monitor.collect import Row, rows
-from hami.monitor.containers import Container, Key, Share
+from hami.monitor.containers import Container, Key
 from hami.monitor.driver import CardNow, Part
 from hami.monitor.findings import Findings, OnCard
 from hami.monitor.metrics import NodeSnapshot
@@ -15,6 +15,7 @@ from hami.monitor.pods import Seen
 from hami.monitor.processes import NOBODY, Owner
 from hami.monitor.usage import CardUsage, Usage
 from hami.node.nvml_cards import Card
+from hami.wire.shares import Share
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER, Series
 
@@ -30,7 +31,7 @@ def container(*shares: Share, pod: str = "a", uid: str = "u", limited: bool = Tr
         key=Key(uid, "main"),
         namespace="team",
         pod=pod,
-        shares=shares or (Share(CARD, GIB, 30),),
+        shares=shares or (nodes.share(CARD, GIB, 30),),
         tokens=("t",),
         limited=limited,
     )
@@ -170,8 +171,11 @@ def test_no_kernel_no_time_and_a_clock_ahead_is_now() -> None:
 def test_pods_of_the_same_name_are_never_the_same_series_twice() -> None:
     made = rows(
         [
-            (container(Share(CARD, GIB, 1), uid="old"), use(used=1)),
-            (container(Share(CARD, GIB, 2), Share(CARD, GIB, 3), uid="new"), use(used=2)),
+            (container(nodes.share(CARD, GIB, 1), uid="old"), use(used=1)),
+            (
+                container(nodes.share(CARD, GIB, 2), nodes.share(CARD, GIB, 3), uid="new"),
+                use(used=2),
+            ),
         ],
         None,
         now=NOW,
@@ -182,11 +186,13 @@ def test_pods_of_the_same_name_are_never_the_same_series_twice() -> None:
 
 
 def test_cards_keep_their_places_in_the_container() -> None:
-    made = rows([(container(Share(OTHER, 1), Share(CARD, 2)), None)], None, now=NOW)
+    made = rows(
+        [(container(nodes.share(OTHER, MIB), nodes.share(CARD, 2 * MIB)), None)], None, now=NOW
+    )
     found = nodes.series(text(made))
     name = "hami_vgpu_memory_limit_bytes"
-    assert nodes.values(found, name, vdevice_index="0", device_uuid=OTHER) == [1]
-    assert nodes.values(found, name, vdevice_index="1", device_uuid=CARD) == [2]
+    assert nodes.values(found, name, vdevice_index="0", device_uuid=OTHER) == [MIB]
+    assert nodes.values(found, name, vdevice_index="1", device_uuid=CARD) == [2 * MIB]
 
 
 def on_card(owner: Owner, memory: int | None) -> OnCard:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hami.monitor import processes
-from hami.monitor.containers import Container, Containers, Key, Share
+from hami.monitor.containers import Container, Containers, Key
 from hami.monitor.processes import NOBODY, Place, Processes, Trace
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB
@@ -125,7 +125,7 @@ def container(name: str, uid: str, *tokens: str) -> Container:
         key=Key(uid, name),
         namespace="team",
         pod="a",
-        shares=(Share(CARD, GIB),),
+        shares=(nodes.share(CARD, GIB),),
         tokens=tokens,
         limited=True,
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from hami.monitor import usage
-from hami.monitor.containers import Container, Key, Share
+from hami.monitor.containers import Container, Key
 from hami.monitor.pods import Pods
 from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
-from hami.wire import region
+from hami.wire import state_file
 from hami.wire.hami_region import V1
-from hami.wire.shares import Share as WireShare
+from hami.wire.shares import Share
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER
 
@@ -28,8 +28,8 @@ def found(node: NodeLayout) -> dict[str, Container]:
     return {container.pod: container for container in readings(node).prepared()}
 
 
-def grant(memory: int, cores: int = 0) -> WireShare:
-    return WireShare(card=CARD, vendor="NVIDIA", memory_mib=memory, cores=cores)
+def grant(memory: int, cores: int = 0) -> Share:
+    return Share(card=CARD, vendor="NVIDIA", memory_mib=memory, cores=cores)
 
 
 def test_a_policy_tells_a_limited_container(tmp_path: Path) -> None:
@@ -38,13 +38,14 @@ def test_a_policy_tells_a_limited_container(tmp_path: Path) -> None:
     one = found(node)["a"]
     assert one.key == Key(nodes.uid_of("a"), "main")
     assert (one.namespace, one.limited, one.tokens) == ("team", True, (nodes.token_of("a"),))
-    assert one.shares == (Share(CARD, GIB, 30), Share(OTHER, 2 * GIB, 30))
+    assert one.shares == (nodes.share(CARD, GIB, 30), nodes.share(OTHER, 2 * GIB, 30))
 
 
-def test_no_core_limit_is_the_whole_card(tmp_path: Path) -> None:
+def test_a_policy_without_core_limit_is_a_share_without_one(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
-    nodes.prepare(node, "a", {CARD: GIB})
-    assert found(node)["a"].shares == (Share(CARD, GIB, 100),)
+    nodes.prepare(node, "a", {CARD: GIB}, cores=100)
+    (share,) = found(node)["a"].shares
+    assert (share, share.core_limit) == (nodes.share(CARD, GIB), None)
 
 
 def test_a_record_tells_containers_without_a_policy(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_record_tells_containers_without_a_policy(tmp_path: Path) -> None:
     nodes.write_record(node, nodes.record("whole", [grant(24 * 1024, 100)]))
     one = found(node)["whole"]
     assert not one.limited
-    assert one.shares == (Share(CARD, 24 * GIB, 100),)
+    assert one.shares == (nodes.share(CARD, 24 * GIB, 100),)
     assert readings(node).use(one) is None
 
 
@@ -76,10 +77,10 @@ def test_a_changed_policy_is_read_again(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
     nodes.prepare(node, "a", {CARD: GIB})
     looking = readings(node)
-    assert [each.shares[0].memory_limit for each in looking.prepared()] == [GIB]
+    assert [each.shares[0].memory_bytes for each in looking.prepared()] == [GIB]
     path = nodes.write_policy(node, "a", {CARD: 2 * GIB})
     os.utime(path, (1, 1))
-    assert [each.shares[0].memory_limit for each in looking.prepared()] == [2 * GIB]
+    assert [each.shares[0].memory_bytes for each in looking.prepared()] == [2 * GIB]
 
 
 def test_a_damaged_policy_leaves_what_the_record_says(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_damaged_policy_leaves_what_the_record_says(tmp_path: Path) -> None:
     nodes.prepare(node, "b", {CARD: GIB})
     node.policy(nodes.token_of("a")).write_bytes(b"no policy")
     looked = found(node)
-    assert looked["a"].shares == (Share(CARD, GIB, 100),)
+    assert looked["a"].shares == (nodes.share(CARD, GIB),)
     assert looked["a"].limited
     assert looked["b"].limited
 
@@ -180,7 +181,7 @@ def test_two_tokens_of_one_container_are_one_container(tmp_path: Path) -> None:
     looking = readings(node)
     [one] = looking.prepared()
     assert set(one.tokens) == {first, second}
-    assert one.shares == (Share(CARD, 2 * GIB),)  # the younger one's
+    assert one.shares == (nodes.share(CARD, 2 * GIB),)  # the younger one's
     with nodes.held(node.state(first), 0), nodes.held(node.state(second), 0):
         told = looking.use(one)
     assert told is not None
@@ -195,7 +196,7 @@ def test_one_bad_state_costs_its_own_container_only(tmp_path: Path) -> None:
     unreadable, counter = nodes.unreadable()
     looking = Readings(node, nodes.pods(), unreadable)
     containers = {each.pod: each for each in looking.prepared()}
-    contents = {"truncated": good.read_bytes()[:1000], "content": b"\xff" * region.STATE_SIZE}
+    contents = {"truncated": good.read_bytes()[:1000], "content": b"\xff" * state_file.SIZE}
     with nodes.held(good, 0):
         for reason in (*contents, "no_file"):
             bad.unlink()
@@ -228,7 +229,7 @@ def test_hamis_containers_need_a_pod(tmp_path: Path) -> None:
     [each] = looking.hami()
     one = looking.named(each)
     assert one is not None
-    assert (one.namespace, one.pod, one.shares) == ("team", "known", (Share(CARD, MIB, 100),))
+    assert (one.namespace, one.pod, one.shares) == ("team", "known", (nodes.share(CARD, MIB),))
     card = usage.of_region(each.region).cards[CARD]
     assert (card.used, card.compute) == (6, 20)
 

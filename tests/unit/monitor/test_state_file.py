@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami.monitor import usage
 from hami.monitor.containers import UnreadableError
 from hami.node import files
-from hami.wire import file_layout, region
+from hami.wire import file_layout, state_file
 from hami.wire.errors import WireError
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB
@@ -28,7 +28,7 @@ def state_with(path: Path, *slots: bytes, **fields: int) -> Path:
 def pids(path: Path) -> list[int]:
     found = usage.read(path)
     assert found is not None
-    return [slot.pid for slot in found.slots]
+    return [process.pid for process in found.processes]
 
 
 def test_a_slot_counts_while_its_process_lives(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_a_file_grown_to_a_tebibyte_is_read_as_far_as_it_is_used(tmp_path: Path)
     with nodes.held(path, 0):
         found = usage.read(path)
     assert found is not None
-    assert [slot.usage[0].total for slot in found.slots] == [GIB]
+    assert [process.usage[0].total for process in found.processes] == [GIB]
 
 
-@pytest.mark.parametrize("size", [1, 100, 300, 5000, region.STATE_SIZE - 1])
+@pytest.mark.parametrize("size", [1, 100, 300, 5000, state_file.SIZE - 1])
 def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     path = state_with(tmp_path / "state", nodes.slot(7))
     os.truncate(path, size)
@@ -128,6 +128,6 @@ def test_garbage_is_refused_or_read_within_its_range(
         except REFUSED:
             return
     assert found is not None
-    assert len(found.slots) <= 2
-    assert all(0 <= use.total <= 8 * ((1 << 64) - 1) for s in found.slots for use in s.usage)
-    assert len(found.devices) <= file_layout.MAX_DEVICES
+    assert len(found.processes) <= 2
+    assert all(0 <= use.total <= 8 * ((1 << 64) - 1) for s in found.processes for use in s.usage)
+    assert len(found.cards) <= file_layout.MAX_CARDS

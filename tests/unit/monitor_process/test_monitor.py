@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hami.wire import region
+from hami.wire import state_file
 from hami.wire.hami_region import V1
 from tests import processes
 from tests.native.container import Container
@@ -95,7 +95,7 @@ async def test_tricks_of_tenants_cost_themselves_only(tmp_path: Path) -> None:
             states["cut"].write_bytes(good[:4096])
             states["grown"].write_bytes(good)
             os.truncate(states["grown"], 1 << 40)
-            states["garbage"].write_bytes(good[:16] + os.urandom(region.STATE_SIZE - 16))
+            states["garbage"].write_bytes(good[:16] + os.urandom(state_file.SIZE - 16))
             for name in ("linked", "piped"):
                 states[name].unlink()
             states["linked"].symlink_to("/etc/passwd")

@@ -20,17 +20,17 @@ class TestScores:
         self,
         device: RegisteredCard,
         *,
-        slots: int = 2,
+        shares: int = 2,
         cores: int = 1,
         memory: int = 2048,
         weights: Weights | None = None,
     ) -> float:
         """Score a card of which so much would be used."""
-        tables = cluster(node("n", [device])).shelves[8].cards["NVIDIA"]
-        scores = score.device_score(
+        tables = cluster(node("n", [device])).card_tables[8].cards["NVIDIA"]
+        scores = score.card_score(
             tables,
             slice(0, 1),
-            slots=slots,
+            shares=shares,
             cores=cores,
             memory=memory,
             weights=weights or Weights(),
@@ -43,7 +43,7 @@ class TestScores:
         assert self.of(self.CARD) == pytest.approx(7.0)
 
     def test_a_card_with_a_request(self) -> None:
-        assert self.of(self.CARD, slots=3, cores=2, memory=3072) == pytest.approx(11.75)
+        assert self.of(self.CARD, shares=3, cores=2, memory=3072) == pytest.approx(11.75)
 
     def test_weights_multiply_their_part(self) -> None:
         weights = Weights(slot=0, core=2, memory=4)
@@ -57,8 +57,8 @@ class TestScores:
         kept = cluster(
             node("n", [card("a"), card("b", index=1)]), granted("x", "n", [("a", 2000, 25)])
         )
-        totals = kept.shelves[8].totals
-        found = score.node_score(totals, slice(0, 1), slots=0, cores=0, memory=0)
+        totals = kept.card_tables[8].totals
+        found = score.node_score(totals, slice(0, 1), shares=0, cores=0, memory=0)
         assert found[0] == pytest.approx(3.0)
 
     def test_scores_that_differ_by_rounding_noise_are_equal(self) -> None:

@@ -143,7 +143,7 @@ def test_a_grant_says_what_it_is_of_its_card(
     kept = cluster(node("n", [card("a", devmem=memory)]))
     found = ask(kept, pod("p", container(gpu=1, cores=30, **amounts))).winner
     assert found is not None
-    assert found.slots == {"NVIDIA": ((Share("a", "NVIDIA", want, 30),),)}
+    assert found.shares == {"NVIDIA": ((Share("a", "NVIDIA", want, 30),),)}
 
 
 def test_a_card_that_is_already_over_its_limits_takes_nothing_more() -> None:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from hami.placement import request
-from hami.placement.request import CardRequest, Defaults
+from hami.placement.request import Defaults
+from hami.vendors.family import CardRequest
 from hami.vendors.table import Vendor
 from hami.wire.errors import WireError
 from tests.builders import CORES, GPU, MEMORY, NVIDIA, PERCENT, VENDORS, container, pod, sidecar
@@ -207,12 +208,12 @@ def test_wishes_are_lists_of_trimmed_tokens_and_blank_is_no_wish() -> None:
     }
     found = request.parse(pod("p", container(gpu=1), annotations=annotations), VENDORS, Defaults())
     assert found is not None
-    wishes = found.wishes["NVIDIA"]
-    assert wishes.use_types == ("H200", "A100")
-    assert wishes.nouse_types == ()
-    assert wishes.use_uuids == {"GPU-1", "GPU-2"}
-    assert wishes.mode == ""
-    assert wishes.numa_bind
+    selector = found.selectors["NVIDIA"]
+    assert selector.use_types == ("H200", "A100")
+    assert selector.nouse_types == ()
+    assert selector.use_uuids == {"GPU-1", "GPU-2"}
+    assert selector.mode == ""
+    assert selector.numa_bind
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_numa_bind_is_a_go_boolean(value: str, *, bound: bool) -> None:
     annotations = {"nvidia.com/numa-bind": value}
     found = request.parse(pod("p", container(gpu=1), annotations=annotations), VENDORS, Defaults())
     assert found is not None
-    assert found.wishes["NVIDIA"].numa_bind is bound
+    assert found.selectors["NVIDIA"].numa_bind is bound
 
 
 def test_every_container_has_its_place_init_first_and_totals_are_peaks() -> None:

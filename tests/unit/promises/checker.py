@@ -79,7 +79,8 @@ def _of_page(page: str, root: Path) -> Iterator[str]:
 def _of_test(test: str, root: Path) -> Iterator[str]:
     file, *names = test.split("::")
     path = root / file
-    if not _inside(path, root / "tests") or not path.is_file() or not path.match("test_*.py"):
+    known = any(_inside(path, root / folder) for folder in ("tests", "sandbox/tests"))
+    if not known or not path.is_file() or not path.match("test_*.py"):
         yield f"there is no test file {file!r}"
         return
     module = _read(path)

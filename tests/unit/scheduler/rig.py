@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from hami.admission.rules import Rules
+from hami.admission.settings import Rules
 from hami.kube.client import Client
 from hami.scheduler import main
 from hami.scheduler.main import Scheduler
@@ -113,11 +113,11 @@ class Replica:
 
     def used(self, node: str) -> list[int]:
         """Return the MiB in use on each card of a node."""
-        place = self.scheduler.world.cluster.place(node)
-        assert place is not None
-        shelf, row = place
-        cards = shelf.cards[NVIDIA.word]
-        number = len(self.scheduler.world.cluster.nodes[node].cards[NVIDIA.word])
+        located = self.scheduler.world.cluster.locate(node)
+        assert located is not None
+        table, row = located
+        cards = table.cards[NVIDIA.name]
+        number = len(self.scheduler.world.cluster.nodes[node].cards[NVIDIA.name])
         used: list[int] = (cards.memory[:number, row] - cards.memory_left[:number, row]).tolist()
         return used
 

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from hami.cluster.pod_info import Allocation
+from hami.cluster.pod_info import Hold
 from hami.scheduler import assumed_pods
 from hami.scheduler.assumed_pods import Stage
 from hami.wire import signature
@@ -223,8 +223,8 @@ async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
             assert "still unknown" in await replica.bind(pod, "a")
             blind.times = 0
             await rig.eventually(lambda: booking.stage is Stage.OVER)
-            row = replica.scheduler.world.cluster.rows[pod["metadata"]["uid"]]
-            assert row.hold is Allocation.BOUND
+            row = replica.scheduler.world.cluster.pods[pod["metadata"]["uid"]]
+            assert row.hold is Hold.BOUND
             deaf.times = 0
 
 
@@ -296,4 +296,4 @@ async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
             assert booking.stage is Stage.ACCEPTED
             replica.scheduler.maintenance.run_round()
             await rig.eventually(lambda: booking.stage is Stage.OVER)
-            assert replica.scheduler.world.cluster.rows[booking.uid].hold is Allocation.BOUND
+            assert replica.scheduler.world.cluster.pods[booking.uid].hold is Hold.BOUND

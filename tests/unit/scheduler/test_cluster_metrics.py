@@ -11,7 +11,7 @@ from prometheus_client import parser
 from prometheus_client.metrics_core import Metric
 
 from hami.cluster import state
-from hami.cluster.pod_info import Allocation, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo
 from hami.cluster.state import Cluster
 from hami.scheduler import cluster_metrics
 from hami.wire.objects import ContainerKind
@@ -180,8 +180,8 @@ async def test_a_reservation_counts_as_allocated() -> None:
         name="p",
         node="n",
         kinds=(ContainerKind.APP,),
-        slots=((b.NVIDIA.word, ((Share("GPU-a", b.NVIDIA.word, 700, 7),),)),),
-        hold=Allocation.RESERVED,
+        shares=((b.NVIDIA.name, ((Share("GPU-a", b.NVIDIA.name, 700, 7),),)),),
+        hold=Hold.RESERVED,
         deadline=math.inf,
     )
     cluster.apply(state.PutPod(row))

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from hami.cluster import drift
 from hami.wire import codec, objects
+from tests.oracle import rebuild
 from tests.scripted_api.server import Lost, ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -100,7 +100,7 @@ async def check_after_restart(api: ScriptedApi) -> None:
     async with rig.running(api, now=lambda: later) as replica:
         await replica.seen()
         cluster = replica.scheduler.world.cluster
-        assert drift.drift(cluster, **_api_state(api)) == []
+        assert rebuild.drift(cluster, **_api_state(api)) == []
         pod = api.find("pods", "p")
         assert pod is not None
         bound = pod["spec"].get("nodeName") == "a"

@@ -40,7 +40,7 @@ async def test_a_template_node_is_empty_and_comes_back_as_it_was_sent() -> None:
         assert failed is None
         assert len(replica.scheduler.assumed_pods) == 0
         assert len(replica.scheduler.unschedulable) == 0
-        assert dict(replica.scheduler.world.cluster.rows) == {}
+        assert dict(replica.scheduler.world.cluster.pods) == {}
         assert dict(replica.scheduler.world.cluster.nodes) == {}
 
 

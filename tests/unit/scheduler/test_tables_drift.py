@@ -15,10 +15,10 @@ from tests.unit.scheduler.conftest import Times
 
 def spoil(replica: rig.Replica, node: str, memory: int = 4000) -> None:
     """Take memory off a node's first card behind the ledger's back."""
-    place = replica.scheduler.world.cluster.place(node)
-    assert place is not None
-    shelf, row = place
-    shelf.cards[NVIDIA.word].memory_left[0, row] -= memory
+    located = replica.scheduler.world.cluster.locate(node)
+    assert located is not None
+    table, row = located
+    table.cards[NVIDIA.name].memory_left[0, row] -= memory
 
 
 def drift(replica: rig.Replica) -> int:

@@ -424,7 +424,7 @@ async def test_a_namesake_of_the_waiting_pod_is_not_touched(times: Times) -> Non
         cluster.api.put(rig.pod("p", memory=8000))
         cluster.replica.scheduler.world.room("a", "")
         cluster.replica.scheduler.world.cluster.forget_pod(
-            next(uid for uid in cluster.replica.scheduler.world.cluster.rows)
+            next(uid for uid in cluster.replica.scheduler.world.cluster.pods)
         )
         assert await cluster.look_now() == ["a"]
         new = cluster.api.find("pods", "p")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hami.cluster.pod_info import Allocation
+from hami.cluster.pod_info import Hold
 from hami.placement import decide, request
 from hami.scheduler.assumed_pods import AssumedPods, Stage
 from hami.scheduler.informers import World
@@ -95,7 +95,7 @@ def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(world: World)
     world.nodes.put(node("b", 1, "", **{key: node_marks.late_binding_mark("another list")}))
     world.nodes.put(node("c"))
     late = {record.name: record.late for record in world.nodes.records()}
-    assert late == {"a": {NVIDIA.word}, "b": frozenset(), "c": frozenset()}
+    assert late == {"a": {NVIDIA.name}, "b": frozenset(), "c": frozenset()}
 
 
 async def test_whoever_waits_for_a_node_hears_of_its_change(world: World) -> None:
@@ -113,7 +113,7 @@ def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(world: World, tim
     world.room.listen(lambda where, namespace: told.append((where, namespace)))
     pod = builders.pod("p", builders.container(gpu=1, memory=1000))
     bookings, _ = book(world, times, pod)
-    card = world.cluster.rows["p"].slots[0][1][0][0].card
+    card = world.cluster.pods["p"].shares[0][1][0][0].card
     bound = builders.granted("p", "a", [(card, 1000, 0)])
     world.pods.put(bound)
     assert told == []
@@ -127,10 +127,10 @@ def test_a_bound_pod_ends_its_booking_and_keeps_its_cards(world: World, times: T
     bookings, _ = book(world, times, builders.pod("p", builders.container(gpu=1, memory=1000)))
     booking = bookings.get("p")
     assert booking is not None
-    card = world.cluster.rows["p"].slots[0][1][0][0].card
+    card = world.cluster.pods["p"].shares[0][1][0][0].card
     world.pods.put(builders.granted("p", "a", [(card, 1000, 0)]))
     assert booking.stage is Stage.OVER
-    assert world.cluster.rows["p"].hold is Allocation.BOUND
+    assert world.cluster.pods["p"].hold is Hold.BOUND
 
 
 def test_an_answer_that_was_on_its_way_does_not_bring_a_deleted_pod_back(world: World) -> None:
@@ -139,7 +139,7 @@ def test_an_answer_that_was_on_its_way_does_not_bring_a_deleted_pod_back(world: 
     world.pods.put(pod)
     world.pods.drop("p")
     world.pods.put(pod)
-    assert "p" not in world.cluster.rows
+    assert "p" not in world.cluster.pods
     assert world.pods.is_gone("p")
 
 
@@ -150,7 +150,7 @@ def test_a_list_without_a_pod_ends_it_but_not_a_reservation_nobody_has_seen(
     world.pods.put(builders.granted("seen", "a", [("a-0", 1000, 0)]))
     book(world, times, builders.pod("new", builders.container(gpu=1, memory=1000)))
     world.pods.retain(set())
-    assert set(world.cluster.rows) == {"new"}
+    assert set(world.cluster.pods) == {"new"}
 
 
 def test_a_reservation_that_nobody_binds_lapses(world: World, times: Times) -> None:
@@ -160,7 +160,7 @@ def test_a_reservation_that_nobody_binds_lapses(world: World, times: Times) -> N
     assert bookings.expire() == []
     times.clock += 2
     assert [booking.uid for booking in bookings.expire()] == ["p"]
-    assert not world.cluster.rows
+    assert not world.cluster.pods
 
 
 @pytest.mark.parametrize("stage", [Stage.BINDING, Stage.UNKNOWN, Stage.ACCEPTED])
@@ -175,7 +175,7 @@ def test_a_booking_with_a_binding_on_its_way_never_lapses(
     times.clock += 100_000
     assert bookings.expire() == []
     bookings.release_held()
-    assert "p" in world.cluster.rows
+    assert "p" in world.cluster.pods
 
 
 def annotated(uid: str, seconds: float) -> objects.Pod:
@@ -196,12 +196,12 @@ def test_a_decision_that_stands_in_annotations_only_ends_by_its_age(
     world.nodes.put(node("a"))
     world.pods.put(annotated("young", times.now))
     world.pods.put(annotated("old", times.now - 901))
-    assert set(world.cluster.rows) == {"young"}
+    assert set(world.cluster.pods) == {"young"}
     times.now += 901
     assert world.pods.end_stale_annotations() == ["young"]
-    assert not world.cluster.rows
+    assert not world.cluster.pods
     world.pods.put(annotated("young", times.now - 901))
-    assert not world.cluster.rows
+    assert not world.cluster.pods
 
 
 def test_a_decision_from_the_future_buys_no_time(world: World, times: Times) -> None:

@@ -50,9 +50,9 @@ def test_each_of_its_test_files_makes_a_suite_run(name: str) -> None:
     [
         ("src/hami/kube/client.py", {"conformance", "sandbox"}),
         ("src/hami/placement/decide.py", {"sandbox"}),
-        ("native/libvgpu/abi.h", {"sandbox"}),
+        ("native/libvgpu/abi.h", {"sandbox", "sanitizers"}),
         ("charts/hami/values.yaml", {"sandbox"}),
-        ("src/hami/vendors/table.toml", {"conformance", "sandbox"}),
+        ("sandbox/src/hami_sandbox/apiserver/differences.toml", {"conformance", "sandbox"}),
         ("tests/e2e/test_fleet.py", set()),
         ("tests/promises.toml", set()),
     ],

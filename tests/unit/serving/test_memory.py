@@ -26,7 +26,7 @@ del many
 """
 _PROGRAM = """
 import pathlib
-from hami.serving import memory
+from hami.serving import lifetime as memory
 MIB = 2**20
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -126,7 +126,7 @@ async def test_an_endpoint_gives_a_tracer_that_posts_where_collectors_listen() -
 def test_opentelemetry_is_not_imported_unless_tracing_is_on() -> None:
     program = """
 import sys
-from hami.serving import health, http_server, logs, metrics, profiling, tracing
+from hami.serving import endpoints, http_server, logs, metrics, tracing
 with tracing.Tracer.from_endpoint("", "x").span("filter"):
     pass
 print([name for name in sys.modules if name.startswith("opentelemetry")])
@@ -138,10 +138,10 @@ def test_a_missing_opentelemetry_is_named_with_the_remedy() -> None:
     program = """
 import sys
 sys.modules["opentelemetry"] = None
-from hami.serving import errors, tracing
+from hami.serving import lifetime, tracing
 try:
     tracing.Tracer.from_endpoint("http://collector:4318", "x")
-except errors.ServingError as error:
+except lifetime.ServingError as error:
     print(error)
 """
     assert "run `pip install hami[tracing]`" in run(program)

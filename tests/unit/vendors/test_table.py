@@ -9,7 +9,7 @@ from hami.wire import quantity
 
 ROW = """
 [[vendor]]
-word = "ACME"
+name = "ACME"
 section = "acme"
 annotations = {}
 resources = {count = "acme.io/card"}
@@ -19,7 +19,7 @@ resources = {count = "acme.io/card"}
 def test_nvidia_is_built_in_with_hamis_names() -> None:
     (nvidia,) = table.built_in()
 
-    assert (nvidia.word, nvidia.section, nvidia.rule) == ("NVIDIA", "nvidia", "nvidia")
+    assert (nvidia.name, nvidia.section, nvidia.family) == ("NVIDIA", "nvidia", "nvidia")
     assert nvidia.resources.named() == (
         "nvidia.com/gpu",
         "nvidia.com/gpumem",
@@ -60,7 +60,7 @@ def test_a_bare_nvidia_request_means_one_whole_card_under_lock_and_quota() -> No
 def test_every_built_in_resource_is_a_name_kubernetes_takes() -> None:
     for vendor in table.built_in():
         for name in vendor.resources.named():
-            assert quantity.check_resource_name(name, what=vendor.word) == name
+            assert quantity.check_resource_name(name, what=vendor.name) == name
 
 
 def test_the_table_is_read_once() -> None:
@@ -70,22 +70,22 @@ def test_the_table_is_read_once() -> None:
 def test_a_row_needs_only_its_names_and_takes_defaults_for_the_rest() -> None:
     (acme,) = table.parse(ROW, source="rows.toml")
 
-    assert (acme.word, acme.resources.count, acme.resources.memory) == ("ACME", "acme.io/card", "")
-    assert (acme.rule, acme.annotations.register) == ("", "")
+    assert (acme.name, acme.resources.count, acme.resources.memory) == ("ACME", "acme.io/card", "")
+    assert (acme.family, acme.annotations.register) == ("", "")
 
 
 @pytest.mark.parametrize(
     ("text", "want"),
     {
-        "not toml": ("[[vendor]]\nword = x\n", "line 2"),
+        "not toml": ("[[vendor]]\nname = x\n", "line 2"),
         "nothing": ("", "at least one"),
         "another table": (f"{ROW}\n[[vendr]]\n" + ROW.split("\n", 2)[2], "every row is a"),
-        "a misspelt field": (ROW + 'wrod = "x"', "wrod"),
+        "a misspelt field": (ROW + 'nmae = "x"', "nmae"),
         "a misspelt resource": (ROW.replace("count =", "cuont ="), "cuont"),
         "a wrong type": (ROW + 'takes_lock = "yes"', "takes_lock"),
         "an unknown codec": (ROW + 'register_codec = "xml"', "register_codec"),
-        "no count resource": (ROW.replace("acme.io/card", ""), "'ACME' needs word"),
-        "a word twice": (ROW + ROW.replace("acme.io/card", "acme.io/b"), "word 'ACME'"),
+        "no count resource": (ROW.replace("acme.io/card", ""), "'ACME' needs name"),
+        "a name twice": (ROW + ROW.replace("acme.io/card", "acme.io/b"), "name 'ACME'"),
         "a resource twice": (ROW + ROW.replace("ACME", "B"), "resource 'acme.io/card'"),
     }.values(),
 )

@@ -139,7 +139,7 @@ _WORD = st.text(st.characters(exclude_characters=",:;"), min_size=1, max_size=8)
 _INT32 = st.integers(0, 2**31 - 1)
 _SLOTS = st.lists(
     st.lists(
-        st.builds(shares.Share, uuid=_WORD, type=_WORD, memory=_INT32, cores=_INT32),
+        st.builds(shares.Share, card=_WORD, vendor=_WORD, memory_mib=_INT32, cores=_INT32),
         max_size=3,
     ),
     max_size=4,

@@ -7,32 +7,20 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from hami_sandbox.apiserver import (
-    answers,
-    bindings,
-    deletion,
-    documents,
-    evictions,
-    lists,
-    queries,
-    routes,
-    scales,
-    updates,
-    watches,
-)
+from hami_sandbox.apiserver import answers, bindings, deletion, documents, lists, updates, watches
+from hami_sandbox.apiserver import call as apiserver_call
 from hami_sandbox.apiserver.answers import Writer
 from hami_sandbox.apiserver.auth import impersonation
 from hami_sandbox.apiserver.auth.authorization import Attributes, Authorizer
 from hami_sandbox.apiserver.auth.reviews import Reviews
 from hami_sandbox.apiserver.auth.users import Authenticator
 from hami_sandbox.apiserver.bodies import plain
-from hami_sandbox.apiserver.call import Call
-from hami_sandbox.apiserver.catalogue import Catalogue
+from hami_sandbox.apiserver.call import Call, Target
+from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.refusals import Object, Refusal
-from hami_sandbox.apiserver.routes import Target
 from hami_sandbox.apiserver.selectors import Selection
 from hami_sandbox.apiserver.store import Store
-from hami_sandbox.apiserver.stored import Stored
+from hami_sandbox.apiserver.table import Stored
 from hami_sandbox.apiserver.writes import Writes
 
 _OK, _CREATED = 200, 201
@@ -69,8 +57,8 @@ class Api:
 
     def target(self, method: str, path: str, query: Mapping[str, str]) -> Target:
         """Return what a request is about."""
-        watch = queries.flag(query, "watch")
-        return routes.parse(method, path, watch=watch, find=self.catalogue.find)
+        watch = lists.flag(query, "watch")
+        return apiserver_call.parse(method, path, watch=watch, find=self.catalogue.find)
 
     def admit(
         self, target: Target, query: Mapping[str, str], headers: Headers, body: bytes
@@ -98,7 +86,7 @@ class Api:
         target = call.target
         if not target.resource:
             return self._document(call)
-        kind = routes.require(target)
+        kind = apiserver_call.require(target)
         if kind.group in _REVIEWS:
             return self._review(call)
         if target.subresource and target.subresource not in {"status", "finalize"}:
@@ -136,12 +124,12 @@ class Api:
                 return await updates.patch(self._writes, call)
 
     async def _list(self, call: Call, writer: Writer) -> Answer:
-        wish = queries.parse(call.query)
+        wish = lists.parse(call.query)
         page = await lists.page(self.store, call.kind.stored, wish, _selection(call, wish))
         return Answer(body=writer.many(page))
 
     def _watch(self, call: Call, writer: Writer) -> Answer:
-        wish = queries.parse(call.query)
+        wish = lists.parse(call.query)
         watch = watches.Watch(self.store, call.kind.stored, wish, _selection(call, wish), writer)
         return Answer(body=watch.lines())
 
@@ -157,10 +145,10 @@ class Api:
                 await bindings.bind(self._writes, call)
                 return _success(_CREATED)
             case "eviction":
-                await evictions.evict(self._writes, call)
+                await bindings.evict(self._writes, call)
                 return _success(_CREATED)
             case "scale":
-                stored = await scales.answer(self._writes, call)
+                stored = await updates.answer(self._writes, call)
                 return Answer(body=stored.whole)
             case "token":
                 told = self._reviews.token(call.namespace, call.name, plain(call))
@@ -185,7 +173,7 @@ class Api:
         return Answer(body=found.body, content_type=found.content_type, headers=found.headers)
 
 
-def _selection(call: Call, wish: queries.ListOptions) -> Selection:
+def _selection(call: Call, wish: lists.ListOptions) -> Selection:
     return Selection(
         call.kind,
         namespace=call.namespace,

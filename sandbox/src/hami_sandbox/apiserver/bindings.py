@@ -1,11 +1,19 @@
-"""Binding a pod to a node: node, annotations, labels and the condition in one write."""
+"""Bindings and evictions of pods.
+
+Binding a pod to a node: node, annotations, labels and the condition in one write.
+
+Eviction: a deletion that a disruption budget may refuse for the moment.
+"""
 
 from __future__ import annotations
 
-from hami_sandbox import times
-from hami_sandbox.apiserver import bodies, kinds
+import msgspec
+
+from hami_sandbox import api_objects
+from hami_sandbox.api_objects import ENDED, matches
+from hami_sandbox.apiserver import bodies, deletion, kinds
 from hami_sandbox.apiserver.call import Call
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import (
     Object,
     Refusal,
@@ -14,7 +22,8 @@ from hami_sandbox.apiserver.refusals import (
     invalid,
     not_found,
 )
-from hami_sandbox.apiserver.stored import Stored
+from hami_sandbox.apiserver.store import Store
+from hami_sandbox.apiserver.table import Stored
 from hami_sandbox.apiserver.writes import Writes, copied, place
 
 _PODS = ("", "pods")
@@ -107,7 +116,7 @@ def _set_scheduled(pod: Object) -> None:
     scheduled: Object = {
         "type": "PodScheduled",
         "status": "True",
-        "lastTransitionTime": times.stamp(times.now()),
+        "lastTransitionTime": api_objects.stamp(api_objects.now()),
     }
     if "generation" in pod["metadata"]:
         scheduled["observedGeneration"] = pod["metadata"]["generation"]
@@ -122,3 +131,37 @@ def _kind(name: str) -> Kind:
     kind = kinds.of("v1", name)
     assert kind is not None
     return kind
+
+
+_RETRY_AFTER = 10
+
+
+async def evict(writes: Writes, call: Call) -> None:
+    """Delete the pod as the Eviction in the body wants it, if no budget is against it."""
+    eviction = bodies.plain(call)
+    options = eviction.get("deleteOptions") or {}
+    if eviction.get("dryRun"):
+        options = {**options, "dryRun": eviction["dryRun"]}
+    pod = writes.current(call).object
+    if pod.get("status", {}).get("phase") not in ENDED:
+        _check_budgets(writes.store, call, pod)
+    target = msgspec.structs.replace(call.target, subresource="")
+    await deletion.delete(writes, msgspec.structs.replace(call, target=target), options)
+
+
+def _check_budgets(store: Store, call: Call, pod: Object) -> None:
+    labels = pod["metadata"].get("labels") or {}
+    for budget in store.all("policy", "poddisruptionbudgets", call.namespace):
+        selector = budget.get("spec", {}).get("selector")
+        if selector is None or not matches(selector, labels):
+            continue
+        allowed = budget.get("status", {}).get("disruptionsAllowed", 0)
+        if allowed <= 0:
+            name = budget["metadata"]["name"]
+            cause = {
+                "reason": "DisruptionBudget",
+                "message": f"The disruption budget {name} allows no further disruption now",
+            }
+            details = {"causes": [cause], "retryAfterSeconds": _RETRY_AFTER}
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise Refusal(429, "TooManyRequests", message, details)

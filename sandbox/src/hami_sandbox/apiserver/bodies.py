@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hami_sandbox.apiserver.call import Call
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request
 from hami_sandbox.apiserver.schema import protobuf, schema
 

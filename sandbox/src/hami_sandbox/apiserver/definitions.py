@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hami_sandbox import times
-from hami_sandbox.apiserver.catalogue import Catalogue
-from hami_sandbox.apiserver.kind import Kind, Subresource
+from hami_sandbox import api_objects
+from hami_sandbox.apiserver.kinds import Catalogue, Kind, Subresource
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.store import Store
 from hami_sandbox.apiserver.writes import copied
@@ -50,7 +49,7 @@ class Definitions:
         if not names or status.get("acceptedNames") == names:
             return
         content = copied(definition)
-        now = times.stamp(times.now())
+        now = api_objects.stamp(api_objects.now())
         conditions = [
             {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": now}
             for kind, reason in (

@@ -1,24 +1,30 @@
-"""The end of objects: grace for pods, finalizers, preconditions, whole collections."""
+"""Deletion: grace, finalizers, preconditions, collections, old events.
+
+The end of objects: grace for pods, finalizers, preconditions, whole collections.
+
+Events do not stay: those that nobody repeated for an hour are removed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 
 import msgspec
 
-from hami_sandbox import times
-from hami_sandbox.apiserver import bodies, lists, plugins, queries
-from hami_sandbox.apiserver.auth.admission_request import AdmissionRequest
+from hami_sandbox import api_objects
+from hami_sandbox.api_objects import ENDED, read
+from hami_sandbox.apiserver import bodies, lists, preparation
+from hami_sandbox.apiserver.answers import as_shown
+from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
 from hami_sandbox.apiserver.call import Call
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.lists import Listed
 from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, conflict, forbidden
 from hami_sandbox.apiserver.selectors import Selection
-from hami_sandbox.apiserver.store import StaleError
-from hami_sandbox.apiserver.stored import Stored
-from hami_sandbox.apiserver.views import as_shown
+from hami_sandbox.apiserver.store import StaleError, Store
+from hami_sandbox.apiserver.table import Stored
 from hami_sandbox.apiserver.writes import MODIFIED, TRIES, Writes, copied, is_finished
-from hami_sandbox.pod_phases import ENDED
 
 _GRACE = 30
 _NOT_FOUND = 404
@@ -56,7 +62,7 @@ async def delete(writes: Writes, call: Call, options: Object | None = None) -> O
 async def delete_all(writes: Writes, call: Call) -> Listed:
     """Delete what is selected; return it."""
     options = options_of(call)
-    wish = queries.parse({**call.query, "watch": "false"})
+    wish = lists.parse({**call.query, "watch": "false"})
     by = Selection(
         call.kind,
         namespace=call.namespace,
@@ -144,13 +150,13 @@ def _mark(kind: Kind, content: Object, options: Object, now: dt.datetime) -> boo
     if "deletionTimestamp" in metadata:
         if grace >= given:
             return False
-        ends = times.read(metadata["deletionTimestamp"])
+        ends = api_objects.read(metadata["deletionTimestamp"])
         ends -= dt.timedelta(seconds=given - grace)
     else:
         ends = now + dt.timedelta(seconds=grace)
         if metadata.get("generation"):
             metadata["generation"] += 1
-    metadata["deletionTimestamp"] = times.stamp(ends)
+    metadata["deletionTimestamp"] = api_objects.stamp(ends)
     metadata["deletionGracePeriodSeconds"] = grace
     if kind.kind == "Namespace":
         # No grace, but a controller that empties it.
@@ -197,7 +203,7 @@ def _check_preconditions(call: Call, options: Object, current: Stored) -> None:
 
 
 def _check_immortal(call: Call) -> None:
-    if call.kind.kind == "Namespace" and call.name in plugins.IMMORTAL:
+    if call.kind.kind == "Namespace" and call.name in preparation.IMMORTAL:
         why = "this namespace may not be deleted"
         message = f'namespaces "{call.name}" is forbidden: {why}'
         raise forbidden(message, {"name": call.name, "kind": "namespaces"})
@@ -212,3 +218,39 @@ def _request(call: Call, current: Stored, options: Object, *, dry_run: bool) -> 
         options=told,
         dry_run=dry_run,
     )
+
+
+_EVENTS = ("", "events")
+_LIFETIME = dt.timedelta(hours=1)
+#: Seconds between two looks.
+_PAUSE = 60
+
+
+async def forget(store: Store) -> None:
+    """Remove old events, now and then, for as long as the server runs."""
+    while True:
+        await asyncio.sleep(_PAUSE)
+        remove(store, dt.datetime.now(dt.UTC))
+
+
+def remove(store: Store, now: dt.datetime) -> int:
+    """Remove what is too old at this time; return how many."""
+    old = [found for found in store.all(*_EVENTS) if _last(found) < now - _LIFETIME]
+    for event in old:
+        metadata = event["metadata"]
+        store.remove(
+            _EVENTS,
+            metadata.get("namespace") or "",
+            metadata["name"],
+            over=int(metadata["resourceVersion"]),
+        )
+    return len(old)
+
+
+def _last(event: Object) -> dt.datetime:
+    """Return when the event was last written; its own times are its reporter's affair."""
+    times = [event["metadata"]["creationTimestamp"]]
+    times += [
+        entry["time"] for entry in event["metadata"].get("managedFields") or () if "time" in entry
+    ]
+    return max(map(read, times))

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hami_sandbox.apiserver.catalogue import Catalogue
+from hami_sandbox.api_objects import KUBERNETES
+from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.schema import discovery, openapi
-from hami_sandbox.versions import KUBERNETES
 
 #: The release whose behaviour the server has.
 _AGGREGATED = "apidiscovery.k8s.io"

@@ -17,15 +17,15 @@ from hami.kube import kubeconfig
 from hami.kube.client import Client
 from hami.serving import addresses, lifetime, logs
 from hami_sandbox import access
-from hami_sandbox.apiserver import bootstrap, old_events, snapshot
+from hami_sandbox.apiserver import bootstrap, deletion, snapshot
 from hami_sandbox.apiserver.api import Api
 from hami_sandbox.apiserver.auth.admission import Admission
 from hami_sandbox.apiserver.auth.authorization import Authorizer
 from hami_sandbox.apiserver.auth.logs import Logs
 from hami_sandbox.apiserver.auth.reviews import Reviews
 from hami_sandbox.apiserver.auth.users import Authenticator, signing_key
-from hami_sandbox.apiserver.catalogue import Catalogue
 from hami_sandbox.apiserver.definitions import Definitions
+from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.server import Server
 from hami_sandbox.apiserver.store import HISTORY, Store
 from hami_sandbox.apiserver.writes import Writes, complete
@@ -71,7 +71,7 @@ async def run(settings: Settings) -> None:
         _write_kubeconfig(settings, settings.folder / "controllers.kubeconfig", url)
         async with asyncio.TaskGroup() as group:
             works = lifetime.start(
-                group, {"controllers": _control(settings), "events": old_events.forget(store)}
+                group, {"controllers": _control(settings), "events": deletion.forget(store)}
             )
             if settings.kubeconfig is not None:
                 _write_kubeconfig(settings, settings.kubeconfig, url)

@@ -17,9 +17,8 @@ from aiohttp import web
 from hami.serving import addresses
 from hami_sandbox.apiserver.api import Answer, Api
 from hami_sandbox.apiserver.auth.logs import Logs
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, require
 from hami_sandbox.apiserver.refusals import Refusal, bad_request
-from hami_sandbox.apiserver.routes import require
 
 _log = logging.getLogger(__name__)
 

@@ -1,16 +1,19 @@
-"""All objects of the server, under one counter of versions.
+"""All objects under one counter of versions, and waiting for a version.
 
+All objects of the server, under one counter of versions.
 A write happens at once or not at all: whoever read a version and writes on top of it names that
 version, and learns if somebody else came first.
+
+Waiting for a version that is yet to come.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-from hami_sandbox.apiserver.refusals import Object
-from hami_sandbox.apiserver.stored import Stored, key_of
-from hami_sandbox.apiserver.table import Table
+from hami_sandbox.apiserver.refusals import Object, Refusal
+from hami_sandbox.apiserver.table import Stored, Table, key_of
 
 #: Changes remembered of each kind: about a minute at the pace of a busy demo.
 HISTORY = 5_000
@@ -131,3 +134,39 @@ class Store:
         found = table.get(namespace, name)
         if (0 if found is None else found.revision) != over:
             raise StaleError
+
+
+#: Seconds that a request for a future version waits for it, as kube-apiserver does.
+PATIENCE = 3.0
+RETRY_AFTER = 1
+
+
+async def reached(store: Store, revision: int, *, patience: float = PATIENCE) -> bool:
+    """Wait until the store is at a version, but not for long; return whether it is."""
+    if store.revision >= revision:
+        return True
+    woken = asyncio.Event()
+    store.wake(woken.set)
+    try:
+        async with asyncio.timeout(patience):
+            while store.revision < revision:
+                woken.clear()
+                await woken.wait()
+    except TimeoutError:
+        return False
+    finally:
+        store.let_sleep(woken.set)
+    return True
+
+
+def too_large(asked: int, current: int) -> Refusal:
+    """Refuse a version that did not come in time; the client may ask again."""
+    message = f"Too large resource version: {asked}, current: {current}"
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    details = {"causes": [cause], "retryAfterSeconds": RETRY_AFTER}
+    return Refusal(504, "Timeout", f"Timeout: {message}", details)
+
+
+def expired(message: str) -> Refusal:
+    """Refuse a version that is forgotten."""
+    return Refusal(410, "Expired", message)

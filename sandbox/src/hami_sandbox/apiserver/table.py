@@ -1,12 +1,156 @@
-"""The objects of one kind: as they are, as they were, and word of their changes."""
+"""The objects of one kind: now, earlier, and their changes.
+
+One version of an object: its content, which nobody changes, and its bytes, made once.
+
+What happened to the objects of one kind, as far back as is remembered.
+
+The objects of one kind: as they are, as they were, and word of their changes.
+"""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator
 
-from hami_sandbox.apiserver.history import Change, History
-from hami_sandbox.apiserver.stored import Stored, key_of
+import msgspec
+
+from hami_sandbox.apiserver.refusals import Object
+
+_encode = msgspec.json.Encoder().encode
+_NAMES = ("kind", "apiVersion")
+
+
+class Stored:
+    """An object at a version. The content is shared by all readers: whoever changes it copies it.
+
+    An object inside a list does not name its kind, and one by itself does. The bytes are those
+    inside a list; the names are put in front of them.
+    """
+
+    __slots__ = ("_bare", "_head", "object", "revision", "shown")
+
+    def __init__(self, content: Object, revision: int) -> None:
+        self.object = content
+        self.revision = revision
+        # The same object as another kind shows it, by that kind's group.
+        self.shown: dict[str, Stored] | None = None
+        self._bare: bytes | None = None
+        self._head: bytes | None = None
+
+    @property
+    def bare(self) -> bytes:
+        """Return the bytes without kind and version."""
+        if self._bare is None:
+            self._bare = _encode({k: v for k, v in self.object.items() if k not in _NAMES})
+        return self._bare
+
+    @property
+    def whole(self) -> bytes:
+        """Return the bytes with kind and version."""
+        return join(self.head, self.bare)
+
+    @property
+    def head(self) -> bytes:
+        if self._head is None:
+            self._head = head(self.object["kind"], self.object["apiVersion"])
+        return self._head
+
+    @property
+    def key(self) -> str:
+        metadata = self.object["metadata"]
+        return key_of(metadata.get("namespace") or "", metadata["name"])
+
+    def at(self, revision: int) -> Stored:
+        """Return the same content under a later version, as the last state of what is gone."""
+        metadata = {**self.object["metadata"], "resourceVersion": str(revision)}
+        return Stored({**self.object, "metadata": metadata}, revision)
+
+
+def key_of(namespace: str, name: str) -> str:
+    """Return the key in a table; its order is that of lists, and namespaces are together."""
+    return f"{namespace}/{name}"
+
+
+def head(kind: str, api_version: str) -> bytes:
+    return _encode({"kind": kind, "apiVersion": api_version})
+
+
+def join(names: bytes, bare: bytes) -> bytes:
+    """Put the names in front of an object's other fields; it always has metadata."""
+    return names[:-1] + b"," + bare[1:]
+
+
+#: Forgetting happens in batches of this part of the bound: moving a list costs its length.
+_SLACK = 8
+
+
+class Change:
+    """One write: what was there before, and after; nothing for what was created or deleted."""
+
+    __slots__ = ("_gone", "key", "new", "old", "revision")
+
+    def __init__(self, revision: int, key: str, old: Stored | None, new: Stored | None) -> None:
+        self.revision = revision
+        self.key = key
+        self.old = old
+        self.new = new
+        self._gone: Stored | None = None
+
+    @property
+    def gone(self) -> Stored:
+        """Return the last state of what is no longer there, under the version of its end."""
+        if self._gone is None:
+            assert self.old is not None
+            self._gone = self.old.at(self.revision)
+        return self._gone
+
+
+class History:
+    """Changes in the order of their versions, at most about `bound` of them."""
+
+    def __init__(self, bound: int, begins: int = 0) -> None:
+        self._bound = bound
+        self._changes: list[Change] = []
+        # How many changes were forgotten: positions count from the first change ever.
+        self._dropped = 0
+        #: The newest version of which nothing before is known.
+        self.forgotten = begins
+
+    def add(self, change: Change) -> None:
+        self._changes.append(change)
+        excess = len(self._changes) - self._bound
+        if excess > self._bound // _SLACK:
+            self._drop(excess)
+
+    def forget(self, revision: int) -> None:
+        """Forget everything up to this version."""
+        if revision > self.forgotten:
+            self._drop(self._index(revision))
+            self.forgotten = revision
+
+    def position(self, revision: int) -> int:
+        """Return the position of the first change after this version."""
+        return self._dropped + self._index(revision)
+
+    @property
+    def end(self) -> int:
+        return self._dropped + len(self._changes)
+
+    def since(self, position: int) -> list[Change] | None:
+        """Return the changes from a position on; None if some of them are forgotten."""
+        if position < self._dropped:
+            return None
+        return self._changes[position - self._dropped :]
+
+    def _index(self, revision: int) -> int:
+        return bisect.bisect_right(self._changes, revision, key=lambda change: change.revision)
+
+    def _drop(self, count: int) -> None:
+        if count:
+            self.forgotten = max(self.forgotten, self._changes[count - 1].revision)
+            del self._changes[:count]
+            self._dropped += count
+
 
 _AFTER_SLASH = "0"  # the character after "/": the end of a namespace's keys
 

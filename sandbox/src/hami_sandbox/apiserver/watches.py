@@ -10,13 +10,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
-from hami_sandbox.apiserver import answers, waiting
+from hami_sandbox.apiserver import answers, store
 from hami_sandbox.apiserver.answers import Writer
-from hami_sandbox.apiserver.history import Change
-from hami_sandbox.apiserver.queries import ListOptions
+from hami_sandbox.apiserver.lists import ListOptions
 from hami_sandbox.apiserver.refusals import Refusal
 from hami_sandbox.apiserver.selectors import Selection
 from hami_sandbox.apiserver.store import Store
+from hami_sandbox.apiserver.table import Change
 
 ADDED, MODIFIED, DELETED = b"ADDED", b"MODIFIED", b"DELETED"
 #: Seconds between bookmarks, and how long before the end the last one comes.
@@ -67,8 +67,8 @@ class Watch:
         wish = self._wish
         asked = wish.revision or 0
         if wish.initial_events is True:
-            if not await waiting.reached(self._store, asked):
-                yield answers.error(waiting.too_large(asked, self._store.revision))
+            if not await store.reached(self._store, asked):
+                yield answers.error(store.too_large(asked, self._store.revision))
                 return
             for chunk in self._initial():
                 yield chunk
@@ -164,4 +164,4 @@ class Watch:
 
     def _expired(self, asked: int) -> Refusal:
         oldest = self._table.history.forgotten
-        return waiting.expired(f"too old resource version: {asked} ({oldest})")
+        return store.expired(f"too old resource version: {asked} ({oldest})")

@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from hami_sandbox.apiserver import bodies, plugins, preparation
+from hami_sandbox.apiserver import bodies, preparation
+from hami_sandbox.apiserver.answers import as_shown, as_stored
 from hami_sandbox.apiserver.auth.admission import Admission
-from hami_sandbox.apiserver.auth.admission_request import AdmissionRequest
+from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
 from hami_sandbox.apiserver.call import Call
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import (
     Object,
     Refusal,
@@ -25,10 +26,9 @@ from hami_sandbox.apiserver.refusals import (
     conflict,
     invalid,
 )
-from hami_sandbox.apiserver.schema import defaults, managed_fields, schema, validation
+from hami_sandbox.apiserver.schema import defaults, kind_rules, managed_fields, schema
 from hami_sandbox.apiserver.store import StaleError, Store
-from hami_sandbox.apiserver.stored import Stored
-from hami_sandbox.apiserver.views import as_shown, as_stored
+from hami_sandbox.apiserver.table import Stored
 
 #: How often a write begins again because somebody else came first; then it is a conflict.
 TRIES = 30
@@ -68,7 +68,7 @@ class Writes:
             metadata = content["metadata"]
         dry_run = call.dry_run()
         name = metadata.get("name") or ""
-        await plugins.admit(self.store, kind, content, namespace=call.namespace, name=name)
+        await preparation.admit(self.store, kind, content, namespace=call.namespace, name=name)
         request = call.review(
             "CREATE",
             kind=kind,
@@ -239,7 +239,7 @@ def copied(content: Object) -> Object:
 
 def check(kind: Kind, content: Object, old: Object | None = None, subresource: str = "") -> None:
     """Refuse an object that the kind's rules do not allow."""
-    causes = validation.validate(kind, content, old, subresource=subresource)
+    causes = kind_rules.validate(kind, content, old, subresource=subresource)
     if causes:
         told = [msgspec.to_builtins(cause) for cause in causes]
         raise invalid(kind.kind, content["metadata"].get("name") or "", told, kind.group)

@@ -1,5 +1,12 @@
-"""A controller: keys come from watches, and each is brought closer to what its object asks for.
+"""A controller: watches, a queue of keys, requests.
 
+Keys of objects that want attention: each once, now or later, and never two at a time.
+
+What a controller keeps of an object: its identity, its owners, whether it is going.
+
+Requests of the controllers: JSON objects in and out, and paths made of kinds.
+
+A controller: keys come from watches, and each is brought closer to what its object asks for.
 What it finds out from watches is only that something has changed. What it acts upon it reads
 anew, so that it never acts upon the past.
 """
@@ -9,18 +16,195 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import NoReturn
+import urllib.parse
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
-from hami.kube import errors
+import msgspec
+
+from hami.kube import errors, store
 from hami.kube.client import Client
 from hami.kube.informer import Reflector
 from hami.kube.store import Cache
-from hami_sandbox.apiserver.kind import Kind
-from hami_sandbox.controllers import items
-from hami_sandbox.controllers.api import path
-from hami_sandbox.controllers.items import Item
-from hami_sandbox.controllers.queue import Queue
+from hami.wire import codec
+from hami.wire import objects as wire_objects
+from hami_sandbox.apiserver import kinds
+from hami_sandbox.apiserver.kinds import Kind
+
+_FIRST, _LONGEST = 0.05, 10.0
+
+
+class Queue:
+    def __init__(self, *, first: float = _FIRST, longest: float = _LONGEST) -> None:
+        self._first = first
+        self._longest = longest
+        self._ready: OrderedDict[str, None] = OrderedDict()
+        self._later: dict[str, asyncio.TimerHandle] = {}
+        self._failures: dict[str, int] = {}
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._later)
+
+    def add(self, key: str) -> None:
+        """Have it looked at, once more if that is going on just now."""
+        timer = self._later.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        self._ready[key] = None
+        self._filled.set()
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """Have it looked at in a while, unless that is going to happen before."""
+        if key in self._ready:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._later.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + seconds:
+                return
+            timer.cancel()
+        self._later[key] = loop.call_later(seconds, self.add, key)
+
+    def add_failed(self, key: str) -> None:
+        """Have it looked at again, later each time it fails."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self.add_after(key, min(self._first * 2 ** (failures - 1), self._longest))
+
+    def succeeded(self, key: str) -> None:
+        self._failures.pop(key, None)
+
+    async def take(self) -> str:
+        """Wait for a key."""
+        while not self._ready:
+            self._filled.clear()
+            await self._filled.wait()
+        key, _ = self._ready.popitem(last=False)
+        return key
+
+
+class Owner(codec.Object, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class _Metadata(codec.Object, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str | None = None
+    deletion_timestamp: str | None = None
+    finalizers: tuple[str, ...] | None = None
+    owner_references: tuple[Owner, ...] | None = None
+
+
+class _Body(codec.Object, frozen=True):
+    metadata: _Metadata
+
+
+class Item:
+    """An object of any kind, without its content: whoever acts reads it anew."""
+
+    __slots__ = ("deleting", "finalizers", "metadata", "name", "namespace", "owners", "uid")
+
+    def __init__(self, told: _Metadata) -> None:
+        self.uid = told.uid
+        self.name = told.name
+        self.namespace = told.namespace
+        self.deleting = told.deletion_timestamp is not None
+        self.finalizers = told.finalizers or ()
+        self.owners = told.owner_references or ()
+        self.metadata: wire_objects.Metadata | None = wire_objects.Metadata(
+            resource_version=told.resource_version
+        )
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def controller(self) -> Owner | None:
+        """Return the owner that made it and looks after it."""
+        return next((owner for owner in self.owners if owner.controller), None)
+
+
+def decode(body: bytes) -> Item | store.Ignored:
+    return Item(codec.decode(body, _Body, what="object").metadata)
+
+
+Object = dict[str, Any]
+
+
+def path(kind: Kind, namespace: str = "", name: str = "", part: str = "") -> str:
+    """Return where objects of a kind are, or one of them, or a part of it."""
+    parts = [f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"]
+    if kind.namespaced and namespace:
+        parts += ["namespaces", _quoted(namespace)]
+    parts.append(kind.resource)
+    if name:
+        parts.append(_quoted(name))
+    if part:
+        parts.append(part)
+    return "/".join(parts)
+
+
+def known(group: str, resource: str) -> Kind:
+    """Return a kind that the server is known to have."""
+    found = kinds.find(group, "v1", resource)
+    assert found is not None, f"the server has no {resource}.{group}"
+    return found
+
+
+class Api:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def get(self, where: str) -> Object | None:
+        """Return an object, or None if there is none."""
+        try:
+            return _object(await self._client.get(where))
+        except errors.NotFound:
+            return None
+
+    async def items(self, where: str, **query: str) -> list[Object]:
+        """Return the objects of a list as it is now."""
+        answer = _object(await self._client.get(where, {k: v for k, v in query.items() if v}))
+        items: list[Object] = answer.get("items") or []
+        return items
+
+    async def create(self, where: str, content: Mapping[str, Any]) -> Object:
+        return _object(await self._client.create(where, msgspec.json.encode(content)))
+
+    async def patch(self, where: str, patch: Mapping[str, Any]) -> Object:
+        """Merge this into an object."""
+        return _object(await self._client.patch(where, msgspec.json.encode(patch)))
+
+    async def replace(self, where: str, content: Mapping[str, Any]) -> Object:
+        return _object(await self._client.replace(where, msgspec.json.encode(content)))
+
+    async def delete(self, where: str, *, uid: str = "", **options: Any) -> Object | None:
+        """Delete an object, or all of a path; None if it is gone already or is another one now."""
+        wish: Object = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        if uid:
+            wish["preconditions"] = {"uid": uid}
+        try:
+            return _object(await self._client.delete(where, msgspec.json.encode(wish)))
+        except (errors.NotFound, errors.Conflict):
+            return None
+
+
+def _object(body: bytes) -> Object:
+    found: Object = msgspec.json.decode(body)
+    return found
+
+
+def _quoted(part: str) -> str:
+    return urllib.parse.quote(part, safe="")
+
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +229,7 @@ class Watches:
                 Reflector(
                     self._client,
                     path(kind),
-                    decode=items.decode,
+                    decode=decode,
                     sink=cache,
                     kind=kind.resource,
                 )

@@ -1,18 +1,200 @@
-"""Deployments: a replica set for each version of the pod template, and the way from old to new."""
+"""Deployments: replica sets per template, rolling update, status.
+
+How far a rolling update may go next: pure arithmetic over the replica sets of a deployment.
+
+The status of a deployment: counts, whether it is available, and how its rollout goes.
+
+Deployments: a replica set for each version of the pod template, and the way from old to new.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+import math
+from collections.abc import Sequence
 
 import msgspec
 
 from hami.kube import errors
-from hami_sandbox import label_selectors
+from hami_sandbox import api_objects
 from hami_sandbox.apiserver.preparation import LETTERS
-from hami_sandbox.controllers import deployment_status, pod_states, rolling
-from hami_sandbox.controllers.api import Object, known, path
-from hami_sandbox.controllers.owners import OwnerController
+from hami_sandbox.controllers import pod_states
+from hami_sandbox.controllers.controller import Object, known, path
+from hami_sandbox.controllers.pod_states import OwnerController
 from hami_sandbox.controllers.replica_sets import SETS
+
+
+class Set(msgspec.Struct, frozen=True):
+    """A replica set in numbers: what it is asked for, and what it has."""
+
+    wanted: int
+    #: Pods that count.
+    available: int = 0
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    #: Pods above the wanted number.
+    surge: int
+    #: Pods below the wanted number that may be missing.
+    unavailable: int
+
+
+def bounds(replicas: int, surge: str | int, unavailable: str | int) -> Bounds:
+    """Return the limits in pods: a share of the surge counts upwards, of the missing downwards."""
+    above = _share(surge, replicas, up=True)
+    below = _share(unavailable, replicas, up=False)
+    if not above and not below:
+        below = 1  # else nothing could ever change
+    return Bounds(above, min(below, replicas))
+
+
+def new_size(replicas: int, limits: Bounds, new: Set, old: Sequence[Set]) -> int:
+    """Return how many pods the new set shall have now."""
+    if new.wanted >= replicas:
+        return replicas
+    others = sum(each.wanted for each in old)
+    room = replicas + limits.surge - others - new.wanted
+    return new.wanted + max(0, min(room, replicas - new.wanted))
+
+
+def old_sizes(replicas: int, limits: Bounds, new: Set, old: Sequence[Set]) -> list[int]:
+    """Return how many pods each old set shall have now; the first shrink first.
+
+    Pods of theirs that are not available anyway are given up before those that serve.
+    """
+    total = new.wanted + sum(each.wanted for each in old)
+    missing = max(0, new.wanted - new.available)
+    spare = max(0, total - (replicas - limits.unavailable) - missing)
+    sizes = [each.wanted for each in old]
+    for at, each in enumerate(old):
+        given_up = min(spare, max(0, sizes[at] - each.available))
+        sizes[at] -= given_up
+        spare -= given_up
+    serving = new.available + sum(
+        min(size, each.available) for size, each in zip(sizes, old, strict=True)
+    )
+    spare = min(spare, max(0, serving - (replicas - limits.unavailable)))
+    for at, size in enumerate(sizes):
+        taken = min(spare, size)
+        sizes[at] -= taken
+        spare -= taken
+    return sizes
+
+
+def _share(value: str | int, of: int, *, up: bool) -> int:
+    if isinstance(value, int):
+        return value
+    part = int(value.removesuffix("%")) * of / 100
+    return math.ceil(part) if up else math.floor(part)
+
+
+_DEADLINE = 600
+
+
+def new_status(
+    owner: Object, new: Object | None, old: list[Object], *, now: dt.datetime
+) -> tuple[Object, float | None]:
+    """Return the status, and in how many seconds time alone may change it."""
+    spec, before = owner["spec"], owner.get("status") or {}
+    wanted: int = spec.get("replicas", 1)
+    sets = [*old, new] if new is not None else old
+    total, available = _sum(sets, "replicas"), _sum(sets, "availableReplicas")
+    updated = _sum([new] if new is not None else [], "replicas")
+    complete = updated == wanted == available == total
+    told: Object = {
+        "observedGeneration": owner["metadata"].get("generation"),
+        "replicas": total or None,
+        "updatedReplicas": updated or None,
+        "readyReplicas": _sum(sets, "readyReplicas") or None,
+        "availableReplicas": available or None,
+        "unavailableReplicas": max(0, max(total, wanted) - available) or None,
+    }
+    moved = any(
+        before.get(key) != told[key]
+        for key in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    )
+    conditions = [_available(owner, available, now)]
+    wait = None
+    if not spec.get("paused"):
+        progress, wait = _progress(owner, new, now, complete=complete, moved=moved)
+        conditions.append(progress)
+    told["conditions"] = conditions
+    return told, wait
+
+
+def _available(owner: Object, available: int, now: dt.datetime) -> Object:
+    spec = owner["spec"]
+    wanted = spec.get("replicas", 1)
+    strategy = spec.get("strategy") or {}
+    missing = 0
+    if strategy.get("type") != "Recreate":
+        rule = strategy.get("rollingUpdate") or {}
+        limits = bounds(wanted, rule.get("maxSurge", "25%"), rule.get("maxUnavailable", "25%"))
+        missing = limits.unavailable
+    made = {
+        "type": "Available",
+        "status": "True",
+        "reason": "MinimumReplicasAvailable",
+        "message": "Deployment has minimum availability.",
+    }
+    if available < wanted - missing:
+        made |= {
+            "status": "False",
+            "reason": "MinimumReplicasUnavailable",
+            "message": "Deployment does not have minimum availability.",
+        }
+    return _since(owner, made, now)
+
+
+def _progress(
+    owner: Object, new: Object | None, now: dt.datetime, *, complete: bool, moved: bool
+) -> tuple[Object, float | None]:
+    name = f'ReplicaSet "{new["metadata"]["name"]}"' if new is not None else "Deployment"
+    made = {"type": "Progressing", "status": "True"}
+    if complete:
+        made["reason"] = "NewReplicaSetAvailable"
+        made["message"] = f"{name} has successfully progressed."
+        return _since(owner, made, now), None
+    before = _found(owner, "Progressing")
+    deadline = owner["spec"].get("progressDeadlineSeconds", _DEADLINE)
+    if before is None or moved or before["reason"] == "NewReplicaSetAvailable":
+        made["reason"] = "ReplicaSetUpdated"
+        made["message"] = f"{name} is progressing."
+        return _since(owner, made, now) | {"lastUpdateTime": api_objects.stamp(now)}, float(
+            deadline
+        )
+    left = (api_objects.read(before["lastUpdateTime"]) - now).total_seconds() + deadline
+    if left > 0 and before["status"] == "True":
+        return before, left
+    made = {
+        "type": "Progressing",
+        "status": "False",
+        "reason": "ProgressDeadlineExceeded",
+        "message": f"{name} has timed out progressing.",
+    }
+    return _since(owner, made, now), None
+
+
+def _since(owner: Object, made: Object, now: dt.datetime) -> Object:
+    """Return the condition as it was before, or with the times at which it became what it is."""
+    before = _found(owner, made["type"])
+    if before is not None and made.items() <= before.items():
+        return before
+    since = api_objects.stamp(now)
+    if before is not None and before["status"] == made["status"]:
+        since = before["lastTransitionTime"]
+    return made | {"lastUpdateTime": api_objects.stamp(now), "lastTransitionTime": since}
+
+
+def _found(owner: Object, kind: str) -> Object | None:
+    conditions: list[Object] = (owner.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), None)
+
+
+def _sum(sets: list[Object], field: str) -> int:
+    return sum((each.get("status") or {}).get(field) or 0 for each in sets)
+
 
 DEPLOYMENTS = known("apps", "deployments")
 HASH = "pod-template-hash"
@@ -32,7 +214,7 @@ class Deployments(OwnerController):
         found = await self._living(key)
         if found is None:
             return
-        query = label_selectors.as_query(found["spec"]["selector"])
+        query = api_objects.as_query(found["spec"]["selector"])
         owned = sorted(await self._owned_by(found, query), key=_revision)
         new = next((each for each in owned if _same_template(each, found)), None)
         old = [each for each in owned if each is not new]
@@ -112,13 +294,13 @@ class Deployments(OwnerController):
                 new = await self._resize(owner, new, replicas)
         else:
             rule = strategy.get("rollingUpdate") or {}
-            limits = rolling.bounds(
+            limits = bounds(
                 replicas, rule.get("maxSurge", "25%"), rule.get("maxUnavailable", "25%")
             )
             numbers = [_numbers(each) for each in old]
-            size = rolling.new_size(replicas, limits, _numbers(new), numbers)
+            size = new_size(replicas, limits, _numbers(new), numbers)
             new = await self._resize(owner, new, size)
-            sizes = rolling.old_sizes(replicas, limits, _numbers(new), numbers)
+            sizes = old_sizes(replicas, limits, _numbers(new), numbers)
             old = [
                 await self._resize(owner, each, size) for each, size in zip(old, sizes, strict=True)
             ]
@@ -160,7 +342,7 @@ class Deployments(OwnerController):
         return kept
 
     async def _report(self, owner: Object, new: Object | None, old: list[Object]) -> None:
-        status, wait = deployment_status.status(owner, new, old, now=self._now())
+        status, wait = new_status(owner, new, old, now=self._now())
         await self._write_status(owner, status)
         if wait is not None:
             self._look_later(owner, wait)
@@ -186,9 +368,9 @@ def _revision(replica_set: Object) -> int:
     return int(told) if told.isdecimal() else 0
 
 
-def _numbers(replica_set: Object) -> rolling.Set:
+def _numbers(replica_set: Object) -> Set:
     status = replica_set.get("status") or {}
-    return rolling.Set(replica_set["spec"].get("replicas", 1), status.get("availableReplicas", 0))
+    return Set(replica_set["spec"].get("replicas", 1), status.get("availableReplicas", 0))
 
 
 def _same_template(replica_set: Object, owner: Object) -> bool:

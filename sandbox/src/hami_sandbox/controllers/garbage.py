@@ -11,10 +11,17 @@ from collections.abc import Iterable
 import msgspec
 
 from hami_sandbox.apiserver import kinds
-from hami_sandbox.apiserver.kind import Kind
-from hami_sandbox.controllers.api import Api, known, path
-from hami_sandbox.controllers.controller import Changed, Controller, Watches
-from hami_sandbox.controllers.items import Item, Owner
+from hami_sandbox.apiserver.kinds import Kind
+from hami_sandbox.controllers.controller import (
+    Api,
+    Changed,
+    Controller,
+    Item,
+    Owner,
+    Watches,
+    known,
+    path,
+)
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

@@ -11,14 +11,12 @@ from collections.abc import Callable
 
 from hami.kube import errors
 from hami.kube.events import EventRecorder
-from hami_sandbox import times
+from hami_sandbox import api_objects
+from hami_sandbox.api_objects import ENDED
 from hami_sandbox.controllers import pod_states
-from hami_sandbox.controllers.api import Api, Object, known, path
-from hami_sandbox.controllers.controller import Watches
-from hami_sandbox.controllers.owners import OwnerController
-from hami_sandbox.controllers.pod_states import phase
+from hami_sandbox.controllers.controller import Api, Object, Watches, known, path
+from hami_sandbox.controllers.pod_states import OwnerController, phase
 from hami_sandbox.controllers.replica_sets import PODS
-from hami_sandbox.pod_phases import ENDED
 
 JOBS = known("batch", "jobs")
 UID_LABEL = "batch.kubernetes.io/controller-uid"
@@ -59,7 +57,7 @@ class Jobs(OwnerController):
         events: EventRecorder,
         *,
         backoff: float = 10.0,
-        now: Callable[[], dt.datetime] = times.now,
+        now: Callable[[], dt.datetime] = api_objects.now,
     ) -> None:
         super().__init__(api, watches, events, now=now)
         self._backoff = backoff
@@ -93,7 +91,7 @@ class Jobs(OwnerController):
         deadline = spec.get("activeDeadlineSeconds")
         started = (job.get("status") or {}).get("startTime")
         if deadline is not None and started:
-            left = (times.read(started) - self._now()).total_seconds() + deadline
+            left = (api_objects.read(started) - self._now()).total_seconds() + deadline
             if left <= 0:
                 told = "Job was active longer than specified deadline"
                 return self._condition(job, "Failed", "DeadlineExceeded", told)
@@ -168,7 +166,7 @@ class Jobs(OwnerController):
         ended = next((each for each in conditions if each["type"] != "Suspended"), None)
         stopped = bool(conditions)
         status: Object = {
-            "startTime": before.get("startTime") or times.stamp(self._now()),
+            "startTime": before.get("startTime") or api_objects.stamp(self._now()),
             "active": None if stopped else len(pods.active) or None,
             "ready": 0
             if stopped
@@ -193,7 +191,7 @@ class Jobs(OwnerController):
         for condition in (job.get("status") or {}).get("conditions") or ():
             if _is(condition, kind):
                 return dict(condition)
-        now = times.stamp(self._now())
+        now = api_objects.stamp(self._now())
         return {
             "type": kind,
             "status": "True",
@@ -219,5 +217,5 @@ def _ended(pod: Object) -> dt.datetime:
         (each.get("state") or {}).get("terminated", {}).get("finishedAt")
         for each in (pod.get("status") or {}).get("containerStatuses") or ()
     ]
-    ended = [times.read(each) for each in told if each]
-    return max(ended, default=times.read(pod["metadata"]["creationTimestamp"]))
+    ended = [api_objects.read(each) for each in told if each]
+    return max(ended, default=api_objects.read(pod["metadata"]["creationTimestamp"]))

@@ -7,8 +7,7 @@ import socket
 
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
-from hami_sandbox.controllers.api import Api
-from hami_sandbox.controllers.controller import Controller, Watches
+from hami_sandbox.controllers.controller import Api, Controller, Watches
 from hami_sandbox.controllers.deployments import Deployments
 from hami_sandbox.controllers.garbage import Garbage
 from hami_sandbox.controllers.jobs import Jobs

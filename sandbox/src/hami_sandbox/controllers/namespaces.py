@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from hami.kube import errors
 from hami_sandbox.apiserver import kinds
-from hami_sandbox.controllers.api import Api, known, path
-from hami_sandbox.controllers.controller import Controller, Watches, enqueue_itself
-from hami_sandbox.controllers.items import Item
+from hami_sandbox.controllers.controller import (
+    Api,
+    Controller,
+    Item,
+    Watches,
+    enqueue_itself,
+    known,
+    path,
+)
 
 _DEFAULT = "default"
 #: Seconds between looks at what holds a namespace: kubelets and others' finalizers.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 
 from hami.kube import errors
-from hami_sandbox import label_selectors, times
+from hami_sandbox import api_objects
 from hami_sandbox.controllers import pod_states
-from hami_sandbox.controllers.api import Object, known, path
-from hami_sandbox.controllers.owners import OwnerController
+from hami_sandbox.controllers.controller import Object, known, path
+from hami_sandbox.controllers.pod_states import OwnerController
 
 SETS = known("apps", "replicasets")
 PODS = known("", "pods")
@@ -22,7 +22,7 @@ class ReplicaSets(OwnerController):
         found = await self._living(key)
         if found is None:
             return
-        query = label_selectors.as_query(found["spec"]["selector"])
+        query = api_objects.as_query(found["spec"]["selector"])
         pods = [pod for pod in await self._owned_by(found, query) if pod_states.is_active(pod)]
         refusal: errors.ApiError | None = None
         try:
@@ -94,6 +94,6 @@ def _conditions(
             "status": "True",
             "reason": "FailedCreate",
             "message": refusal.message,
-            "lastTransitionTime": times.stamp(now),
+            "lastTransitionTime": api_objects.stamp(now),
         }
     ]

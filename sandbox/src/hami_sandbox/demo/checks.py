@@ -12,9 +12,9 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from hami_sandbox.demo import meters
+from hami_sandbox.demo import cluster_view
+from hami_sandbox.demo.cards import SeenPod
 from hami_sandbox.demo.manifests import DEFAULT_NAMESPACE
-from hami_sandbox.demo.pods import SeenPod
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=600)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -36,7 +36,7 @@ class World(Protocol):
 
     async def log(self, namespace: str, pod: str, container: str) -> str: ...
 
-    async def samples(self) -> list[meters.Sample]: ...
+    async def samples(self) -> list[cluster_view.Sample]: ...
 
     async def explanation(self, namespace: str, pod: str) -> str: ...
 
@@ -187,7 +187,7 @@ class Metric(_Check, frozen=True, kw_only=True, tag="metric"):
         return _MIB if self.name.endswith("_bytes") else 1
 
     async def look(self, world: World) -> Finding:
-        found = meters.select(await world.samples(), self.name, self.labels)
+        found = cluster_view.select(await world.samples(), self.name, self.labels)
         values = [sample.value / self._unit for sample in found]
         most = float("inf") if self.at_most is None else self.at_most
         shown = ", ".join(f"{value:g}" for value in values) or "nothing"

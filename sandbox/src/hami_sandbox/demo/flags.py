@@ -1,10 +1,17 @@
-"""The flags of `hami demo`."""
+"""Flags of `hami demo`, and its fleet.
+
+The flags of `hami demo`.
+
+The demo's own fleet, and the one that its user asks for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hami.cli import errors
+from hami_sandbox.plan import NodePlan, Plan, parse_node
 
 _DESCRIPTION = """\
 Run a whole cluster on this machine, without Kubernetes, root or GPU, and show what hami does.
@@ -71,4 +78,19 @@ def build(prog: str) -> errors.Parser:
         metavar="DIR",
         help="keep the logs of all programs there",
     )
+    return made
+
+
+#: Small and mixed: every example fits, and three nodes are up in seconds on two cores.
+NODES = (
+    NodePlan(name="gpu-a", cards=(("H100", 2),)),
+    NodePlan(name="gpu-b", cards=(("A100-80GB", 2),)),
+    NodePlan(name="gpu-c", cards=(("T4", 4),)),
+)
+
+
+def plan(nodes: Sequence[str], simulated: int) -> Plan:
+    """Return what is to be started; nodes that are named stand in for the demo's own."""
+    made = Plan(nodes=tuple(map(parse_node, nodes)) or NODES, simulated=simulated)
+    made.check()
     return made

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
 def _settings(asked: argparse.Namespace, session: Any) -> Any:
     """Read all that the user has written, before anything is started."""
     example = importlib.import_module("hami_sandbox.demo.example")
-    fleet = importlib.import_module("hami_sandbox.demo.fleet")
+    fleet = importlib.import_module("hami_sandbox.demo.flags")
     try:
         real = len(asked.node) or len(fleet.NODES)
         if asked.nodes and asked.nodes < real:

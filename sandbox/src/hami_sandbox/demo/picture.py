@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hami.wire import objects
-from hami_sandbox.demo import cards, meters
-from hami_sandbox.demo.cards import Card
-from hami_sandbox.demo.pods import SeenPod
+from hami_sandbox.demo import cards, cluster_view
+from hami_sandbox.demo.cards import Card, SeenPod
 
 _MIB = 1 << 20
 
@@ -64,14 +63,14 @@ class Picture(msgspec.Struct, frozen=True):
 def take(
     nodes: Iterable[objects.Node],
     pods: Sequence[SeenPod],
-    samples: Sequence[meters.Sample],
+    samples: Sequence[cluster_view.Sample],
     *,
     real: frozenset[str],
 ) -> Picture:
     """Put together what is known now; `real` are the nodes that run agents."""
     known = {node.name: node for node in nodes}
     found = cards.of_all(known.values(), pods)
-    on_cards = _sums(samples, meters.CARD_USED, "device_uuid")
+    on_cards = _sums(samples, cluster_view.CARD_USED, "device_uuid")
     phases = Counter("Terminating" if pod.leaving else pod.phase or "Pending" for pod in pods)
     return Picture(
         nodes=tuple(
@@ -89,8 +88,8 @@ def take(
     )
 
 
-def _pods(pods: Sequence[SeenPod], samples: Sequence[meters.Sample]) -> tuple[PodRow, ...]:
-    in_shares = _sums(samples, meters.SHARE_USED, "namespace", "pod")
+def _pods(pods: Sequence[SeenPod], samples: Sequence[cluster_view.Sample]) -> tuple[PodRow, ...]:
+    in_shares = _sums(samples, cluster_view.SHARE_USED, "namespace", "pod")
 
     def newest(pod: SeenPod) -> tuple[str, str]:
         return (pod.metadata and pod.metadata.creation_timestamp) or "", pod.name
@@ -122,7 +121,7 @@ def _rest(nodes: Sequence[Sequence[Card]]) -> Rest:
 
 
 def _sums(
-    samples: Iterable[meters.Sample], name: str, *labels: str
+    samples: Iterable[cluster_view.Sample], name: str, *labels: str
 ) -> dict[tuple[str, ...], float]:
     """Add up the samples of a name by some labels, in MiB."""
     found: dict[tuple[str, ...], float] = {}

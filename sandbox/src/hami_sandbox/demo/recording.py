@@ -15,7 +15,7 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT  # there is no public name for the template
 from rich.console import Console
 
-from hami_sandbox.demo import example, fleet, session, summary, view
+from hami_sandbox.demo import example, flags, results, session, view
 from hami_sandbox.demo.picture import Picture
 from hami_sandbox.demo.results import Outcome
 from hami_sandbox.demo.running import Progress
@@ -31,7 +31,7 @@ def draw(picture: Picture, progress: Progress, outcome: Outcome) -> str:
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print("$ make demo", style="bold", highlight=False)
     console.print(view.render(picture, progress, most_pods=_PODS))
-    console.print(summary.render(outcome))
+    console.print(results.render(outcome))
     template = _FONT_FACE.sub("", CONSOLE_SVG_FORMAT)
     drawn = console.export_svg(title="hami demo", code_format=template, unique_id="hami-demo")
     # An editor would take trailing spaces away, and then nobody knew whether the file is current.
@@ -46,7 +46,7 @@ def record(path: Path) -> int:
         drawn.append(draw(picture, progress, outcome))
 
     settings = session.Settings(
-        plan=fleet.plan([], 0),
+        plan=flags.plan([], 0),
         examples=example.load(example.default_folder()),
         once=True,
         at_end=keep,

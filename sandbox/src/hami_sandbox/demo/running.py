@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hami.kube import errors
-from hami_sandbox.demo import applying, cards
+from hami_sandbox.demo import cards, manifests
 from hami_sandbox.demo.checks import Check, Finding, Refused
+from hami_sandbox.demo.cluster_view import World
 from hami_sandbox.demo.example import Example, Step
 from hami_sandbox.demo.manifests import Manifest
 from hami_sandbox.demo.results import Met, Result, Verdict
-from hami_sandbox.demo.world import World
 from hami_sandbox.plan import Plan
 
 #: Seconds between two looks at what does not announce itself: logs, monitors, explanations.
@@ -126,12 +126,12 @@ class Runner:
         client = self._world.cluster.client
         began = self._clock()
         for name in step.delete:
-            await applying.remove(client, self._find(name))
+            await manifests.remove(client, self._find(name))
         for file in step.apply:
             for written in example.files[file]:
                 # On a simulated node there is no container to ask.
                 manifest = written.on_real_nodes() if example.asks_containers else written
-                if refusal := await applying.make(client, manifest):
+                if refusal := await manifests.make(client, manifest):
                     self._world.refusals[manifest.short] = refusal
                 else:
                     self._made.append(manifest)
@@ -188,7 +188,7 @@ class Runner:
         until = self._clock() + _GONE_S
         try:
             for manifest in reversed(self._made):
-                await applying.remove(self._world.cluster.client, manifest)
+                await manifests.remove(self._world.cluster.client, manifest)
         except errors.KubeError as error:
             return f"what it made cannot be deleted: {error}"
         while left := [pod.name for pod in self._world.pods if pod.uid not in before]:

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.live import Live
 
 from hami_sandbox.cluster import Sandbox
-from hami_sandbox.demo import cards, example, picture, summary, view
+from hami_sandbox.demo import cards, example, picture, results, view
+from hami_sandbox.demo.cluster_view import World
 from hami_sandbox.demo.example import Example
 from hami_sandbox.demo.picture import Picture
 from hami_sandbox.demo.results import NodeFact, Outcome
 from hami_sandbox.demo.running import Progress, Runner
-from hami_sandbox.demo.world import World
 from hami_sandbox.plan import Plan, cards_text
 
 INTERRUPTED = 130
@@ -121,7 +121,7 @@ class Demo:
             await runner.run(settings.examples, settings.plan, insist=settings.insist)
             outcome = self._outcome(sandbox, world, ready)
             self._code = 0 if outcome.good else 1
-            self._console.print(summary.render(outcome))
+            self._console.print(results.render(outcome))
             if settings.at_end is not None:
                 await asyncio.sleep(_SETTLE_S)
                 settings.at_end(await self._picture(world), self._progress, outcome)

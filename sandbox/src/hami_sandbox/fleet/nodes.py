@@ -12,7 +12,7 @@ import msgspec
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.wire import codec, node_marks, node_register
-from hami_sandbox import times, versions
+from hami_sandbox import api_objects
 from hami_sandbox.gpu_models import MODELS
 from hami_sandbox.readiness import BINDING, GPU, REGISTER
 
@@ -85,7 +85,7 @@ async def _write(client: Client, row: Row) -> None:
 
 
 def _status(row: Row) -> dict[str, object]:
-    now = times.stamp(times.now())
+    now = api_objects.stamp(api_objects.now())
     room = {"cpu": "128", "memory": "1Ti", "pods": "250", GPU: str(row.shares)}
     return {
         "capacity": room,
@@ -105,7 +105,7 @@ def _status(row: Row) -> dict[str, object]:
             }
         ],
         "nodeInfo": {
-            "kubeletVersion": versions.KUBERNETES,
+            "kubeletVersion": api_objects.KUBERNETES,
             "containerRuntimeVersion": "simulated://1.0",
             "osImage": "simulated",
             "kernelVersion": "0",

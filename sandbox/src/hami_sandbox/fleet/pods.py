@@ -15,7 +15,7 @@ from hami.kube.client import Client
 from hami.kube.informer import Reflector
 from hami.kube.store import Cache, all_of
 from hami.wire import annotation_keys, codec, objects
-from hami_sandbox import times
+from hami_sandbox import api_objects
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class FleetPods:
 
 
 def _running(pod: objects.Pod) -> dict[str, object]:
-    now = times.stamp(times.now())
+    now = api_objects.stamp(api_objects.now())
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now}
         for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")

@@ -12,7 +12,8 @@ import uvloop
 from hami.kube.errors import AccessError
 from hami.serving import logs
 from hami_sandbox.errors import SandboxError
-from hami_sandbox.kube_scheduler import configuration, process
+from hami_sandbox.kube_scheduler import configuration
+from hami_sandbox.kube_scheduler import main as kube_scheduler_main
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     logs.set_up(level=asked.log_level)
     try:
-        uvloop.run(process.run(configuration.load(asked.config)))
+        uvloop.run(kube_scheduler_main.run(configuration.load(asked.config)))
     except (SandboxError, AccessError) as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return 2

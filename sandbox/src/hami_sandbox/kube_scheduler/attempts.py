@@ -13,13 +13,13 @@ from collections import Counter
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.wire import codec, objects
-from hami_sandbox.kube_scheduler import messages, scoring
+from hami_sandbox.kube_scheduler import events, surveys
+from hami_sandbox.kube_scheduler.cluster_view import World
+from hami_sandbox.kube_scheduler.events import Teller
 from hami_sandbox.kube_scheduler.extenders import ExtenderError, Extenders
 from hami_sandbox.kube_scheduler.nodes import Row
 from hami_sandbox.kube_scheduler.pods import Pod
 from hami_sandbox.kube_scheduler.queue import Entry, Queue
-from hami_sandbox.kube_scheduler.telling import Teller
-from hami_sandbox.kube_scheduler.world import World
 
 _log = logging.getLogger(__name__)
 
@@ -73,17 +73,17 @@ class Attempts:
         survey = self._world.survey(pod)
         nodes, scores = survey.nodes, survey.scores
         if not nodes:
-            raise UnfitError(messages.NO_NODES)
+            raise UnfitError(events.NO_NODES)
         fitting, reasons = self._near(pod, list(survey.fitting.values()))
         reasons += survey.against
         if fitting:
             fitting, refused = await self._extenders.filter(pod, fitting)
             reasons += refused
         if not fitting:
-            raise UnfitError(messages.unfit(nodes, reasons, may_preempt=pod.priority > 0))
+            raise UnfitError(events.unfit(nodes, reasons, may_preempt=pod.priority > 0))
         points = await self._extenders.points(pod, fitting) if len(fitting) > 1 else Counter[str]()
         self._turn += 1
-        chosen = scoring.best(fitting, scores, points, turn=self._turn)
+        chosen = surveys.best(fitting, scores, points, turn=self._turn)
         if chosen.node is None:
             raise ExtenderError(f'node "{chosen.name}" not found')
         return chosen
@@ -112,7 +112,7 @@ class Attempts:
         except (ExtenderError, errors.KubeError) as error:
             why = str(error)
             if isinstance(error, errors.KubeError):
-                why = messages.binding_refused(getattr(error, "message", why))
+                why = events.binding_refused(getattr(error, "message", why))
             _log.warning("not bound", extra={**extra, "error": why})
             self._world.forget(pod.uid)
             self._failed(entry, why, error=True)

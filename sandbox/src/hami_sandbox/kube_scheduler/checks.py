@@ -6,7 +6,7 @@ comes last, the pods nearby, is `hami_sandbox.kube_scheduler.pod_affinity`'s.
 
 from __future__ import annotations
 
-from hami_sandbox.kube_scheduler import requests, selectors, tolerations
+from hami_sandbox.kube_scheduler import pods
 from hami_sandbox.kube_scheduler.nodes import Node, Row
 from hami_sandbox.kube_scheduler.pods import Pod
 
@@ -34,16 +34,16 @@ def reasons(pod: Pod, row: Row) -> Reasons:
 
 def _of_node(pod: Pod, node: Node) -> str:
     """Judge the node as such, whoever is on it."""
-    if node.unschedulable and not tolerations.tolerates(pod.tolerations, tolerations.UNSCHEDULABLE):
+    if node.unschedulable and not pods.tolerates(pod.tolerations, pods.UNSCHEDULABLE):
         return UNSCHEDULABLE
-    if node.taints and not tolerations.tolerates_all(pod.tolerations, node.taints):
+    if node.taints and not pods.tolerates_all(pod.tolerations, node.taints):
         return UNTOLERATED
     if pod.node_selector or pod.node_affinity is not None:
         labels = node.labels
         if any(labels.get(key) != value for key, value in pod.node_selector.items()):
             return NOT_SELECTED
         affinity = pod.node_affinity
-        if affinity is not None and not selectors.selects_node(affinity, node.name, labels):
+        if affinity is not None and not pods.selects_node(affinity, node.name, labels):
             return NOT_SELECTED
     return ""
 
@@ -51,7 +51,7 @@ def _of_node(pod: Pod, node: Node) -> str:
 def _short(pod: Pod, node: Node, row: Row) -> Reasons:
     allocatable, used = node.allocatable, row.used
     missing: list[str] = []
-    if len(row.pods) >= allocatable.get(requests.PODS, 0):
+    if len(row.pods) >= allocatable.get(pods.PODS, 0):
         missing.append(TOO_MANY_PODS)
     missing += [
         f"Insufficient {name}"

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from hami.wire import codec, objects
-from hami_sandbox.kube_scheduler import requests
-from hami_sandbox.kube_scheduler.kept import Kept
-from hami_sandbox.kube_scheduler.pods import Pod
-from hami_sandbox.kube_scheduler.tolerations import Taint
+from hami_sandbox.kube_scheduler import pods
+from hami_sandbox.kube_scheduler.pods import Kept, Pod, Taint
 
 
 class _Spec(codec.Object, frozen=True):
@@ -71,7 +69,7 @@ def decoder(*, whole: bool) -> Callable[[bytes], Node]:
             properties=(metadata.labels, metadata.annotations, node.spec, node.status),
             unschedulable=bool(node.spec.unschedulable),
             taints=(*(node.spec.taints or ()), *_implied(node.status)),
-            allocatable=requests.amounts(node.status.allocatable),
+            allocatable=pods.amounts(node.status.allocatable),
         )
 
     return decode

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hami_sandbox.kube_scheduler import selectors
+from hami_sandbox.kube_scheduler import pods
 from hami_sandbox.kube_scheduler.nodes import Node, Row
 from hami_sandbox.kube_scheduler.pods import Pod, PodTerm
 
@@ -79,8 +79,8 @@ def _means(term: PodTerm, owner: Pod, other: Pod) -> bool:
     namespaces, selector = term.namespaces, term.namespace_selector
     if namespaces or selector is not None:
         named = other.namespace in (namespaces or ())
-        if not named and not selectors.selects(selector, {_NAMESPACE_NAME: other.namespace}):
+        if not named and not pods.selects(selector, {_NAMESPACE_NAME: other.namespace}):
             return False
     elif other.namespace != owner.namespace:
         return False
-    return selectors.selects(term.label_selector, other.labels)
+    return pods.selects(term.label_selector, other.labels)

@@ -1,17 +1,249 @@
-"""A pod as the scheduler needs it: read once when it comes, with the bytes for the extenders."""
+"""A pod as the scheduler needs it: requests, selectors, tolerations.
+
+How much of everything a pod takes on a node: whole numbers, cpu in thousandths.
+
+Labels, and who selects them: nodes by a pod's affinity, pods by another pod's.
+
+What the scheduler keeps of nodes and of pods alike: whose it is, by its metadata.
+
+Taints of nodes, and pods that bear them.
+
+A pod as the scheduler needs it: read once when it comes, with the bytes for the extenders.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Hashable, Mapping
+import functools
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from hami.wire import codec, objects
-from hami_sandbox.kube_scheduler import requests
-from hami_sandbox.kube_scheduler.kept import Kept
-from hami_sandbox.kube_scheduler.selectors import LabelSelector, NodeSelector
-from hami_sandbox.kube_scheduler.tolerations import Toleration
+from hami.wire import codec, objects, quantity
+from hami_sandbox import api_objects
+from hami_sandbox.api_objects import Labels
+
+Amounts = dict[str, int]
+
+CPU, MEMORY, PODS = "cpu", "memory", "pods"
+
+
+class Port(codec.Object, frozen=True):
+    host_port: int | None = None
+    protocol: str | None = None
+
+
+class Container(objects.Container, frozen=True):
+    ports: tuple[Port, ...] | None = None
+
+
+class PodResources(codec.Object, frozen=True):
+    """What kube-scheduler looks at: containers, what the runtime class adds, the pod as a whole."""
+
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    overhead: dict[str, objects.Amount] | None = None
+    resources: objects.Resources | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every resource that a container names."""
+        return frozenset(
+            name
+            for container in self._all()
+            if container.resources is not None
+            for amounts in (container.resources.requests, container.resources.limits)
+            for name in amounts or ()
+        )
+
+    @property
+    def ports(self) -> frozenset[str]:
+        """The ports of the node itself that its containers take."""
+        return frozenset(
+            f"{port.protocol or 'TCP'}:{port.host_port}"
+            for container in self.containers or ()
+            for port in container.ports or ()
+            if port.host_port
+        )
+
+    def _all(self) -> Iterable[Container]:
+        yield from self.containers or ()
+        yield from self.init_containers or ()
+
+    def requests(self) -> Amounts:
+        """Return what a node must have free.
+
+        Containers run together; init containers before, one after the other, but beside the
+        sidecars that were started until then.
+        """
+        together: Amounts = {}
+        for container in self.containers or ():
+            _add(together, _of(container.resources))
+        sidecars: Amounts = {}
+        most: Amounts = {}
+        for container in self.init_containers or ():
+            own = _of(container.resources)
+            if container.restart_policy == "Always":
+                _add(together, own)
+                _add(sidecars, own)
+                _raise(most, sidecars)
+            else:
+                _add(own, sidecars)
+                _raise(most, own)
+        _raise(together, most)
+        together.update(_of(self.resources))
+        _add(together, amounts(self.overhead))
+        return together
+
+
+def amounts(given: Mapping[str, objects.Amount | None] | None) -> Amounts:
+    return {
+        name: _whole(amount, cpu=name == CPU)
+        for name, amount in (given or {}).items()
+        if amount is not None
+    }
+
+
+def _of(resources: objects.Resources | None) -> Amounts:
+    if resources is None:
+        return {}
+    # A limit without a request is both: the API server writes it so.
+    return amounts({**(resources.limits or {}), **(resources.requests or {})})
+
+
+@functools.lru_cache(4096)
+def _whole(amount: objects.Amount, *, cpu: bool) -> int:
+    if cpu:
+        value = quantity.parse(amount, what="cpu") * 1000
+        return -(-value.numerator // value.denominator)
+    return quantity.rounded_up(amount, what="amount")
+
+
+def _add(total: Amounts, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(total: Amounts, other: Mapping[str, int]) -> None:
+    for name, amount in other.items():
+        total[name] = max(total.get(name, 0), amount)
+
+
+class Requirement(codec.Object, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(codec.Object, frozen=True):
+    match_labels: dict[str, str | None] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class NodeTerm(codec.Object, frozen=True):
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class NodeSelector(codec.Object, frozen=True):
+    node_selector_terms: tuple[NodeTerm, ...] | None = None
+
+
+def selects(selector: LabelSelector | None, labels: Labels) -> bool:
+    """Return whether labels are selected; no selector selects none, an empty one all."""
+    if selector is None:
+        return False
+    wanted = selector.match_labels or {}
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    return _meets_all(selector.match_expressions, labels)
+
+
+def selects_node(selector: NodeSelector, name: str, labels: Labels) -> bool:
+    """Return whether any of the terms holds; one that says nothing holds for no node."""
+    fields = {"metadata.name": name}
+    return any(
+        (term.match_expressions or term.match_fields)
+        and _meets_all(term.match_expressions, labels)
+        and _meets_all(term.match_fields, fields)
+        for term in selector.node_selector_terms or ()
+    )
+
+
+def _meets_all(requirements: Sequence[Requirement] | None, labels: Labels) -> bool:
+    return all(_meets(requirement, labels) for requirement in requirements or ())
+
+
+def _meets(requirement: Requirement, labels: Labels) -> bool:
+    key, operator, values = requirement.key, requirement.operator, requirement.values
+    if operator in {"Gt", "Lt"}:  # of nodes only
+        return key in labels and _compares(operator, labels[key] or "", values or ())
+    return api_objects.meets(key, operator, values, labels)
+
+
+def _compares(operator: str, value: str, values: Sequence[str]) -> bool:
+    try:
+        (limit,) = values
+        return int(value) > int(limit) if operator == "Gt" else int(value) < int(limit)
+    except ValueError:
+        return False
+
+
+@dataclasses.dataclass(slots=True, frozen=True, eq=False, kw_only=True)
+class Kept:
+    metadata: objects.Metadata
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid or ""
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name or ""
+
+    @property
+    def labels(self) -> Labels:
+        return self.metadata.labels or {}
+
+
+_KEEP_OUT = ("NoSchedule", "NoExecute")
+
+
+class Taint(codec.Object, frozen=True):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class Toleration(codec.Object, frozen=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+    def tolerates(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        # Without a key only Exists says something.
+        return bool(self.key) and (self.value or "") == (taint.value or "")
+
+
+#: What a cordoned node has, whether its taint was written yet or not.
+UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def tolerates_all(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> bool:
+    """Return whether no taint keeps a pod out; some only advise."""
+    return all(taint.effect not in _KEEP_OUT or tolerates(tolerations, taint) for taint in taints)
+
+
+def tolerates(tolerations: Sequence[Toleration], taint: Taint) -> bool:
+    return any(toleration.tolerates(taint) for toleration in tolerations)
+
 
 _DEFAULT = "default-scheduler"
 #: Seen in place of nothing when nodes are compared: an empty pod is not free.
@@ -41,7 +273,7 @@ class _Affinity(codec.Object, frozen=True):
     pod_anti_affinity: _PodAffinity | None = None
 
 
-class _Spec(requests.PodResources, frozen=True):
+class _Spec(PodResources, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     priority: int | None = None
@@ -125,7 +357,7 @@ class Pod(Kept):
     @property
     def weight(self) -> tuple[int, int]:
         """Cpu and memory as they count when nodes are compared."""
-        cpu, memory = self.needs.get(requests.CPU), self.needs.get(requests.MEMORY)
+        cpu, memory = self.needs.get(CPU), self.needs.get(MEMORY)
         return cpu or _LEAST_CPU, memory or _LEAST_MEMORY
 
     def for_extender(self) -> bytes:

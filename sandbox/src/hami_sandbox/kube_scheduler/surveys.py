@@ -1,5 +1,8 @@
-"""All nodes judged for one kind of pod, and kept so while nodes change.
+"""All nodes judged for one kind of pod, and scored.
 
+Which of several nodes that fit: the emptier one, and what extenders think of it.
+
+All nodes judged for one kind of pod, and kept so while nodes change.
 The pods of a burst are alike: between two of them one node has changed, and only that one is judged
 again. What neighbours a pod wants or bears is not part of it.
 """
@@ -7,12 +10,44 @@ again. What neighbours a pod wants or bears is not part of it.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
-from hami_sandbox.kube_scheduler import checks, scoring
+from hami_sandbox.kube_scheduler import checks, pods
 from hami_sandbox.kube_scheduler.checks import Reasons
 from hami_sandbox.kube_scheduler.nodes import Row
 from hami_sandbox.kube_scheduler.pods import Pod
+
+#: A node's own score is at most this.
+MOST = 100
+#: Extenders score up to 10; times their weight it counts as much as a score of the node.
+PER_EXTENDER_POINT = 10
+
+
+def least_allocated(pod: Pod, row: Row) -> int:
+    """Return how much of cpu and memory would be left, in percent of what the node has."""
+    allocatable = row.node.allocatable if row.node is not None else {}
+    kinds = zip((pods.CPU, pods.MEMORY), pod.weight, row.weight, strict=True)
+    left = 0
+    for name, wanted, used in kinds:
+        has = allocatable.get(name, 0)
+        if has > 0:
+            left += MOST * max(has - used - wanted, 0) // has
+    return left // 2
+
+
+def best(
+    rows: Sequence[Row], scores: Mapping[str, int], points: Mapping[str, int], *, turn: int
+) -> Row:
+    """Return the node with the highest score; those that are equal take turns."""
+    if len(rows) == 1:
+        return rows[0]
+    totals = [
+        scores.get(row.name, 0) + PER_EXTENDER_POINT * points.get(row.name, 0) for row in rows
+    ]
+    highest = max(totals)
+    equal = [row for row, total in zip(rows, totals, strict=True) if total == highest]
+    return equal[turn % len(equal)]
+
 
 #: Kinds of pods that are remembered; the one that was not asked for the longest goes first.
 KINDS = 64
@@ -57,7 +92,7 @@ class Survey:
                 self._against[reason] += 1
             if not found:
                 self.fitting[name] = row
-                self.scores[name] = scoring.least_allocated(self._pod, row)
+                self.scores[name] = least_allocated(self._pod, row)
         self._changed.clear()
 
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from hami_sandbox.kubelet import attempts
 from hami_sandbox.kubelet.attempts import Attempt, History
-from hami_sandbox.runtime.errors import UnknownContainerError
 from hami_sandbox.runtime.runtime import Runtime
+from hami_sandbox.runtime.states import UnknownContainerError
 
 _LOOK_EVERY_S = 2.0
 #: Many containers change at once: they are read together.

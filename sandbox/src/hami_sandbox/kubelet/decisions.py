@@ -1,16 +1,25 @@
-"""What has to be done for a pod now: which containers to start, which to stop, whether it is over.
+"""Decide a pod's next steps; admit it onto the node.
 
+What has to be done for a pod now: which containers to start, which to stop, whether it is over.
 Pure. Init containers run one after the other and each to its end; those that are sidecars only have
 to be up before the next one begins, and then live as long as the pod. Once a main container was
 made, the init containers are never run again.
+
+Whether a pod fits onto its node beside the others, in kubelet's words where it does not. Pure.
+The scheduler has looked at this already; a pod that names its node itself came past it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fractions import Fraction
+
 import msgspec
 
+from hami.wire import quantity
 from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet.attempts import Attempt, Histories, latest
+from hami_sandbox.kubelet.devices.pods import AdmissionError
 from hami_sandbox.kubelet.pod import Object
 
 
@@ -102,3 +111,54 @@ def _failed_for_good(pod: Object, container: Object, attempt: Attempt | None) ->
 def _restarts(pod: Object, container: Object, attempt: Attempt) -> bool:
     policy = container.get("restartPolicy") or pods.restart_policy(pod)
     return policy == "Always" or (policy == "OnFailure" and attempt.exit_code != 0)
+
+
+_MILLI = 1000
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What a node has for pods."""
+
+    cpu: str
+    memory: str
+    pods: int
+
+
+def check_room(pod: Object, others: Iterable[Object], room: Room) -> None:
+    """Raise AdmissionError where the pod is one too many."""
+    held = list(others)
+    if len(held) >= room.pods:
+        _refuse("pods", 1, len(held), room.pods)
+    for resource, capacity, unit in (("cpu", room.cpu, _MILLI), ("memory", room.memory, 1)):
+        asked = requested(pod, resource)
+        used = sum((requested(other, resource) for other in held), Fraction(0))
+        most = quantity.parse(capacity, what=f"{resource} of the node")
+        if asked and asked + used > most:
+            _refuse(resource, *(int(amount * unit) for amount in (asked, used, most)))
+
+
+def requested(pod: Object, resource: str) -> Fraction:
+    """Return the most that a pod needs of a resource at one time."""
+    sidecars = Fraction(0)
+    peak = Fraction(0)
+    for container in pods.init_containers(pod):
+        amount = _amount(container, resource)
+        peak = max(peak, sidecars + amount)
+        if pods.is_sidecar(container):
+            sidecars += amount
+    mains = sum((_amount(each, resource) for each in pods.containers(pod)), Fraction(0))
+    return max(peak, sidecars + mains)
+
+
+def _amount(container: Object, resource: str) -> Fraction:
+    resources = container.get("resources") or {}
+    amount = (resources.get("requests") or resources.get("limits") or {}).get(resource, "0")
+    return quantity.parse(amount, what=f"request of {resource}")
+
+
+def _refuse(resource: str, asked: int, used: int, most: int) -> None:
+    raise AdmissionError(
+        f"OutOf{resource}",
+        f"Node didn't have enough resource: {resource}, "
+        f"requested: {asked}, used: {used}, capacity: {most}",
+    )

@@ -1,5 +1,11 @@
-"""A container's variables: values, references to the pod, to config maps and to secrets.
+"""A container's variables: values, references, the downward API.
 
+What a pod can be told of itself: fieldRef and resourceFieldRef, in variables and in files.
+
+`$(NAME)` in commands and variables, as Kubernetes fills it in.
+A name that is not known stays as it was written; `$$` is a dollar that begins nothing.
+
+A container's variables: values, references to the pod, to config maps and to secrets.
 Pure: the config maps and secrets that `wanted` names are looked up by the caller.
 """
 
@@ -11,11 +17,87 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from hami_sandbox.kubelet import downward
+from hami.wire import quantity
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.downward import NodeFacts
-from hami_sandbox.kubelet.expansion import expand
 from hami_sandbox.kubelet.pod import Object
+
+_SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all pods of a node."""
+
+    name: str
+    address: str
+    #: Stands in for the limit of a container that has none.
+    allocatable: Mapping[str, str]
+
+
+class FieldError(ValueError):
+    """A reference names something that there is not."""
+
+
+def downward_field(pod: Object, path: str, node: NodeFacts) -> str:
+    """Return the value of a fieldRef."""
+    meta = pod["metadata"]
+    if subscript := _SUBSCRIPT.fullmatch(path):
+        return str((meta.get(subscript[1]) or {}).get(subscript[2], ""))
+    if path in {"metadata.labels", "metadata.annotations"}:
+        found = meta.get(path.removeprefix("metadata.")) or {}
+        # As in a file of the downward API: sorted, and quoted as Go quotes.
+        return "\n".join(f"{key}={_quoted(value)}" for key, value in sorted(found.items()))
+    values = {
+        "metadata.name": pods.name(pod),
+        "metadata.namespace": pods.namespace(pod),
+        "metadata.uid": pods.uid(pod),
+        "spec.nodeName": node.name,
+        "spec.serviceAccountName": pods.spec(pod).get("serviceAccountName") or "default",
+        "status.hostIP": node.address,
+        "status.hostIPs": node.address,
+        "status.podIP": node.address,
+        "status.podIPs": node.address,
+    }
+    if path not in values:
+        raise FieldError(f"field label not supported: {path}")
+    return str(values[path])
+
+
+def resource(pod: Object, container: Object, reference: Object, node: NodeFacts) -> str:
+    """Return the value of a resourceFieldRef: a whole number of divisors, rounded up."""
+    name = reference.get("containerName")
+    if name:
+        found = [each for each in pods.in_order(pod) if each["name"] == name]
+        if not found:
+            raise FieldError(f'container "{name}" not found')
+        container = found[0]
+    kind, _, wanted = str(reference.get("resource", "")).partition(".")
+    if kind not in {"limits", "requests"} or not wanted:
+        raise FieldError(f"unsupported container resource: {reference.get('resource')}")
+    amounts = (container.get("resources") or {}).get(kind) or {}
+    amount = amounts.get(wanted)
+    if amount is None:
+        amount = node.allocatable.get(wanted, "0") if kind == "limits" else "0"
+    divisor = quantity.parse(reference.get("divisor") or "1", what="divisor") or 1
+    value = quantity.parse(amount, what=wanted) / divisor
+    return str(-(-value.numerator // value.denominator))
+
+
+def _quoted(text: object) -> str:
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        if found[0] == "$$":
+            return "$"
+        return variables.get(found[1], found[0])
+
+    return _REFERENCE.sub(value, text)
+
 
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _KINDS = {"configMapKeyRef": "ConfigMap", "secretKeyRef": "Secret"}
@@ -104,10 +186,10 @@ def _value(
         return expand(str(variable.get("value") or ""), known)
     try:
         if field := source.get("fieldRef"):
-            return downward.field(pod, field.get("fieldPath", ""), node)
+            return downward_field(pod, field.get("fieldPath", ""), node)
         if amount := source.get("resourceFieldRef"):
-            return downward.resource(pod, container, amount, node)
-    except downward.FieldError as error:
+            return resource(pod, container, amount, node)
+    except FieldError as error:
         raise VariableError(str(error)) from error
     for kind_field, kind in _KINDS.items():
         if named := source.get(kind_field):

@@ -1,24 +1,74 @@
-"""Serves the output of containers as kubelet does, for the API server's `pods/NAME/log`."""
+"""Serve containers' logs as kubelet does.
+
+Reads a container's output as its log file has it: time, stream, full or part, text. Pure.
+
+Serves the output of containers as kubelet does, for the API server's `pods/NAME/log`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import hmac
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 
 from hami.wire import codec
-from hami_sandbox import times
-from hami_sandbox.kubelet import log_lines
+from hami_sandbox import api_objects
 from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet.attempts import NOTHING, Attempt
 from hami_sandbox.kubelet.containers_view import ContainersView
-from hami_sandbox.kubelet.log_lines import Wanted
 from hami_sandbox.kubelet.node_pods import NodePods
 from hami_sandbox.kubelet.pod import Object
+
+_FIELDS = 4
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a log is asked for."""
+
+    tail: int | None = None
+    since: float | None = None
+    timestamps: bool = False
+    limit: int | None = None
+    stream: str = ""
+
+
+def shown(line: bytes, wanted: Wanted) -> bytes | None:
+    """Return what is shown of a line; None: nothing."""
+    parts = line.rstrip(b"\n").split(b" ", _FIELDS - 1)
+    if len(parts) < _FIELDS:
+        return None
+    stamp, stream, tag, text = parts
+    if wanted.stream and wanted.stream.encode() != stream:
+        return None
+    if wanted.since is not None and _moment(stamp) < wanted.since:
+        return None
+    end = b"" if tag == b"P" else b"\n"
+    return (stamp + b" " if wanted.timestamps else b"") + text + end
+
+
+def last(lines: Iterable[bytes], wanted: Wanted) -> Iterator[bytes]:
+    """Yield what is shown of the lines of a whole file: the tail of it, where that is asked."""
+    kept = list(lines)
+    if wanted.tail is not None:
+        kept = kept[-wanted.tail :] if wanted.tail > 0 else []
+    for line in kept:
+        text = shown(line, wanted)
+        if text is not None:
+            yield text
+
+
+def _moment(stamp: bytes) -> float:
+    try:
+        return dt.datetime.fromisoformat(stamp.decode()).timestamp()
+    except ValueError:
+        return 0.0
+
 
 _LOOK_EVERY_S = 0.1
 _PREFIX = "Bearer "
@@ -127,14 +177,14 @@ class LogServer:
         with file:
             ended = not follow or not self._running(pod, attempt)
             whole, rest = _lines(file.read())
-            for text in log_lines.last(whole, wanted):
+            for text in last(whole, wanted):
                 yield text
             while not ended:
                 # Looked at before the file: what was written until the end is then read.
                 ended = not self._running(pod, attempt)
                 whole, rest = _lines(rest + file.read())
                 for line in whole:
-                    if (new := log_lines.shown(line, wanted)) is not None:
+                    if (new := shown(line, wanted)) is not None:
                         yield new
                 if not ended:
                     await asyncio.sleep(_LOOK_EVERY_S)
@@ -168,7 +218,7 @@ def _wanted(query: Mapping[str, str], now: float) -> Wanted:
         if "sinceSeconds" in query:
             since = now - int(query["sinceSeconds"])
         elif "sinceTime" in query:
-            since = times.read(query["sinceTime"]).timestamp()
+            since = api_objects.read(query["sinceTime"]).timestamp()
         return Wanted(
             tail=int(query["tailLines"]) if "tailLines" in query else None,
             since=since,

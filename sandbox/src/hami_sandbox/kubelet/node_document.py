@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hami_sandbox import times
+from hami_sandbox import api_objects
 from hami_sandbox.kubelet.pod import Object
 
 ADDRESS = "127.0.0.1"
@@ -122,7 +122,10 @@ def lease(name: str, node_uid: str, now: str, seconds: int) -> Object:
 
 
 def _conditions(since: float, now: float) -> list[Object]:
-    dates = {"lastHeartbeatTime": times.stamp_at(now), "lastTransitionTime": times.stamp_at(since)}
+    dates = {
+        "lastHeartbeatTime": api_objects.stamp_at(now),
+        "lastTransitionTime": api_objects.stamp_at(since),
+    }
     calm = [
         {"type": kind, "status": "False", "reason": reason, "message": message, **dates}
         for kind, (reason, message) in _PRESSURES.items()

@@ -18,15 +18,15 @@ from hami.kube import paths
 from hami.kube.client import Client
 from hami.kube.informer import Reflector
 from hami.wire.errors import WireError
-from hami_sandbox.kubelet import admission, starting
+from hami_sandbox.kubelet import decisions, starting
 from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet.attempts import Attempt
-from hami_sandbox.kubelet.devices.errors import AdmissionError
 from hami_sandbox.kubelet.devices.manager import DeviceManager
+from hami_sandbox.kubelet.devices.pods import AdmissionError
 from hami_sandbox.kubelet.pod import KeptPod, Object
 from hami_sandbox.kubelet.pod_worker import PodWorker, Tools
 from hami_sandbox.kubelet.stopping import LEAST_GRACE_S
-from hami_sandbox.runtime.errors import ContainerError
+from hami_sandbox.runtime.states import ContainerError
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class NodePods:
         """Take what workers need; before the reflector runs."""
         self._tools = tools
 
-    async def run(self, devices: DeviceManager, room: admission.Room) -> NoReturn:
+    async def run(self, devices: DeviceManager, room: decisions.Room) -> NoReturn:
         """Admit pods for ever; fails when a worker does."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -128,7 +128,7 @@ class NodePods:
             self._work(worker)  # its end waits for nobody's admission
         self._to_admit.put_nowait(worker)
 
-    async def _admit_all(self, devices: DeviceManager, room: admission.Room) -> NoReturn:
+    async def _admit_all(self, devices: DeviceManager, room: decisions.Room) -> NoReturn:
         while True:
             worker = await self._to_admit.get()
             if worker is None:
@@ -139,7 +139,7 @@ class NodePods:
                 if worker.uid not in self._tasks:
                     self._work(worker)
 
-    async def _admit(self, worker: PodWorker, devices: DeviceManager, room: admission.Room) -> None:
+    async def _admit(self, worker: PodWorker, devices: DeviceManager, room: decisions.Room) -> None:
         assert self._tools is not None
         pod = worker.pod
         if worker.leaving:
@@ -153,7 +153,7 @@ class NodePods:
                 for other in self._workers.values()
                 if not other.over and other is not worker
             ]
-            admission.check_room(pod, others, room)
+            decisions.check_room(pod, others, room)
         except AdmissionError as error:
             if _runs(self._tools, worker.uid):
                 _log.warning(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hami.wire import codec, errors, objects
-from hami_sandbox.pod_phases import ENDED
+from hami_sandbox.api_objects import ENDED
 
 Object = dict[str, Any]
 

@@ -13,24 +13,21 @@ from collections.abc import Callable
 
 import msgspec
 
-from hami_sandbox import times
-from hami_sandbox.kubelet import decisions, pod_status
+from hami_sandbox import api_objects
+from hami_sandbox.api_objects import ENDED
+from hami_sandbox.kubelet import decisions, statuses
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.attempts import Attempt, latest
-from hami_sandbox.kubelet.container_status import Waiting
+from hami_sandbox.kubelet.attempts import Attempt, CrashBackoff, Waits, latest
 from hami_sandbox.kubelet.containers_view import ContainersView
-from hami_sandbox.kubelet.crash_backoff import CrashBackoff, Waits
 from hami_sandbox.kubelet.pod import Object
-from hami_sandbox.kubelet.pod_status import End, Sight
 from hami_sandbox.kubelet.starting import NO_IMAGE, NotStartedError, Order, Starter
 from hami_sandbox.kubelet.status_writer import StatusWriter
-from hami_sandbox.kubelet.stopping import Stopper
-from hami_sandbox.kubelet.telling import Teller
+from hami_sandbox.kubelet.statuses import End, Sight, Waiting
+from hami_sandbox.kubelet.stopping import Stopper, Teller
 from hami_sandbox.kubelet.volumes import VolumeError, Volumes
-from hami_sandbox.pod_phases import ENDED
-from hami_sandbox.runtime.errors import ContainerError
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import Phase
+from hami_sandbox.runtime.states import ContainerError
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +71,7 @@ class PodWorker:
         self._backoff = CrashBackoff(tools.waits, now=tools.now)
         self._stopper = Stopper(tools.runtime, tools.teller)
         started = pods.status(pod).get("startTime")
-        self._started_at = times.read(started).timestamp() if started else tools.now()
+        self._started_at = api_objects.read(started).timestamp() if started else tools.now()
         self._conditions: list[Object] = list(pods.status(pod).get("conditions") or ())
         self._status: Object | None = None
         self._finished = False
@@ -93,7 +90,7 @@ class PodWorker:
         """Fail it before anything of it runs."""
         self._ending = self.over = True
         self._tools.teller.rejected(self.pod, reason, message)
-        self._status = pod_status.rejected(self.pod, reason, message, self._tools.now())
+        self._status = statuses.rejected(self.pod, reason, message, self._tools.now())
         self._tools.statuses.put(self.pod, self._status)
 
     def poke(self) -> None:
@@ -307,7 +304,7 @@ class PodWorker:
             before=self._conditions,
             now=self._tools.now(),
         )
-        made = pod_status.status(self.pod, sight)
+        made = statuses.status(self.pod, sight)
         self._conditions = made["conditions"]
         return made
 

@@ -22,11 +22,10 @@ from hami.node.layout import NodeLayout
 from hami.serving import lifetime
 from hami_sandbox import programs
 from hami_sandbox.kubelet import node_document
-from hami_sandbox.kubelet.admission import Room
-from hami_sandbox.kubelet.container_status import RUNTIME
 from hami_sandbox.kubelet.containers_view import ContainersView
+from hami_sandbox.kubelet.decisions import Room
 from hami_sandbox.kubelet.devices.manager import DeviceManager
-from hami_sandbox.kubelet.downward import NodeFacts
+from hami_sandbox.kubelet.environment import NodeFacts
 from hami_sandbox.kubelet.log_server import LogServer
 from hami_sandbox.kubelet.node_document import Machine
 from hami_sandbox.kubelet.node_keeper import NodeKeeper
@@ -36,7 +35,8 @@ from hami_sandbox.kubelet.references import References
 from hami_sandbox.kubelet.settings import Settings
 from hami_sandbox.kubelet.starting import Starter
 from hami_sandbox.kubelet.status_writer import StatusWriter
-from hami_sandbox.kubelet.telling import COMPONENT, Teller
+from hami_sandbox.kubelet.statuses import RUNTIME
+from hami_sandbox.kubelet.stopping import COMPONENT, Teller
 from hami_sandbox.kubelet.volumes import Volumes
 from hami_sandbox.runtime.cri import serve_cri
 from hami_sandbox.runtime.runtime import Runtime

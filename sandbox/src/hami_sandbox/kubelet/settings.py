@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hami_sandbox.errors import SandboxError
-from hami_sandbox.kubelet.crash_backoff import Waits
+from hami_sandbox.kubelet.attempts import Waits
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

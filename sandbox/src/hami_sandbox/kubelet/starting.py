@@ -17,19 +17,17 @@ from hami.wire import errors as wire_errors
 from hami_sandbox.kubelet import environment
 from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet import volumes as volume_plans
-from hami_sandbox.kubelet.devices.errors import DevicesError
 from hami_sandbox.kubelet.devices.manager import DeviceManager
-from hami_sandbox.kubelet.downward import NodeFacts
-from hami_sandbox.kubelet.environment import VariableError
-from hami_sandbox.kubelet.expansion import expand
+from hami_sandbox.kubelet.devices.pods import DevicesError
+from hami_sandbox.kubelet.environment import NodeFacts, VariableError, expand
 from hami_sandbox.kubelet.pod import Object
 from hami_sandbox.kubelet.references import References
-from hami_sandbox.kubelet.telling import Teller
+from hami_sandbox.kubelet.stopping import Teller
 from hami_sandbox.kubelet.volumes import VolumeError
-from hami_sandbox.runtime import images
-from hami_sandbox.runtime.errors import ContainerError
+from hami_sandbox.runtime import spec
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import ContainerSpec, Mount
+from hami_sandbox.runtime.states import ContainerError
 
 GRACE_LABEL = "io.kubernetes.pod.terminationGracePeriod"
 
@@ -103,7 +101,7 @@ class Starter:
 
     def _find_image(self, order: Order) -> None:
         image = str(order.container.get("image") or "")
-        if not images.argv(image, *_words(order.container)):
+        if not spec.argv(image, *_words(order.container)):
             told = (
                 f'failed to pull and unpack image "{image}": there are no images in the sandbox, '
                 f"and it does not know what this one runs; give the container a command"
@@ -152,7 +150,7 @@ class Starter:
             pod_name=pods.name(pod),
             name=name,
             attempt=order.attempt,
-            argv=images.argv(image, tuple(command), tuple(args)),
+            argv=spec.argv(image, tuple(command), tuple(args)),
             env={"HOSTNAME": pods.name(pod), **options.envs, **own},
             mounts=tuple(mounts),
             working_dir=container.get("workingDir") or "",

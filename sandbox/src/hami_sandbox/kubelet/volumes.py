@@ -12,10 +12,9 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from hami_sandbox.kubelet import downward
+from hami_sandbox.kubelet import environment
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.downward import NodeFacts
-from hami_sandbox.kubelet.environment import Reference
+from hami_sandbox.kubelet.environment import NodeFacts, Reference
 from hami_sandbox.kubelet.pod import Object
 from hami_sandbox.kubelet.references import References
 
@@ -49,7 +48,7 @@ class Volumes:
             name = volume["name"]
             try:
                 made[name] = await self._one(pod, volume)
-            except (VolumeError, OSError, downward.FieldError) as error:
+            except (VolumeError, OSError, environment.FieldError) as error:
                 told = f'MountVolume.SetUp failed for volume "{name}" : {error}'
                 raise VolumeError(told) from error
         return made
@@ -109,10 +108,10 @@ class Volumes:
     def _of_pod(self, pod: Object, told: Object) -> Iterator[tuple[str, bytes]]:
         for item in told.get("items") or ():
             if field := item.get("fieldRef"):
-                value = downward.field(pod, field.get("fieldPath", ""), self._node())
+                value = environment.downward_field(pod, field.get("fieldPath", ""), self._node())
             else:
                 amount = item.get("resourceFieldRef") or {}
-                value = downward.resource(pod, {}, amount, self._node())
+                value = environment.resource(pod, {}, amount, self._node())
             yield item["path"], value.encode()
 
 

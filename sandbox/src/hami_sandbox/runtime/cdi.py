@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from hami_sandbox.runtime import kernel
-from hami_sandbox.runtime.errors import UnresolvableError
+from hami_sandbox.runtime.states import UnresolvableError
 
 _log = logging.getLogger(__name__)
 

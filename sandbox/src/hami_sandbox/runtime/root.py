@@ -1,13 +1,13 @@
-"""A container's root made real: the tree becomes mounts in a namespace, or links in a folder.
+"""A container's root: mounts in a namespace, or links in a folder.
 
 In a namespace the machine's folders are mounted read-only, /etc is a small one of its own, /tmp,
 /run and /root are empty. /proc is the machine's: there is no process namespace, because the driver
-and the monitor speak of processes by the machine's numbers.
+and the monitor name processes by the machine's numbers.
 
-Where namespaces are forbidden a folder of links is laid out as the mounts say. Files that can be
-written are hard links, for libvgpu follows no symbolic link to its state.
+Where namespaces are forbidden a folder of links is made from the same tree. Files that can be
+written are hard links, because libvgpu follows no symbolic link to its state.
 
-Standard library only: loaded by every shim.
+Standard library only: every shim loads this.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH115, PTH116, PTH120, PTH208, PTH211 - pathlib costs 10 ms of every start

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import msgspec
 
-from hami_sandbox.runtime import bundles, processes, programs, records, shims, states
+from hami_sandbox.runtime import bundles, programs, records, shims, states
 from hami_sandbox.runtime import isolation as detection
 from hami_sandbox.runtime.cdi import Registry
-from hami_sandbox.runtime.errors import ContainerError, StartError, UnknownContainerError
 from hami_sandbox.runtime.spec import ContainerSpec, ContainerState, Isolation, Phase
+from hami_sandbox.runtime.states import ContainerError, StartError, UnknownContainerError
 
 _STEP_S = 0.01
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}", re.ASCII)
@@ -189,7 +189,7 @@ class Runtime:
         state = self.state(container)
         if state.phase is not Phase.RUNNING:
             return False
-        handle = processes.open_pidfd(state.pid)
+        handle = states.open_pidfd(state.pid)
         if handle is None:
             return True  # it has just ended, and the shim will say so
         try:

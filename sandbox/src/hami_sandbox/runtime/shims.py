@@ -1,4 +1,4 @@
-"""Shims as their kubelet sees them: started, and followed until they end."""
+"""Shims of a kubelet: started, and followed until they end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from hami_sandbox.runtime import isolation, processes, records
-from hami_sandbox.runtime.errors import StartError
+from hami_sandbox.runtime import isolation, records, states
+from hami_sandbox.runtime.states import StartError
 
 
 def spawn(place: Path, lifeline: int | None) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class Followed:
         """Follow a shim; one that has ended already is told of at once."""
         if container in self._handles:
             return
-        handle = processes.open_pidfd(shim)
+        handle = states.open_pidfd(shim)
         if handle is None:
             self._on_end()
             return

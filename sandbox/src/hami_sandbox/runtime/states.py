@@ -1,18 +1,81 @@
-"""What a container's folder tells of it, and what is told for a shim that cannot any more."""
+"""State of a container, read from its folder and the kernel.
+
+Processes of containers, safely: none is signalled that has taken over the number of another.
+
+What can go wrong with a container, in containerd's words: kubelet passes them on.
+
+What a container's folder tells of it, and what is told for a shim that cannot any more.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from hami_sandbox.runtime import processes, records
-from hami_sandbox.runtime.errors import UnknownContainerError
+from hami_sandbox import processes
+from hami_sandbox.runtime import records
+from hami_sandbox.runtime.records import MARK
 from hami_sandbox.runtime.spec import ContainerSpec, ContainerState, Phase
+
+#: Looking again finds what was forked meanwhile; who forks faster than that is not a container.
+_MOST_ROUNDS = 20
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor of a process, readable when it has ended; None: there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def kill_marked(container: str) -> None:
+    """Kill every process that has a container's mark: its shim is dead and cannot."""
+    mark = f"{MARK}={container}".encode()
+    for _ in range(_MOST_ROUNDS):
+        found = [int(each.name) for each in processes.folders() if mark in processes.environ(each)]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class ContainerError(Exception):
+    """The runtime cannot do what was asked of it."""
+
+
+class UnknownContainerError(ContainerError):
+    """There is no container of this id."""
+
+    def __init__(self, container: str) -> None:
+        super().__init__(f'container "{container}": not found')
+
+
+class UnresolvableError(ContainerError):
+    """CDI devices that no spec describes now."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(
+            f"failed to inject CDI devices: unresolvable CDI devices {', '.join(self.names)}"
+        )
+
+
+class StartError(ContainerError):
+    """The container was made, but its first process could not be started."""
+
+    #: What its state then says.
+    REASON = records.START_ERROR
+
 
 DEAD_SHIM = "the shim of the container has died, and the container with it"
 
@@ -84,7 +147,7 @@ def _brought_up(place: Path, known: ContainerState) -> ContainerState:
 
 
 def _tell_for_the_dead(place: Path) -> Exited:
-    processes.kill_marked(place.name)
+    kill_marked(place.name)
     records.remove_aside(str(place))
     told = Exited(
         exit_code=128 + records.KILL,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hami_sandbox.apiserver import kinds
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.store import Store
-from hami_sandbox.apiserver.stored import Stored
+from hami_sandbox.apiserver.table import Stored
 
 MAPS = ("", "configmaps")
 

@@ -12,12 +12,12 @@ from hami_sandbox.access import User
 from hami_sandbox.apiserver import bootstrap
 from hami_sandbox.apiserver.api import Api
 from hami_sandbox.apiserver.auth.admission import Admission
-from hami_sandbox.apiserver.auth.admission_request import AdmissionRequest
 from hami_sandbox.apiserver.auth.authorization import Authorizer
 from hami_sandbox.apiserver.auth.reviews import Reviews
 from hami_sandbox.apiserver.auth.users import Authenticator
-from hami_sandbox.apiserver.catalogue import Catalogue
+from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
 from hami_sandbox.apiserver.definitions import Definitions
+from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.store import Store
 from hami_sandbox.apiserver.writes import Writes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_sandbox.apiserver import lists, queries
+from hami_sandbox.apiserver import lists
 from hami_sandbox.apiserver.lists import Listed
 from hami_sandbox.apiserver.refusals import Refusal
 from hami_sandbox.apiserver.selectors import Selection
@@ -22,7 +22,7 @@ def page(
     store: Store, by: Selection | None = None, *, token: str = "", limit: int = 0, version: str = ""
 ) -> Listed:
     query = {"continue": token, "limit": str(limit), "resourceVersion": version}
-    wish = queries.parse(query)
+    wish = lists.parse(query)
     found = lists.page(store, MAPS, wish, by or Selection(kind("ConfigMap")))
     return asyncio.run(found)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hami_sandbox.apiserver import answers, kinds, queries, routes
+from hami_sandbox.apiserver import answers, call, kinds, lists
 from hami_sandbox.apiserver.answers import Form
 from hami_sandbox.apiserver.refusals import Refusal
 
 
-def target(method: str, path: str, *, watch: bool = False) -> routes.Target:
-    return routes.parse(method, path, watch=watch, find=kinds.find)
+def target(method: str, path: str, *, watch: bool = False) -> call.Target:
+    return call.parse(method, path, watch=watch, find=kinds.find)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_path_names_what_it_is_about(  # noqa: PLR0917 - one argument for each
         name,
         sub,
     )
-    assert routes.require(found).resource == resource
+    assert call.require(found).resource == resource
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_not_served_is_told_apart_from_what_is_not_allowed(
     method: str, path: str, status: int
 ) -> None:
     with pytest.raises(Refusal) as refused:
-        routes.require(target(method, path))
+        call.require(target(method, path))
     assert refused.value.status == status
 
 
@@ -113,11 +113,11 @@ def test_a_form_that_cannot_be_given_is_not_acceptable() -> None:
     [({}, False), ({"watch": ""}, True), ({"watch": "true"}, True), ({"watch": "0"}, False)],
 )
 def test_a_flag_without_a_value_is_a_yes(query: dict[str, str], *, expected: bool) -> None:
-    assert queries.flag(query, "watch") is expected
+    assert lists.flag(query, "watch") is expected
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "x", "\uff11"])
 def test_a_version_is_a_whole_number(text: str) -> None:
     with pytest.raises(Refusal) as refused:
-        queries.parse({"resourceVersion": text})
+        lists.parse({"resourceVersion": text})
     assert refused.value.status == 400

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_sandbox.apiserver import fields, labels
+from hami_sandbox.apiserver import selectors
 from hami_sandbox.apiserver.refusals import Object, Refusal
 from hami_sandbox.apiserver.selectors import Selection
 from sandbox.tests.unit.apiserver.making import config_map, kind
@@ -19,7 +19,7 @@ LABELS = st.dictionaries(KEYS, VALUES)
 
 
 def selected(text: str, found: dict[str, str]) -> bool:
-    test = labels.parse(text)
+    test = selectors.parse_labels(text)
     return True if test is None else test(found)
 
 
@@ -61,7 +61,7 @@ def test_numbers_are_compared_as_numbers(bound: int, value: str) -> None:
 )
 def test_a_label_selector_without_sense_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
-        labels.parse(text)
+        selectors.parse_labels(text)
     assert refused.value.status == 400
     assert text in refused.value.message
 
@@ -98,14 +98,14 @@ def test_fields_select(selector: str, *, expected: bool) -> None:
 
 
 def test_a_comma_in_a_value_is_written_with_a_backslash() -> None:
-    (term,) = fields.parse(kind("Pod"), r"spec.nodeName=a\,b\=c\\d")
+    (term,) = selectors.parse_fields(kind("Pod"), r"spec.nodeName=a\,b\=c\\d")
     assert (term.field, term.value, term.equal) == ("spec.nodeName", r"a,b=c\d", True)
 
 
 @pytest.mark.parametrize("selector", ["spec.nodeName", "spec.nodeName>1", "spec.other=1", "=x"])
 def test_a_field_selector_without_sense_is_refused(selector: str) -> None:
     with pytest.raises(Refusal) as refused:
-        fields.parse(kind("Pod"), selector)
+        selectors.parse_fields(kind("Pod"), selector)
     assert refused.value.status == 400
 
 
@@ -116,6 +116,6 @@ def test_a_namespace_of_the_path_is_not_widened_by_a_field() -> None:
 
 
 def test_an_events_source_is_whoever_reported_it() -> None:
-    of = fields.value("source")
+    of = selectors.value("source")
     assert of({"source": {"component": "a"}, "reportingComponent": "b"}) == "a"
     assert of({"source": {}, "reportingComponent": "b"}) == "b"

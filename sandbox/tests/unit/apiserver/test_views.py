@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_sandbox.apiserver import views
+from hami_sandbox.apiserver import answers
 from hami_sandbox.apiserver.store import Store
 from sandbox.tests.unit.apiserver.making import kind
 
@@ -30,10 +30,10 @@ FIELDS = st.dictionaries(
 @given(FIELDS)
 def test_there_and_back_is_the_same(fields: dict[str, str]) -> None:
     event = {"kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": {}, **fields}
-    stored = views.as_stored(NEW, event)
+    stored = answers.as_stored(NEW, event)
     assert stored["apiVersion"] == "v1"
     assert not {"regarding", "note", "deprecatedCount"} & stored.keys()
-    assert views.as_shown(NEW, stored) == event
+    assert answers.as_shown(NEW, stored) == event
 
 
 def test_the_other_form_is_made_once() -> None:
@@ -44,7 +44,7 @@ def test_the_other_form_is_made_once() -> None:
         "message": "m",
     }
     stored = Store().put(NEW.stored, content, over=0)
-    shown = views.shown(NEW, stored)
+    shown = answers.shown(NEW, stored)
     assert (shown.object["note"], shown.revision) == ("m", stored.revision)
-    assert views.shown(NEW, stored) is shown
-    assert views.shown(kind("Event"), stored) is stored
+    assert answers.shown(NEW, stored) is shown
+    assert answers.shown(kind("Event"), stored) is stored

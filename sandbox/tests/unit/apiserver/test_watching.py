@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_sandbox.apiserver import queries
+from hami_sandbox.apiserver import lists
 from hami_sandbox.apiserver.answers import Form, Writer
 from hami_sandbox.apiserver.selectors import Selection
 from hami_sandbox.apiserver.store import Store
@@ -26,7 +26,7 @@ STEP = st.tuples(st.sampled_from(["n", "m"]), NAMES, st.one_of(st.none(), COLOUR
 def watch(
     store: Store, by: Selection | None = None, query: Mapping[str, str] | None = None
 ) -> Watch:
-    wish = queries.parse({"watch": "1", "timeoutSeconds": "60", **(query or {})})
+    wish = lists.parse({"watch": "1", "timeoutSeconds": "60", **(query or {})})
     by = by or Selection(kind("ConfigMap"))
     return Watch(store, MAPS, wish, by, Writer(kind("ConfigMap"), Form.WHOLE, {}))
 

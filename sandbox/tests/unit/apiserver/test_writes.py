@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_sandbox.apiserver.auth.admission_request import AdmissionRequest
+from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
 from hami_sandbox.apiserver.refusals import Refusal
 from sandbox.tests.unit.apiserver.rig import Rig
 

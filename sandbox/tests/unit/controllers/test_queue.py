@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hami_sandbox.controllers.queue import Queue
+from hami_sandbox.controllers.controller import Queue
 
 
 async def test_a_key_that_is_added_twice_comes_once() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_sandbox.controllers import rolling
-from hami_sandbox.controllers.rolling import Bounds, Set
+from hami_sandbox.controllers import deployments
+from hami_sandbox.controllers.deployments import Bounds, Set
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ from hami_sandbox.controllers.rolling import Bounds, Set
 def test_shares_are_rounded_up_for_more_and_down_for_fewer(
     replicas: int, surge: str | int, unavailable: str | int, expected: Bounds
 ) -> None:
-    assert rolling.bounds(replicas, surge, unavailable) == expected
+    assert deployments.bounds(replicas, surge, unavailable) == expected
 
 
 def test_the_first_rollout_starts_all_at_once() -> None:
-    assert rolling.new_size(3, Bounds(1, 0), Set(0), []) == 3
+    assert deployments.new_size(3, Bounds(1, 0), Set(0), []) == 3
 
 
 def test_pods_that_never_worked_are_given_up_first() -> None:
     broken, serving = Set(2, 0), Set(2, 2)
-    assert rolling.old_sizes(3, Bounds(1, 1), Set(1, 0), [serving, broken]) == [2, 0]
+    assert deployments.old_sizes(3, Bounds(1, 1), Set(1, 0), [serving, broken]) == [2, 0]
 
 
 @given(
@@ -47,14 +47,14 @@ def test_pods_that_never_worked_are_given_up_first() -> None:
 def test_every_step_keeps_the_bounds_and_the_last_has_only_new_pods(
     replicas: int, surge: str | int, unavailable: str | int, old: list[int]
 ) -> None:
-    limits = rolling.bounds(replicas, surge, unavailable)
+    limits = deployments.bounds(replicas, surge, unavailable)
     new, new_ready = 0, 0
     sizes, ready = list(old), list(old)  # the old pods serve
     began = sum(old)
     for _ in range(200):
         sets = [Set(*each) for each in zip(sizes, ready, strict=True)]
-        new = rolling.new_size(replicas, limits, Set(new, new_ready), sets)
-        sizes = rolling.old_sizes(replicas, limits, Set(new, new_ready), sets)
+        new = deployments.new_size(replicas, limits, Set(new, new_ready), sets)
+        sizes = deployments.old_sizes(replicas, limits, Set(new, new_ready), sets)
         assert new + sum(sizes) <= max(replicas + limits.surge, began)
         ready = [min(each) for each in zip(sizes, ready, strict=True)]
         new_ready = min(new_ready, new)

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from hami_sandbox.controllers import deployment_status, deployments, pod_states
-from hami_sandbox.controllers.api import Object, known
+from hami_sandbox.controllers import deployments, pod_states
+from hami_sandbox.controllers.controller import Object, known
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
@@ -70,7 +70,7 @@ def conditions(status: Object) -> dict[str, tuple[str, str]]:
 
 
 def test_a_complete_rollout_says_so_and_waits_for_nothing() -> None:
-    status, wait = deployment_status.status(deployment(2), replica_set(2, 2), [], now=NOW)
+    status, wait = deployments.new_status(deployment(2), replica_set(2, 2), [], now=NOW)
     assert conditions(status) == {
         "Available": ("True", "MinimumReplicasAvailable"),
         "Progressing": ("True", "NewReplicaSetAvailable"),
@@ -82,15 +82,15 @@ def test_a_complete_rollout_says_so_and_waits_for_nothing() -> None:
 
 def test_a_rollout_without_progress_runs_into_its_deadline() -> None:
     new, old = replica_set(1, 0), [replica_set(1, 1)]
-    status, wait = deployment_status.status(deployment(2), new, old, now=NOW)
+    status, wait = deployments.new_status(deployment(2), new, old, now=NOW)
     assert conditions(status)["Progressing"] == ("True", "ReplicaSetUpdated")
     assert (status["replicas"], status["unavailableReplicas"], wait) == (2, 1, 60.0)
     later = NOW + dt.timedelta(seconds=59)
-    again, wait = deployment_status.status(deployment(2, status), new, old, now=later)
+    again, wait = deployments.new_status(deployment(2, status), new, old, now=later)
     assert again == status
     assert wait == pytest.approx(1)
     later = NOW + dt.timedelta(seconds=61)
-    failed, wait = deployment_status.status(deployment(2, again), new, old, now=later)
+    failed, wait = deployments.new_status(deployment(2, again), new, old, now=later)
     assert conditions(failed)["Progressing"] == ("False", "ProgressDeadlineExceeded")
     assert wait is None
 

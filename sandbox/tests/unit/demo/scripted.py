@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from hami.kube import errors
 from hami.kube.client import Client
-from hami_sandbox.demo.world import Node, World
+from hami_sandbox.demo.cluster_view import Node, World
 from sandbox.tests.unit.demo.worlds import pod
 
 

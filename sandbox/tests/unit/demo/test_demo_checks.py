@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_sandbox.demo import checks, meters
+from hami_sandbox.demo import checks, cluster_view
 from hami_sandbox.demo.checks import Check, Finding
 from sandbox.tests.unit.demo.worlds import FakeWorld, grant, pod, used
 
@@ -98,7 +98,9 @@ async def test_a_log_shows_the_lines_that_matter() -> None:
 
 
 async def test_a_metric_must_be_there_and_within_bounds() -> None:
-    check = checks.Metric(name=meters.SHARE_USED, labels={"pod": "a"}, at_least=2048, at_most=6000)
+    check = checks.Metric(
+        name=cluster_view.SHARE_USED, labels={"pod": "a"}, at_least=2048, at_most=6000
+    )
     assert (await look(check, FakeWorld(samples=[used("a", 2048), used("b", 1)]))).met
     assert (await look(check, FakeWorld(samples=[used("a", 6000)]))).met
     for samples in ([], [used("b", 3000)], [used("a", 2047)], [used("a", 6001)]):
@@ -128,7 +130,7 @@ def test_a_page_of_a_monitor_becomes_samples() -> None:
         "# TYPE hami_vgpu_memory_used_bytes gauge\n"
         'hami_vgpu_memory_used_bytes{pod="a",zone="vGPU"} 1048576\n'
     )
-    [sample] = meters.read("gpu-a", page)
+    [sample] = cluster_view.read("gpu-a", page)
     assert (sample.node, sample.value, sample.labels["pod"]) == ("gpu-a", 1048576.0, "a")
-    assert meters.select([sample], meters.SHARE_USED, {"pod": "a"}) == [sample]
-    assert not meters.select([sample], meters.SHARE_USED, {"pod": "b"})
+    assert cluster_view.select([sample], cluster_view.SHARE_USED, {"pod": "a"}) == [sample]
+    assert not cluster_view.select([sample], cluster_view.SHARE_USED, {"pod": "b"})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami.kube import errors
-from hami_sandbox.demo import example, fleet
+from hami_sandbox.demo import example, flags
 from hami_sandbox.demo.results import Result, Verdict
 from hami_sandbox.demo.running import Progress, Runner
 from sandbox.tests.unit.demo.scripted import ScriptedCluster, ScriptedWorld
@@ -38,7 +38,7 @@ class Stage:
             clock=lambda: self.world.now,
         )
         examples = example.load(self._folder.parent)
-        [result] = await runner.run(examples, fleet.plan([], 0), insist=insist)
+        [result] = await runner.run(examples, flags.plan([], 0), insist=insist)
         return result
 
     def bind(self, name: str) -> None:

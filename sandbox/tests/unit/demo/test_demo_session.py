@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 from rich.console import Console
 
-from hami_sandbox.demo import example, fleet, session
+from hami_sandbox.demo import example, flags, session
 from hami_sandbox.demo.session import Demo, Settings
 from sandbox.tests.unit.demo.scripted import ScriptedCluster, ScriptedWorld
 from sandbox.tests.unit.demo.worlds import grant, node, pod
@@ -77,7 +77,7 @@ def settings(tmp_path: Path, **more: Any) -> Settings:
     folder.mkdir(parents=True)
     (folder / "example.toml").write_text(_TOML)
     (folder / "a.yaml").write_text(_POD)
-    plan = fleet.plan(["gpu-a=1xT4"], 0)
+    plan = flags.plan(["gpu-a=1xT4"], 0)
     return Settings(plan=plan, examples=example.load(folder.parent), **more)
 
 

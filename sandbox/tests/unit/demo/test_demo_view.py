@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from hami_sandbox.demo import cards, example, meters, picture, recording, summary, view
+from hami_sandbox.demo import cards, cluster_view, example, picture, recording, results, view
 from hami_sandbox.demo.results import Met, NodeFact, Outcome, Result, Verdict
 from hami_sandbox.demo.running import Progress
 from sandbox.tests.unit.demo.worlds import MIB, grant, node, pod, used
@@ -25,7 +25,7 @@ _PODS = [
 ]
 _SAMPLES = [
     used("a", 1024),
-    meters.Sample("gpu-a", meters.CARD_USED, {"device_uuid": "gpu-a-0"}, 1536 * MIB),
+    cluster_view.Sample("gpu-a", cluster_view.CARD_USED, {"device_uuid": "gpu-a-0"}, 1536 * MIB),
 ]
 
 
@@ -176,7 +176,7 @@ def result(verdict: Verdict, *met: Met, note: str = "") -> Result:
 
 def test_the_summary_tells_all_that_was_asked_for() -> None:
     good = result(Verdict.AS_SAID, Met("x", met=True, seen="y"))
-    text = drawn(summary.render(outcome(good, simulated=7)))
+    text = drawn(results.render(outcome(good, simulated=7)))
     for part in (
         "01-it",
         "two pods",
@@ -196,7 +196,7 @@ def test_what_went_otherwise_is_told_and_counts() -> None:
     bad = result(Verdict.OTHERWISE, Met("pod a Running", met=False, seen="it waits"))
     whole = outcome(bad, result(Verdict.SKIPPED, note="not run: it needs 9 cards"))
     assert not whole.good
-    text = " ".join(drawn(summary.render(whole)).split())
+    text = " ".join(drawn(results.render(whole)).split())
     assert "expected pod a Running; it waits" in text
     assert "not run: it needs 9 cards" in text
     assert "1 of 1 examples did not end as their texts say, 1 skipped" in text
@@ -205,7 +205,7 @@ def test_what_went_otherwise_is_told_and_counts() -> None:
 def test_skipped_examples_fail_nothing() -> None:
     assert outcome(result(Verdict.SKIPPED)).good
     assert outcome().good
-    assert "no examples were run" in drawn(summary.render(outcome()))
+    assert "no examples were run" in drawn(results.render(outcome()))
 
 
 def test_our_examples_text_fits_the_view() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hami.wire import codec, node_marks, node_register, objects, shares
-from hami_sandbox.demo import meters
-from hami_sandbox.demo.pods import SeenPod
+from hami_sandbox.demo import cluster_view
+from hami_sandbox.demo.cards import SeenPod
 
 MIB = 1 << 20
 
@@ -73,9 +73,9 @@ def node(name: str, *memory: int, late: bool = True, reason: str = "") -> object
     return codec.decode(codec.encode(body), objects.Node, what="node")
 
 
-def used(pod_name: str, mib: float, *, node_name: str = "gpu-a") -> meters.Sample:
+def used(pod_name: str, mib: float, *, node_name: str = "gpu-a") -> cluster_view.Sample:
     labels = {"namespace": "default", "pod": pod_name, "container": "work"}
-    return meters.Sample(node_name, meters.SHARE_USED, labels, mib * MIB)
+    return cluster_view.Sample(node_name, cluster_view.SHARE_USED, labels, mib * MIB)
 
 
 class FakeWorld:
@@ -86,7 +86,7 @@ class FakeWorld:
         *pods: SeenPod,
         refusals: Mapping[str, str] | None = None,
         logs: Mapping[str, str] | None = None,
-        samples: Sequence[meters.Sample] = (),
+        samples: Sequence[cluster_view.Sample] = (),
         explanations: Mapping[str, str] | None = None,
     ) -> None:
         self.pods = list(pods)
@@ -107,7 +107,7 @@ class FakeWorld:
         await asyncio.sleep(0)
         return self._logs.get(f"{namespace}/{pod}", "")
 
-    async def samples(self) -> list[meters.Sample]:
+    async def samples(self) -> list[cluster_view.Sample]:
         await asyncio.sleep(0)
         return self._samples
 

@@ -9,8 +9,8 @@ import pytest
 
 from hami.agent.errors import AgentError
 from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
-from hami_sandbox.kubelet.devices.errors import AdmissionError, StartError
 from hami_sandbox.kubelet.devices.manager import RunOptions
+from hami_sandbox.kubelet.devices.pods import AdmissionError, StartError
 from sandbox.tests.unit.devices.desk import Desk, FakePlugin, pod
 from tests.unit.agent.kubelet_rig import RESOURCE, Listed
 from tests.unit.kube.following import until

@@ -13,7 +13,7 @@ from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import Data, File, PodEntry
 from hami.wire import codec
 from hami_sandbox.kubelet.devices import checkpoint_file
-from hami_sandbox.kubelet.devices.errors import AdmissionError
+from hami_sandbox.kubelet.devices.pods import AdmissionError
 from sandbox.tests.unit.devices.desk import Desk, FakePlugin, pod, uid
 from tests.e2e.kubelet_api import checkpoint as theirs
 from tests.unit.agent.kubelet_rig import RESOURCE

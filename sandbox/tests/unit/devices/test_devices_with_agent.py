@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_sandbox.kubelet.devices.errors import StartError
 from hami_sandbox.kubelet.devices.manager import DeviceManager
+from hami_sandbox.kubelet.devices.pods import StartError
 from sandbox.tests.unit.devices.desk import Desk, Object
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent import rig

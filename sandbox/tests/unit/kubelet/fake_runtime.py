@@ -7,9 +7,9 @@ import time
 
 import msgspec
 
-from hami_sandbox.runtime.errors import ContainerError, StartError, UnknownContainerError
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import ContainerSpec, ContainerState, Isolation, Phase
+from hami_sandbox.runtime.states import ContainerError, StartError, UnknownContainerError
 
 
 class FakeRuntime(Runtime):

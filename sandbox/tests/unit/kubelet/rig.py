@@ -12,7 +12,7 @@ from typing import Any
 from hami.agent.kubelet.registration import Registration
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
-from hami_sandbox.kubelet.crash_backoff import Waits
+from hami_sandbox.kubelet.attempts import Waits
 from hami_sandbox.kubelet.process import Kubelet
 from hami_sandbox.kubelet.settings import Settings
 from sandbox.tests.unit.devices.desk import FakePlugin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_sandbox.kubelet.crash_backoff import CrashBackoff, Waits
+from hami_sandbox.kubelet.attempts import CrashBackoff, Waits
 
 
 class Clock:

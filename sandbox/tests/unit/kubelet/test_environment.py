@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_sandbox.kubelet import environment
-from hami_sandbox.kubelet.downward import NodeFacts
-from hami_sandbox.kubelet.environment import Reference, VariableError
-from hami_sandbox.kubelet.expansion import expand
+from hami_sandbox.kubelet.environment import NodeFacts, Reference, VariableError, expand
 from sandbox.tests.unit.kubelet.pods import container, pod
 
 NODE = NodeFacts(name="gpu-a", address="127.0.0.1", allocatable={"cpu": "64", "memory": "512Gi"})

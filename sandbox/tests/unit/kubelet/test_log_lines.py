@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hami_sandbox.kubelet import log_lines
-from hami_sandbox.kubelet.log_lines import Wanted
+from hami_sandbox.kubelet import log_server
+from hami_sandbox.kubelet.log_server import Wanted
 
 LINES = [
     b"2026-01-01T00:00:01.000000001Z stdout F one",
@@ -29,4 +29,4 @@ SECOND = 1767225602.0
     ],
 )
 def test_what_is_asked_for(wanted: Wanted, text: bytes) -> None:
-    assert b"".join(log_lines.last(LINES, wanted)) == text
+    assert b"".join(log_server.last(LINES, wanted)) == text

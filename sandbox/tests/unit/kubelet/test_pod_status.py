@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from hami_sandbox.kubelet import pod_status
+from hami_sandbox.kubelet import statuses
 from hami_sandbox.kubelet.attempts import Attempt
-from hami_sandbox.kubelet.container_status import Waiting
-from hami_sandbox.kubelet.pod_status import End, Sight
+from hami_sandbox.kubelet.statuses import End, Sight, Waiting
 from sandbox.tests.unit.kubelet.pods import (
     container,
     created,
@@ -40,7 +39,7 @@ def status(
         before=before,
         now=1020.0,
     )
-    return pod_status.status(made, sight)
+    return statuses.status(made, sight)
 
 
 def conditions(shown: Object) -> dict[str, str]:
@@ -155,7 +154,7 @@ def test_a_condition_keeps_its_date_until_it_changes() -> None:
 
 
 def test_a_rejected_pod() -> None:
-    shown = pod_status.rejected(pod(), "UnexpectedAdmissionError", "Allocate failed", 1000.0)
+    shown = statuses.rejected(pod(), "UnexpectedAdmissionError", "Allocate failed", 1000.0)
     assert shown == {
         "phase": "Failed",
         "reason": "UnexpectedAdmissionError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hami_sandbox.kubelet.crash_backoff import Waits
+from hami_sandbox.kubelet.attempts import Waits
 from sandbox.tests.unit.kubelet.pods import container, pod, sidecar
 from sandbox.tests.unit.kubelet.rig import Node
 from tests.unit.kube.following import until

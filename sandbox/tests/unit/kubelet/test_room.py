@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hami_sandbox.kubelet.admission import Room, check_room, requested
-from hami_sandbox.kubelet.devices.errors import AdmissionError
+from hami_sandbox.kubelet.decisions import Room, check_room, requested
+from hami_sandbox.kubelet.devices.pods import AdmissionError
 from sandbox.tests.unit.kubelet.pods import container, pod, sidecar
 
 ROOM = Room("2", "1Gi", 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami.agent.errors import AgentError
 from hami.agent.kubelet.kubelet_api import Allocation
-from hami_sandbox.kubelet.crash_backoff import Waits
+from hami_sandbox.kubelet.attempts import Waits
 from sandbox.tests.unit.devices.desk import FakePlugin
 from sandbox.tests.unit.kubelet.pods import container, pod
 from sandbox.tests.unit.kubelet.rig import Node

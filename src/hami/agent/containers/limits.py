@@ -10,12 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from hami.wire import errors, region
+from hami.wire import errors, policy_file
 from hami.wire.shares import Share
 
 CorePolicy = Literal["default", "force", "disable"]
 
-_MIB = 20
 _ALL_CORES = 100
 
 
@@ -52,7 +51,7 @@ def by_card(grants: Iterable[Share]) -> tuple[Share, ...]:
 def _sum(one: Share, other: Share) -> Share:
     # No limit and some limit are no limit, and nobody has more than all of a card's time.
     cores = min(one.cores + other.cores, _ALL_CORES) if one.cores and other.cores else 0
-    return msgspec.structs.replace(one, memory=one.memory_mib + other.memory_mib, cores=cores)
+    return msgspec.structs.replace(one, memory_mib=one.memory_mib + other.memory_mib, cores=cores)
 
 
 def policy(
@@ -65,7 +64,7 @@ def policy(
     namespace: str,
     name: str,
     container: str,
-) -> region.Policy:
+) -> policy_file.Policy:
     """Build the policy of a container; WireError if no policy can say it."""
     for card in cards:
         if not card.memory_mib:
@@ -76,23 +75,16 @@ def policy(
                 "MiB of memory: a share needs some",
                 "delete the pod to have it placed anew",
             )
-    flags = region.Flag(0)
+    flags = policy_file.Flag(0)
     if settings.oversubscribe:
-        flags |= region.Flag.OVERSUBSCRIBE
+        flags |= policy_file.Flag.OVERSUBSCRIBE
     if settings.forces_cores:
-        flags |= region.Flag.FORCE_CORES
+        flags |= policy_file.Flag.FORCE_CORES
     if settings.ignores_cores:
-        flags |= region.Flag.IGNORE_CORES
-    return region.Policy(
+        flags |= policy_file.Flag.IGNORE_CORES
+    return policy_file.Policy(
         generation=generation,
-        devices=tuple(
-            region.PolicyDevice(
-                uuid=card.card,
-                memory_limit=card.memory_mib << _MIB,
-                core_limit=min(card.cores, _ALL_CORES),
-            )
-            for card in cards
-        ),
+        shares=tuple(cards),
         flags=flags,
         priority=priority,
         pod_uid=uid,
@@ -119,7 +111,7 @@ def env(cards: Sequence[Share], settings: LimitSettings) -> dict[str, str]:
     return said
 
 
-def renewed(old: bytes | None, wanted: region.Policy) -> bytes | None:
+def renewed(old: bytes | None, wanted: policy_file.Policy) -> bytes | None:
     """Return the file to write in place of the old one; None if that says the same.
 
     Running processes take over only a higher generation. So a change always has one, also where
@@ -127,10 +119,11 @@ def renewed(old: bytes | None, wanted: region.Policy) -> bytes | None:
     """
     known = _decoded(old)
     if known is not None and known.generation >= wanted.generation:
-        if msgspec.structs.replace(known, generation=wanted.generation) == wanted:
+        same = msgspec.structs.replace(wanted, generation=known.generation)
+        if policy_file.encode(same) == old:
             return None
         wanted = msgspec.structs.replace(wanted, generation=known.generation + 1)
-    return region.encode_policy(wanted)
+    return policy_file.encode(wanted)
 
 
 def is_valid(data: bytes | None) -> bool:
@@ -138,8 +131,8 @@ def is_valid(data: bytes | None) -> bool:
     return _decoded(data) is not None
 
 
-def _decoded(data: bytes | None) -> region.Policy | None:
+def _decoded(data: bytes | None) -> policy_file.Policy | None:
     try:
-        return None if data is None else region.decode_policy(data)
+        return None if data is None else policy_file.decode(data)
     except errors.WireError:
         return None

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 
 from hami_sandbox.apiserver import kinds
 from hami_sandbox.apiserver.auth import webhook_matching
-from hami_sandbox.apiserver.auth.admission_request import AdmissionRequest
-from hami_sandbox.apiserver.auth.view import View
+from hami_sandbox.apiserver.auth.users import View
 from hami_sandbox.apiserver.auth.webhook_calls import CallError, Calls, Response
-from hami_sandbox.apiserver.auth.webhook_matching import Webhook
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest, Webhook
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, internal
 from hami_sandbox.apiserver.schema import patches
 

@@ -1,4 +1,9 @@
-"""Who may do what: RBAC over the stored roles and bindings; system:masters may all."""
+"""RBAC over the stored roles and bindings.
+
+Rules of roles and webhooks: lists in which a star stands for everything.
+
+Who may do what: RBAC over the stored roles and bindings; system:masters may all.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from hami_sandbox.apiserver.auth import roles
-from hami_sandbox.apiserver.auth.rules import has
-from hami_sandbox.apiserver.auth.users import UserInfo
-from hami_sandbox.apiserver.auth.view import View
+from hami_sandbox.apiserver.auth.users import UserInfo, View
 from hami_sandbox.apiserver.refusals import Object, Refusal, forbidden
+
+
+def has(listed: Sequence[str] | None, value: str) -> bool:
+    return listed is not None and ("*" in listed or value in listed)
+
 
 _ACCOUNT = "system:serviceaccount"
 

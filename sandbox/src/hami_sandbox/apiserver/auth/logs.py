@@ -11,7 +11,7 @@ import yarl
 from aiohttp import web
 
 from hami.kube import transport
-from hami_sandbox.apiserver.auth.view import View
+from hami_sandbox.apiserver.auth.users import View
 from hami_sandbox.apiserver.refusals import (
     Object,
     Refusal,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hami_sandbox import times
+from hami_sandbox import api_objects
 from hami_sandbox.apiserver.auth.authorization import Attributes, Authorizer
-from hami_sandbox.apiserver.auth.users import AUDIENCE, Authenticator, UserInfo
-from hami_sandbox.apiserver.auth.view import View
+from hami_sandbox.apiserver.auth.users import AUDIENCE, Authenticator, UserInfo, View
 from hami_sandbox.apiserver.refusals import Object, invalid, not_found
 
 _AUTHENTICATION = "authentication.k8s.io"
@@ -72,13 +71,13 @@ class Reviews:
         )
         spec |= {"audiences": audiences, "expirationSeconds": seconds}
         spec.setdefault("boundObjectRef", None)
-        status = {"token": token, "expirationTimestamp": times.stamp_at(expires)}
+        status = {"token": token, "expirationTimestamp": api_objects.stamp_at(expires)}
         made = _answered(body, _AUTHENTICATION, "TokenRequest", status)
         made["spec"] = spec
         made["metadata"] |= {
             "name": account,
             "namespace": namespace,
-            "creationTimestamp": times.stamp_at(expires - seconds),
+            "creationTimestamp": api_objects.stamp_at(expires - seconds),
         }
         return made
 

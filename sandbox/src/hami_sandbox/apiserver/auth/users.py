@@ -1,5 +1,8 @@
-"""Who asks: static tokens, tokens of service accounts that end with their account, anonymous.
+"""Authenticate: static tokens, service account tokens, anonymous.
 
+What the doors read of the store: objects by group, resource and name.
+
+Who asks: static tokens, tokens of service accounts that end with their account, anonymous.
 A service account's token is a JWT (HS256) under a key of this sandbox. It names its account by UID:
 an account of the same name that was made anew is another one. Tokens may be bound to a pod, and end
 with it as well.
@@ -13,14 +16,24 @@ import hashlib
 import hmac
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from hami_sandbox.access import User
-from hami_sandbox.apiserver.auth.view import View
 from hami_sandbox.apiserver.refusals import Object, Refusal
+
+
+class View(Protocol):
+    """The newest state. What it gives out is shared: nobody changes it."""
+
+    def find(self, group: str, resource: str, namespace: str, name: str) -> Object | None:
+        """Return one object; the namespace is empty where the kind has none."""
+
+    def all(self, group: str, resource: str, namespace: str = "") -> Iterable[Object]:
+        """Return the objects of a kind, in one namespace or in all, in the order of their keys."""
+
 
 ISSUER = "https://kubernetes.default.svc"
 #: The audience of the API server itself.

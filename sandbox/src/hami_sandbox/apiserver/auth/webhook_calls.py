@@ -21,7 +21,7 @@ import msgspec
 import yarl
 
 from hami.kube import transport
-from hami_sandbox.apiserver.auth.view import View
+from hami_sandbox.apiserver.auth.users import View
 from hami_sandbox.apiserver.auth.webhook_matching import Webhook
 from hami_sandbox.apiserver.refusals import Object
 

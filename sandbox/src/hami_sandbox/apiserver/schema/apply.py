@@ -10,18 +10,11 @@ from typing import Any
 
 from hami.vendors import config_file
 from hami.vendors.config_file import ConfigError
-from hami_sandbox import times
+from hami_sandbox import api_objects
 from hami_sandbox.apiserver import refusals
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object, Refusal
-from hami_sandbox.apiserver.schema import (
-    defaults,
-    field_paths,
-    managed_fields,
-    merging,
-    schema,
-    types,
-)
+from hami_sandbox.apiserver.schema import defaults, field_paths, managed_fields, schema
 from hami_sandbox.apiserver.schema.field_paths import Path, Paths
 from hami_sandbox.apiserver.schema.managed_fields import Entry, Manager, Owners
 
@@ -41,18 +34,18 @@ def applied(
     metadata.resourceVersion and uid are as the body names them, or as they were.
     """
     wish = _wish(kind, body)
-    shape = types.of(kind)
+    shape = schema.of(kind)
     who = Manager(manager, managed_fields.APPLY, subresource)
     owners = managed_fields.read(live) or managed_fields.before_first_apply(kind, live)
     before = managed_fields.without_record(live) if live else {}
     wanted = managed_fields.kept(kind, field_paths.owned(shape, wish), subresource)
     last = owners.pop(who, None)
 
-    result = merging.merged(shape, before, wish)
+    result = field_paths.merged(shape, before, wish)
     if last:
         gone = _no_longer_wanted(last.paths, wanted, owners)
         if gone:
-            result = merging.pruned(shape, result, gone)
+            result = field_paths.pruned(shape, result, gone)
     result = copy.deepcopy(result)
     schema.settle(kind, result)
     if not subresource:
@@ -62,7 +55,7 @@ def applied(
     _refuse_conflicts(owners, changes.added | changes.modified, force=force)
     managed_fields.take_away(owners, changes.added | changes.modified | changes.removed)
     same = last is not None and last.paths == wanted and result == before
-    time = last.time if last and same else times.stamp(now)
+    time = last.time if last and same else api_objects.stamp(now)
     owners[who] = Entry(wanted, kind.api_version, time)
     return managed_fields.with_record(result, owners)
 

@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 from collections.abc import Callable
 
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.schema import pod_defaults
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from hami_sandbox import times
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox import api_objects
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object
-from hami_sandbox.apiserver.schema import field_paths, types
+from hami_sandbox.apiserver.schema import field_paths, schema
 from hami_sandbox.apiserver.schema.field_paths import Path, Paths
 
 APPLY, UPDATE = "Apply", "Update"
@@ -67,13 +67,13 @@ def tracked(
     owners = _record_to_start_from(old, new, subresource)
     if old is not None and not owners:
         return after  # nobody wants to know: the record was dropped
-    changes = field_paths.difference(types.of(kind), before, after)
+    changes = field_paths.difference(schema.of(kind), before, after)
     take_away(owners, changes.added | changes.modified | changes.removed)
     who = Manager(manager, operation, subresource, kind.api_version)
     gained = kept(kind, changes.added | changes.modified, subresource)
     if gained:
         had = owners[who].paths if who in owners else frozenset()
-        owners[who] = Entry(had | gained, kind.api_version, times.stamp(now))
+        owners[who] = Entry(had | gained, kind.api_version, api_objects.stamp(now))
     return with_record(after, _capped(owners))
 
 
@@ -101,7 +101,7 @@ def before_first_apply(kind: Kind, live: Object | None) -> Owners:
     """Return who owns an object without a record: all of it, whoever wrote before."""
     if live is None:
         return {}
-    found = field_paths.difference(types.of(kind), {}, without_record(live))
+    found = field_paths.difference(schema.of(kind), {}, without_record(live))
     paths = kept(kind, found.added | found.modified, "")
     metadata = live["metadata"]
     who = Manager("before-first-apply", UPDATE, "", kind.api_version)

@@ -1,8 +1,23 @@
-"""Which names are allowed where, and the words for those that are not."""
+"""Rules of names and metadata, and the words of a violation.
+
+Which names are allowed where, and the words for those that are not.
+
+What is wrong with a field, in the words that Kubernetes has for it.
+
+Rules of metadata, which are the same for all kinds but for how names look.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from hami_sandbox.apiserver.kinds import Kind
+from hami_sandbox.apiserver.refusals import Object
 
 _MOST_LABEL, _MOST_SUBDOMAIN = 63, 253
 _END = "and must start and end with an alphanumeric character"
@@ -112,3 +127,153 @@ def variable(text: str) -> list[str]:
         return []
     words = "must consist only of printable ASCII characters other than '='"
     return [f"a valid environment variable name {words}"]
+
+
+_LONGEST = 1024
+
+
+class Cause(msgspec.Struct, frozen=True):
+    field: str
+    reason: str
+    message: str
+
+
+def required(field: str, why: str = "") -> Cause:
+    return Cause(field, "FieldValueRequired", _told("Required value", why))
+
+
+def invalid(field: str, value: Any, why: str) -> Cause:
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_shown(value)}: {why}")
+
+
+def immutable(field: str, value: Any) -> Cause:
+    return invalid(field, value, "field is immutable")
+
+
+def forbidden(field: str, why: str) -> Cause:
+    return Cause(field, "FieldValueForbidden", _told("Forbidden", why))
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_shown(value)}")
+
+
+def too_long(field: str, most: int) -> Cause:
+    return Cause(field, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")
+
+
+def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+    known = ", ".join(json.dumps(each) for each in supported)
+    message = f"Unsupported value: {_shown(value)}: supported values: {known}"
+    return Cause(field, "FieldValueNotSupported", message)
+
+
+def _told(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+
+
+MOST_ANNOTATIONS = 256 * 1024
+_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+_RBAC = "rbac.authorization.k8s.io"
+_NAME_RULES: dict[tuple[str, str], Callable[[str], list[str]]] = {
+    ("", "Namespace"): label,
+    ("", "Service"): label,
+    (_RBAC, "Role"): path_segment,
+    (_RBAC, "ClusterRole"): path_segment,
+    (_RBAC, "RoleBinding"): path_segment,
+    (_RBAC, "ClusterRoleBinding"): path_segment,
+}
+
+
+def check(kind: Kind, metadata: Object, old: Object | None) -> Iterator[Cause]:
+    """Yield what is wrong with an object's metadata; `old` is the metadata it replaces."""
+    yield from _name(kind, metadata)
+    yield from labels(metadata.get("labels") or {}, "metadata.labels")
+    yield from _annotations(metadata.get("annotations") or {})
+    for place, finalizer in enumerate(metadata.get("finalizers") or ()):
+        for wrong in qualified(finalizer):
+            yield invalid("metadata.finalizers", finalizer, wrong)
+        if "/" not in finalizer and finalizer not in _FINALIZERS:
+            told = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid(f"metadata.finalizers[{place}]", finalizer, told)
+    yield from _owners(metadata.get("ownerReferences") or ())
+    if old is not None:
+        yield from _changes(metadata, old)
+
+
+def _name(kind: Kind, metadata: Object) -> Iterator[Cause]:
+    rule = _NAME_RULES.get((kind.group, kind.kind), subdomain)
+    name, prefix = metadata.get("name") or "", metadata.get("generateName") or ""
+    if prefix:
+        # What is appended never ends in a dash.
+        shown = prefix[:-1] + "a" if prefix[-1] in "-." else prefix
+        for wrong in rule(shown):
+            yield invalid("metadata.generateName", prefix, wrong)
+    if not name:
+        yield required("metadata.name", "name or generateName is required")
+        return
+    for wrong in rule(name):
+        yield invalid("metadata.name", name, wrong)
+
+
+def labels(found: Mapping[str, str], field: str) -> Iterator[Cause]:
+    """Yield what is wrong with labels."""
+    for key, value in found.items():
+        for wrong in qualified(key):
+            yield invalid(field, key, wrong)
+        for wrong in label_value(value):
+            yield invalid(field, value, wrong)
+
+
+def _annotations(found: Mapping[str, str]) -> Iterator[Cause]:
+    size = 0
+    for key, value in found.items():
+        for wrong in qualified(key.lower()):
+            yield invalid("metadata.annotations", key, wrong)
+        size += len(key.encode()) + len(value.encode())
+    if size > MOST_ANNOTATIONS:
+        yield too_long("metadata.annotations", MOST_ANNOTATIONS)
+
+
+def _owners(owners: Any) -> Iterator[Cause]:
+    controllers = []
+    for owner in owners:
+        field = "metadata.ownerReferences"
+        for part, told in (
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ):
+            if not owner.get(part):
+                yield invalid(f"{field}.{part}", owner.get(part, ""), told)
+        if owner.get("controller"):
+            controllers.append(f"{owner.get('kind')}/{owner.get('name')}")
+    if len(controllers) > 1:
+        yield invalid(
+            "metadata.ownerReferences",
+            controllers,
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            + " and ".join(controllers),
+        )
+
+
+def _changes(metadata: Object, old: Object) -> Iterator[Cause]:
+    for field in ("name", "namespace", "uid", "creationTimestamp"):
+        if metadata.get(field) != old.get(field):
+            yield immutable(f"metadata.{field}", metadata.get(field, ""))
+    if old.get("deletionTimestamp"):
+        before = old.get("finalizers") or ()
+        added = [each for each in metadata.get("finalizers") or () if each not in before]
+        if added:
+            told = ", ".join(f'"{each}"' for each in added)
+            yield forbidden(
+                "metadata.finalizers",
+                "no new finalizers can be added if the object is being deleted, found new "
+                f"finalizers []string{{{told}}}",
+            )

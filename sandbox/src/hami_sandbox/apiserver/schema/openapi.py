@@ -12,10 +12,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object
-from hami_sandbox.apiserver.schema import patches, types
-from hami_sandbox.apiserver.schema.types import Shape
+from hami_sandbox.apiserver.schema import patches, schema
+from hami_sandbox.apiserver.schema.schema import Shape
 
 _INFO = {"title": "Kubernetes", "version": "sandbox"}
 _SCALARS: dict[str, Object] = {
@@ -129,7 +129,7 @@ def _operation(kind: Kind, verb: str) -> Object:
 def _schemas(kinds: Sequence[Kind], prefix: str) -> Object:
     found: Object = {}
     for kind in kinds:
-        shape = types.of(kind)
+        shape = schema.of(kind)
         name = _schema_name(kind.group, kind.kind)
         found[name] = _struct(shape, prefix, found)
         found[name]["x-kubernetes-group-version-kind"] = [_named(kind)]

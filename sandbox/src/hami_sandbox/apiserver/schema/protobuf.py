@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hami_sandbox.apiserver.refusals import Object
-from hami_sandbox.apiserver.schema import types
-from hami_sandbox.apiserver.schema.types import Shape
+from hami_sandbox.apiserver.schema import schema
+from hami_sandbox.apiserver.schema.schema import Shape
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 
@@ -62,7 +62,7 @@ def _enveloped(data: bytes) -> Object:
 
 
 def _root(api_version: str, kind: str) -> Shape:
-    shape = types.root(api_version.rpartition("/")[0], kind)
+    shape = schema.root(api_version.rpartition("/")[0], kind)
     if shape.open:
         raise ProtobufError(f"{api_version}, Kind={kind} is taken as JSON only")
     return shape

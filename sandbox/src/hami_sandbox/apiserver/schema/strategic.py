@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hami_sandbox.apiserver.refusals import Object
-from hami_sandbox.apiserver.schema.types import ANY, Shape
+from hami_sandbox.apiserver.schema.schema import ANY, Shape
 
 _DIRECTIVE = "$patch"
 _RETAIN = "$retainKeys"

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from hami_sandbox.apiserver import refusals
-from hami_sandbox.apiserver.kind import Kind
+from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.schema import rows
 

@@ -1,18 +1,26 @@
-"""Which container of which pod holds which device ids, and by what answer of the plugin.
+"""Device ids of containers: choose, record.
 
+Which container of which pod holds which device ids, and by what answer of the plugin.
 This is what kubelet keeps in its checkpoint. A container that has an entry has its devices for as
 long as its pod lives, however often it starts.
+
+Which device ids a container gets: those of the pod's init containers first, then free ones.
+Among the free ones the plugin may have a preference (kubelet hears it only as far as they are
+free). Whatever is left to kubelet goes by the order of a set, on which nobody can rely. NUMA nodes
+do not count: that is kubelet's topology policy `none`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from hami.agent.kubelet.checkpoint import PodEntry
 from hami.agent.kubelet.grpc import MessageError
 from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
+from hami_sandbox.kubelet.devices.pods import DevicesError
 
 _log = logging.getLogger(__name__)
 
@@ -113,3 +121,41 @@ class Book:
             for container, resources in containers.items():
                 for resource, holding in resources.items():
                     yield uid, container, resource, holding
+
+
+#: Takes the available ids, those that must be among the chosen, and how many there are to be.
+Prefer = Callable[[AbstractSet[str], AbstractSet[str], int], Awaitable[AbstractSet[str]]]
+
+
+async def choose(
+    resource: str,
+    size: int,
+    *,
+    healthy: AbstractSet[str],
+    taken: AbstractSet[str],
+    reusable: AbstractSet[str],
+    prefer: Prefer,
+) -> frozenset[str]:
+    """Return as many ids as asked for; DevicesError: there are too few."""
+    chosen: set[str] = set()
+
+    def take(ids: Iterable[str]) -> bool:
+        for id_ in ids:
+            if len(chosen) == size:
+                break
+            chosen.add(id_)
+        return len(chosen) == size
+
+    if take(reusable):
+        return frozenset(chosen)
+    available = healthy - taken - chosen
+    lacking = size - len(chosen)
+    if len(available) < lacking:
+        raise DevicesError(
+            f"requested number of devices unavailable for {resource}. "
+            f"Requested: {lacking}, Available: {len(available)}"
+        )
+    preferred = await prefer(available | chosen, frozenset(chosen), size)
+    if not take(preferred & available):
+        take(available)
+    return frozenset(chosen)

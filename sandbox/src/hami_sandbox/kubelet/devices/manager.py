@@ -23,11 +23,16 @@ from hami.agent.kubelet.kubelet_api import Allocation
 from hami.node.layout import NodeLayout
 from hami.wire.objects import ContainerKind
 from hami_sandbox.errors import SandboxError
-from hami_sandbox.kubelet.devices import checkpoint_file, choosing, pod_resources, registration
+from hami_sandbox.kubelet.devices import book, checkpoint_file, pod_resources, registration
 from hami_sandbox.kubelet.devices.book import NO_NUMA_NODE, Book, Holding
-from hami_sandbox.kubelet.devices.errors import AdmissionError, DevicesError, StartError
 from hami_sandbox.kubelet.devices.plugins import STOP_GRACE, Plugins
-from hami_sandbox.kubelet.devices.pods import Container, Pod
+from hami_sandbox.kubelet.devices.pods import (
+    AdmissionError,
+    Container,
+    DevicesError,
+    Pod,
+    StartError,
+)
 from hami_sandbox.kubelet.pod import Object
 
 _log = logging.getLogger(__name__)
@@ -214,7 +219,7 @@ class DeviceManager:
             )
         if len(held) == count:
             return frozenset()
-        return await choosing.choose(
+        return await book.choose(
             resource,
             count,
             healthy=healthy,

@@ -11,9 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from hami_sandbox.kubelet.devices.endpoint import Endpoint
-from hami_sandbox.kubelet.devices.errors import DevicesError
-from hami_sandbox.kubelet.devices.inventory import Device, Inventory
+from hami_sandbox.kubelet.devices.endpoint import Device, Endpoint, Inventory
+from hami_sandbox.kubelet.devices.pods import DevicesError
 
 _log = logging.getLogger(__name__)
 

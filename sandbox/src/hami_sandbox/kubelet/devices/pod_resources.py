@@ -14,7 +14,7 @@ from hami.agent.kubelet import grpc
 from hami.agent.kubelet.grpc import Call, Message, many, one, shapes
 from hami.wire.objects import ContainerKind
 from hami_sandbox.kubelet.devices.book import Holding
-from hami_sandbox.kubelet.devices.inventory import Device
+from hami_sandbox.kubelet.devices.endpoint import Device
 from hami_sandbox.kubelet.devices.pods import Pod
 
 _SERVICE = "v1.PodResourcesLister"

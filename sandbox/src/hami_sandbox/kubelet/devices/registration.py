@@ -11,7 +11,7 @@ from typing import Any
 from hami.agent.kubelet import grpc, kubelet_api
 from hami.agent.kubelet.grpc import Message
 from hami_sandbox.kubelet.devices.endpoint import Endpoint
-from hami_sandbox.kubelet.devices.errors import DevicesError
+from hami_sandbox.kubelet.devices.pods import DevicesError
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")

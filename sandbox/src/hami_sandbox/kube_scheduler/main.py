@@ -1,0 +1,181 @@
+"""The kube-scheduler stand-in: parts, loop, process.
+
+The parts of a scheduler, put together: watches fill the world, a loop empties the queue.
+
+`python -m hami_sandbox.kube_scheduler`, from start to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from hami.kube import access, paths
+from hami.kube.client import Client
+from hami.kube.informer import Reflector
+from hami.kube.lease import LeaseElector
+from hami.serving import lifetime
+from hami.wire import objects
+from hami_sandbox.kube_scheduler import nodes, pods
+from hami_sandbox.kube_scheduler.attempts import Attempts
+from hami_sandbox.kube_scheduler.cluster_view import World
+from hami_sandbox.kube_scheduler.configuration import Configuration
+from hami_sandbox.kube_scheduler.events import Teller
+from hami_sandbox.kube_scheduler.extenders import Extenders
+from hami_sandbox.kube_scheduler.queue import Queue
+
+_log = logging.getLogger(__name__)
+
+#: kube-scheduler's watch leaves out what has ended: its room is free.
+_NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_EXPIRE_EVERY_S = 5.0
+_LEADING_AGAIN_S = 1.0
+#: How much later than we an extender may hear of what has happened.
+_SETTLE_S = 0.1
+
+
+class Scheduler:
+    def __init__(
+        self,
+        configuration: Configuration,
+        client: Client,
+        extenders: Extenders,
+        *,
+        aside: Client,
+        hostname: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Put it together; `aside` is for lease and events, which must not queue behind pods."""
+        hostname = hostname or socket.gethostname()
+        #: Set when the loop may have something to do.
+        self._stirred = asyncio.Event()
+        self.queue = Queue(
+            clock=clock,
+            first=configuration.first_backoff,
+            longest=configuration.longest_backoff,
+            settle=_SETTLE_S if configuration.extenders else 0.0,
+            on_change=self._stirred.set,
+        )
+        schedulers = configuration.schedulers
+        self.world = World(self.queue, schedulers=schedulers, clock=clock)
+        self.teller = Teller(client, aside=aside, schedulers=schedulers, host=hostname, now=now)
+        self.attempts = Attempts(
+            client,
+            world=self.world,
+            queue=self.queue,
+            extenders=extenders,
+            teller=self.teller,
+        )
+        whole = any(not extender.node_cache_capable for extender in configuration.extenders)
+        self.node_watch = Reflector(
+            client,
+            paths.nodes(),
+            decode=nodes.decoder(whole=whole),
+            sink=self.world.nodes,
+            kind="nodes",
+        )
+        self.pod_watch = Reflector(
+            client,
+            paths.pods(),
+            decode=pods.decoder(configuration.ignored),
+            sink=self.world.pods,
+            kind="pods",
+            query=_NOT_ENDED,
+        )
+        self.elector: LeaseElector | None = None
+        if configuration.election is not None:
+            election = configuration.election
+            self.elector = LeaseElector(
+                aside,
+                namespace=election.namespace,
+                name=election.name,
+                # hami knows its sibling by this form.
+                identity=f"{hostname}_{uuid.uuid4()}",
+                lease_duration=election.lease_duration,
+                renew_deadline=election.renew_deadline,
+                retry_period=election.retry_period,
+                on_observed=self._on_lease,
+            )
+
+    @property
+    def leading(self) -> bool:
+        return self.elector is None or self.elector.holding
+
+    def background(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return everything that runs for as long as the process does."""
+        works: dict[str, Coroutine[Any, Any, None]] = {
+            "nodes": self.node_watch.run(),
+            "pods": self.pod_watch.run(),
+            "scheduling": self._schedule(),
+            "assumptions": self._expire(),
+            **self.teller.background(),
+        }
+        if self.elector is not None:
+            works["lease"] = self.elector.run()
+        return works
+
+    async def _schedule(self) -> NoReturn:
+        await self.node_watch.wait_synced()
+        await self.pod_watch.wait_synced()
+        _log.info("scheduling")
+        while True:
+            self._stirred.clear()
+            entry = self.queue.pop() if self.leading else None
+            if entry is None:
+                await self._wait()
+            else:
+                await self.attempts.try_one(entry)
+                await asyncio.sleep(0)  # the watches and the bindings have their turn
+
+    async def _wait(self) -> None:
+        """Wait until there may be somebody to try."""
+        seconds = self.queue.seconds_to_next() if self.leading else _LEADING_AGAIN_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stirred.wait()
+
+    async def _expire(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(_EXPIRE_EVERY_S)
+            for pod in self.world.expire():
+                _log.warning("bound and never seen so, trying again", extra={"pod": pod.key})
+
+    def _on_lease(self, _: objects.Lease) -> None:
+        self._stirred.set()
+
+
+USER_AGENT = "kube-scheduler"
+_RELEASE_S = 1.0
+
+
+async def run(configuration: Configuration) -> None:
+    """Run until SIGTERM or SIGINT; the lease is then given up, so that the next may take it."""
+    stop = lifetime.stop_asked()
+    server = access.find(configuration.kubeconfig)
+    async with (
+        Client(
+            server, user_agent=USER_AGENT, qps=configuration.qps, burst=configuration.burst
+        ) as client,
+        Client(server, user_agent=f"{USER_AGENT}/leader-election") as aside,
+        Extenders(configuration.extenders) as extenders,
+    ):
+        scheduler = Scheduler(configuration, client, extenders, aside=aside)
+        async with asyncio.TaskGroup() as group:
+            tasks = lifetime.start(group, scheduler.background())
+            _log.info("started", extra={"schedulers": configuration.schedulers})
+            await stop.wait()
+            if scheduler.elector is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_RELEASE_S):
+                        await scheduler.elector.release()
+            for task in tasks:
+                task.cancel()
+        await scheduler.attempts.end()
+    _log.info("stopped")

@@ -1,0 +1,172 @@
+"""Families of vendors: how cards are read, sized, refused, chosen and recorded.
+
+The core (cluster, placement) handles cards of all vendors alike and asks a family where vendors
+differ. `Plain` is the family of a vendor that its row describes completely; a family of its own
+derives from it and changes what is special. `hami.vendors.families` finds the family of a vendor.
+
+A family is asked about all cards of all nodes at once. The columns of numbers that it gets and
+returns are the core's; here they are used through their operators only, without numpy, so that
+admission can call a family too.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from hami.vendors.table import Vendor
+from hami.wire import errors, node_register, objects, shares
+from hami.wire.node_register import RegisteredCard
+
+WHOLE_CARD = 100
+"""Percent of a card's memory or compute that is all of it."""
+
+MAX_CARDS = 256
+"""More cards of one vendor on one node than any machine has: beyond it an annotation is broken."""
+
+Column = TypeVar("Column")
+Mask_co = TypeVar("Mask_co", covariant=True)
+Mask = TypeVar("Mask")
+
+
+class Reason(enum.StrEnum):
+    """Why a card is refused, in HAMi's words: users and tools read them."""
+
+    CARD_NOT_HEALTH = "CardNotHealth"
+    CARD_CORDONED = "CardCordoned"
+    CARD_TYPE_MISMATCH = "CardTypeMismatch"
+    MODE_NOT_FIT = "ModeNotFit"
+    CARD_UUID_MISMATCH = "CardUuidMismatch"
+    CARD_TIME_SLICING_EXHAUSTED = "CardTimeSlicingExhausted"
+    EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT = "ExclusiveDeviceAllocateConflict"
+    RESOURCE_QUOTA_NOT_FIT = "ResourceQuotaNotFit"
+    CARD_INSUFFICIENT_MEMORY = "CardInsufficientMemory"
+    CARD_INSUFFICIENT_CORE = "CardInsufficientCore"
+    CARD_COMPUTE_UNITS_EXHAUSTED = "CardComputeUnitsExhausted"
+    CARD_MIG_TOPOLOGY_INFEASIBLE = "CardMigTopologyInfeasible"
+    CARD_NOT_FOUND_CUSTOM_FILTER_RULE = "CardNotFoundCustomFilterRule"
+    NUMA_NOT_FIT = "NumaNotFit"
+    ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
+
+
+class CardRequest(msgspec.Struct, frozen=True, rename={"vendor": "word"}):
+    """Cards of one vendor for one container, each with the same share."""
+
+    #: Name of the vendor; `hami explain` in JSON calls it `word`.
+    vendor: str
+    count: int
+    #: MiB; 0: `percentage` decides.
+    memory: int
+    #: Of the card's memory; 0 where `memory` is given.
+    percentage: int
+    #: Percent of compute; 0 is unlimited.
+    cores: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is cards for itself alone: nothing to share, so nothing to limit."""
+        return self.percentage == WHOLE_CARD and self.cores == WHOLE_CARD
+
+
+class Amount(msgspec.Struct, Generic[Column], frozen=True):
+    """What a request takes of a card: one number, or a column with one for each card."""
+
+    #: MiB.
+    memory: Column
+    #: Percent; 0 reserves nothing.
+    cores: int
+
+
+class ChosenShare(msgspec.Struct, frozen=True):
+    """One container's part of one card, as a family chose it."""
+
+    #: Id of the card.
+    card: str
+    amount: Amount[int]
+    #: Where on the card: an instance or template, where the vendor has such; None is anywhere.
+    placement: object = None
+
+
+class CardState(Protocol[Mask_co]):
+    """The cards of one vendor on many nodes, as full as they are now."""
+
+    def in_mode(self, mode: str) -> Mask_co | None:
+        """Return which cards are registered with a mode; None if no card is."""
+
+
+class Family(Protocol):
+    """The behaviour of one vendor's cards."""
+
+    vendor: Vendor
+
+    def read_cards(self, node: objects.Node) -> tuple[RegisteredCard, ...]:
+        """Return the vendor's cards on a node, sorted by (index, id)."""
+
+    def amounts(self, request: CardRequest, card_memory: Column) -> Amount[Column | int]:
+        """Return what a request takes of a card with this memory, or of each of a column."""
+
+    def refuse(self, request: CardRequest, state: CardState[Mask]) -> Mapping[Reason, Mask]:
+        """Return the cards that only this vendor refuses, by reason; the first reason counts."""
+
+    def choose(
+        self, request: CardRequest, cards: Sequence[RegisteredCard]
+    ) -> tuple[ChosenShare, ...]:
+        """Return a container's shares of the cards that the policy took on the best node."""
+
+    def record(self, pod_shares: shares.PodShares) -> dict[str, str]:
+        """Return the annotations that give a pod its shares."""
+
+
+class Plain:
+    """A vendor that its row describes completely."""
+
+    def __init__(self, vendor: Vendor) -> None:
+        self.vendor = vendor
+
+    def read_cards(self, node: objects.Node) -> tuple[RegisteredCard, ...]:
+        """Read the register annotation; raises WireError if it does not decode.
+
+        Writers list cards in any order, and a position in the card table must not depend on it.
+        """
+        key = self.vendor.annotations.register
+        value = node.annotation(key)
+        if not value:
+            return ()
+        what = f"node {node.name}, {key}"
+        if self.vendor.register_codec == "json":
+            cards = node_register.decode_json(value, what=what)
+        else:
+            cards = node_register.decode_colon(value, what=what)
+        if len(cards) > MAX_CARDS:
+            raise errors.WireError(
+                what, f"{len(cards)} cards", f"is more than the {MAX_CARDS} a node can have"
+            )
+        return tuple(sorted(cards, key=lambda card: (card.index, card.id)))
+
+    def amounts(self, request: CardRequest, card_memory: Column) -> Amount[Column | int]:
+        """Take MiB as they are, and a percentage rounded down."""
+        memory: Any = request.memory  # a number or a column: both multiply and divide
+        if not memory:
+            memory = card_memory
+            if request.percentage != WHOLE_CARD:
+                memory = memory * request.percentage // WHOLE_CARD
+        return Amount(memory, request.cores)
+
+    def refuse(self, request: CardRequest, state: CardState[Mask]) -> Mapping[Reason, Mask]:  # noqa: ARG002 the protocol's
+        """Refuse nothing: the checks of all vendors are enough."""
+        return {}
+
+    def choose(
+        self, request: CardRequest, cards: Sequence[RegisteredCard]
+    ) -> tuple[ChosenShare, ...]:
+        """Share every card that the policy took."""
+        return tuple(ChosenShare(card.id, self.amounts(request, card.devmem)) for card in cards)
+
+    def record(self, pod_shares: shares.PodShares) -> dict[str, str]:
+        """Write the list twice: HAMi's device plugins consume the first, the second stays."""
+        devices = shares.encode(pod_shares)
+        keys = self.vendor.annotations
+        return {keys.to_allocate: devices, keys.allocated: devices}
