@@ -1,4 +1,4 @@
-"""A fleet of any size as API objects: nodes of eight cards, and pods placed on them evenly."""
+"""A fleet of any size as API objects: eight-card nodes, pods spread evenly."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a scrape of a full node costs: 64 containers of two processes each, on eight cards.
+"""Cost of a scrape of a full node: 64 containers of two processes each, on eight cards.
 
     python -m benchmarks.monitor
 
 The state files are as libvgpu leaves them, with their locks held. The baseline, in the same run and
 in turns with what is measured, is reading the 64 files whole. Then a real `hami monitor` on
-stand-in GPUs is scraped over HTTP, and its memory is told.
+stand-in GPUs is scraped over HTTP, and its memory is printed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hami.monitor.audit import Audit, Latest
-from hami.monitor.driver import CardNow, Part, Sampler
+from hami.monitor.audit import Audit
+from hami.monitor.collect import Collector
+from hami.monitor.containers import Key, PreparedContainers
+from hami.monitor.driver import CardProcesses, CardSample, DriverSample, Sampler
 from hami.monitor.events import AuditEvents
+from hami.monitor.findings import Findings
+from hami.monitor.hami import HamiContainers
+from hami.monitor.metrics import NodeMetrics
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
-from hami.monitor.scrape import Scrape
-from hami.monitor.usage import Readings
+from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
 from hami.node.nvml_cards import Card
 from hami_sandbox import gpus
@@ -41,8 +45,8 @@ def fill(node: NodeLayout, cards: list[str]) -> None:
     """Leave what agent and containers leave of a full node."""
     limits = dict.fromkeys(cards, 4 * GIB)
     usage = nodes.usage(overhead=300 * MIB, linear=GIB, pool=64 * MIB)
-    slots = [nodes.slot(pid + 1, *[usage] * len(cards)) for pid in range(PROCESSES)]
-    state = nodes.state(cards, *slots)
+    entries = [nodes.entry(pid + 1, *[usage] * len(cards)) for pid in range(PROCESSES)]
+    state = nodes.state(cards, *entries)
     for number in range(CONTAINERS):
         nodes.prepare(node, f"pod-{number}", limits, cores=30).write_bytes(state)
 
@@ -59,8 +63,8 @@ def state_files(node: NodeLayout) -> list[Path]:
     return sorted(node.states.glob("*/state"))
 
 
-def sampled(cards: list[str]) -> Latest:
-    """Make what a round leaves when the driver tells everything."""
+def sampled(cards: list[str]) -> Findings:
+    """Make the findings of an audit when the driver reports everything."""
     made = [
         Card(
             uuid=uuid,
@@ -74,35 +78,48 @@ def sampled(cards: list[str]) -> Latest:
         )
         for index, uuid in enumerate(cards)
     ]
-    return Latest(
+    sample = DriverSample(
         taken=time.monotonic() + 3600,
-        cards=tuple(CardNow(card=each, memory_used=GIB, utilization=(50, 50)) for each in made),
-        parts=tuple(Part(uuid=each.uuid, index=each.index) for each in made),
-        computing=frozenset(cards),
+        cards=tuple(CardSample(card=each, memory_used=GIB, utilization=(50, 50)) for each in made),
+        processes=tuple(CardProcesses(uuid=each.uuid, index=each.index) for each in made),
     )
+    nothing: dict[str, dict[Key, int]] = {card: {} for card in cards}
+    return Findings(sample=sample, memory=nothing, compute=nothing)
 
 
-def scrape_of(node: NodeLayout, cards: list[str]) -> Scrape:
+def metrics_of(node: NodeLayout, cards: list[str]) -> NodeMetrics:
     pods = Pods()
     unreadable, _ = nodes.unreadable()
-    readings = Readings(node, pods, unreadable)
-    rounds = Audit(
+    prepared = PreparedContainers(node, unreadable)
+    usage = UsageReader(node, unreadable)
+    hami_containers = HamiContainers(node, pods, unreadable)
+    audit = Audit(
         sampler=Sampler(),
         processes=Processes(Path("/proc")),
-        readings=readings,
+        prepared=prepared,
+        usage=usage,
+        hami_containers=hami_containers,
         pods=pods,
-        teller=AuditEvents(None, NODE),  # type: ignore[arg-type]  # no round is run
+        events=AuditEvents(None, NODE),  # type: ignore[arg-type]  # no audit is run
     )
-    rounds.latest = sampled(cards)
-    return Scrape(node=NODE, readings=readings, rounds=rounds, pods=pods, legacy=False)
+    audit.latest = sampled(cards)
+    collector = Collector(
+        node=NODE,
+        prepared=prepared,
+        usage=usage,
+        hami_containers=hami_containers,
+        audit=audit,
+        pods=pods,
+    )
+    return NodeMetrics(collector, legacy=False)
 
 
 async def in_process(node: NodeLayout, cards: list[str]) -> None:
-    scrape, files = scrape_of(node, cards), state_files(node)
+    node_metrics, files = metrics_of(node, cards), state_files(node)
     ours, whole, size = [], [], 0
     for _ in range(ROUNDS):
         begin = time.perf_counter()
-        size = sum([len(chunk) async for chunk in scrape.families()])
+        size = sum([len(chunk) async for chunk in node_metrics.families()])
         ours.append(time.perf_counter() - begin)
         begin = time.perf_counter()
         for path in files:

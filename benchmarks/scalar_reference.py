@@ -1,6 +1,6 @@
-"""The baseline: the scalar reference of the tests, with the same fleet and policies.
+"""The baseline: the scalar reference of the tests on the benchmark's fleet.
 
-It stands apart from `benchmarks.fleet`, so that processes that only need a fleet do not load it.
+A module of its own, so that processes that only need `benchmarks.fleet` do not load it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.oracle.sample_vendors import NVIDIA
 
 
 def load(nodes: int, placed: int) -> Callable[[objects.Pod, list[str]], bool]:
-    """Make a fleet; return what tells whether a pod fits on any of the named nodes."""
+    """Make a fleet; return a function that decides whether a pod fits on any of the named nodes."""
     all_nodes, pods = list(fleet.nodes(nodes)), list(fleet.placed_pods(placed, nodes))
 
     def fits(pod: objects.Pod, names: list[str]) -> bool:

@@ -106,17 +106,17 @@ def pod(
 def granted(
     uid: str,
     on: str,
-    *slots: Sequence[tuple[str, int, int]],
+    *given: Sequence[tuple[str, int, int]],
     **more: Any,
 ) -> objects.Pod:
-    """Make a bound pod: a slot of (card, memory, cores) per container, init ones first."""
-    grants = [[Share(c, NVIDIA.name, memory, cores) for c, memory, cores in slot] for slot in slots]
+    """Make a bound pod: a list of (card, memory, cores) per container, init ones first."""
+    grants = [[Share(c, NVIDIA.name, memory, cores) for c, memory, cores in each] for each in given]
     init = more.pop("init", ())
     containers = more.pop("containers", None)
     if containers is None:
         containers = [
-            container(f"c{at}", **({"gpu": len(slot)} if slot else {}))
-            for at, slot in enumerate(slots[len(init) :])
+            container(f"c{at}", **({"gpu": len(each)} if each else {}))
+            for at, each in enumerate(given[len(init) :])
         ]
     annotations = {
         annotation_keys.ASSIGNED_NODE: on,

@@ -168,7 +168,7 @@ ENTRY(cuCtxCreate_v4, (CUcontext *context, CUctxCreateParams *params, unsigned i
     return create(context, flags, device, 3020);
 }
 
-/* Ends a context that cuCtxCreate made, once nobody refers to it. It leaves the top of the caller's stack. */
+/* Ends a context that cuCtxCreate made, once no thread refers to it. It leaves the top of the caller's stack. */
 static CUresult unreference(CUcontext context, bool wholly)
 {
     if (context == NULL)

@@ -17,7 +17,7 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic int initialised_by; /* pid; 0: nobody yet */
+static _Atomic int initialised_by; /* pid; 0: not yet */
 
 void driver_lock(void)
 {

@@ -79,7 +79,7 @@ struct graph_launch {
 /* Takes physical memory for a launch; frees it for work after `when`. */
 CUresult graph_memory_take(struct graph_memory *memory, const struct graph_launch *launch);
 void graph_memory_let_go(struct graph_memory *memory, CUstream stream, uint64_t when);
-/* Until then the launch that allocated it runs: nobody else may have it before, even if it is freed. */
+/* Until then the launch that allocated it runs: no other allocation may have it before, even if it is freed. */
 void graph_memory_busy(struct graph_memory *memory, CUstream stream, uint64_t until);
 /* Gives back what that launch, which failed, was the first to take. */
 void graph_memory_undo(uint64_t launch);

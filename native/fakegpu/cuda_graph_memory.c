@@ -171,7 +171,7 @@ void graph_memory_let_go(struct graph_memory *memory, CUstream stream, uint64_t 
     let_go(memory);
 }
 
-/* Returns those chunks that `wanted` says and that nobody uses. */
+/* Returns the unused chunks that `wanted` selects. */
 static void return_chunks(bool (*wanted)(const struct graph_chunk *chunk, const void *detail), const void *detail) {
     for (struct graph_chunk **link = &chunks; *link != NULL;) {
         struct graph_chunk *chunk = *link;

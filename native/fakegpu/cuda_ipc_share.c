@@ -220,7 +220,7 @@ int share_export(const struct share *share)
 /* True if it is gone. */
 static bool settle_lingering(struct share *share)
 {
-    /* Taking the lock for writing shows that nobody else holds, and keeps newcomers out until the file is gone. */
+    /* Taking the lock for writing shows that no other process holds it, and keeps others out until the file is removed. */
     if (!set_lock(share->file, F_WRLCK, SHARE_HOLDS, 1))
         return false;
     char path[4000];
@@ -250,7 +250,7 @@ void shares_settle(void)
             settle_lingering(share);
         } else if (!share->pays && set_lock(share->file, F_WRLCK, SHARE_PAYS, 1)) {
             share->pays = store_take(share->card, FAKE_PROCESS, share->info.bytes);
-            if (!share->pays) /* no room at the moment: somebody, perhaps we, will try again */
+            if (!share->pays) /* no room at the moment: a holder, perhaps this one, will try again */
                 set_lock(share->file, F_UNLCK, SHARE_PAYS, 1);
         }
     }

@@ -1,6 +1,6 @@
 /* Device memory that several processes hold: who pays for it, and until when.
  *
- * Each piece has a file FAKEGPU_DIR/shared/<id>. Whoever holds the memory (by handle, mapping, or an exported descriptor, also one on
+ * Each piece has a file FAKEGPU_DIR/shared/<id>. A holder of the memory (by handle, mapping, or an exported descriptor, also one on
  * its way through a socket) has a read lock on byte 1 of the file; the one process in whose account it stands has a write lock on byte
  * 0. The locks are of the open file, so the kernel drops them however a process ends. First the maker pays. If it has let go while
  * others hold, it goes on paying until they are gone; if it died, the next holder that calls the driver takes the account over. Until

@@ -9,7 +9,7 @@
 enum block_state {
     BLOCK_FREE,
     BLOCK_USED,
-    BLOCK_PENDING, /* freed in a stream's order: only that stream may reuse it before somebody has waited */
+    BLOCK_PENDING, /* freed in a stream's order: only that stream may reuse it before a thread has waited */
     BLOCK_ABSENT,  /* its chunks are not on the card */
 };
 

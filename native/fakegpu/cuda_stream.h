@@ -38,7 +38,7 @@ struct CUstream_st {
     unsigned int flags;
     int priority;
     uint64_t id;
-    uint64_t thread; /* whose default stream it is; 0: nobody's */
+    uint64_t thread; /* whose default stream it is; 0: no thread's */
     bool legacy;
     uint64_t tail; /* when all work so far is done */
     struct capture *capture;

@@ -7,7 +7,7 @@
  *   missing <function>            the driver does not have it (dlsym and cuGetProcAddress do not find it): an old driver
  *   card <uuid> lost              NVML and CUDA calls on the card fail as for a card that fell off the bus
  *   card <uuid> hide <bytes>      the card has that much less free memory
- *   pids outer                    NVML lists processes with pids that nobody in the caller's namespace has
+ *   pids outer                    NVML lists processes with pids that no process in the caller's namespace has
  *   pids shifted <k>              NVML lists processes with pids <k> higher than the caller sees
  *
  * The functions are named as they are exported (cuMemAlloc_v2). A delay passes on the store's clock. Lines that start with # are comments.

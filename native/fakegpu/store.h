@@ -1,6 +1,6 @@
 /* The stand-in driver's one folder (FAKEGPU_DIR, default /run/fakegpu), shared by all containers and the agent of a node.
  *
- *   devices      text, one card per line, fields `key=value` separated by tabs; written by whoever makes the node
+ *   devices      text, one card per line, fields `key=value` separated by tabs; written by the program that makes the node
  *                (sandbox/src/hami_sandbox/gpus.py): uuid, name, memory (bytes), sms, threads (per SM), major, minor, context (bytes that a
  *                context costs), bus (0000:1a:00.0), numa, and what NVML wants more (see nvml_internal.h). Unknown keys are ignored.
  *   state        mapped by every process: what each has on each card, the cards' timelines, the virtual clock. Made by the first.

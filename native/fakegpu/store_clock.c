@@ -72,7 +72,7 @@ static void wait_for_advance(struct store_state *map, uint64_t when)
         if (__atomic_load_n(&map->virtual_now, __ATOMIC_ACQUIRE) >= when) {
             return;
         }
-        struct timespec patience = {.tv_sec = 1}; /* one who advanced may have been killed before he woke us */
+        struct timespec patience = {.tv_sec = 1}; /* a process that advanced may have been killed before it woke us */
         syscall(SYS_futex, &map->advances, FUTEX_WAIT, seen, &patience, NULL, 0);
     }
 }

@@ -120,7 +120,7 @@ static bool is_ours(const struct store_state *map)
 }
 
 /* Returns 1 with the lock held and the file mapped, 0 to look again, -1 on failure. A file of another length is another program's: it may
- * be mapped there, so it is left alone and another put in its place. One of our length is made anew in place, it can only be our own
+ * be mapped there, so it is left alone and another put in its place. One of our length is made again in place, it can only be our own
  * old one. */
 static int try_open_state(const char *path)
 {
@@ -181,7 +181,7 @@ static bool open_all(void)
     return result == 1;
 }
 
-/* The parent's locks are not the child's, but its descriptors are: an OFD lock taken through the same one would lock nobody out. That
+/* The parent's locks are not the child's, but its descriptors are: an OFD lock taken through the same one would lock no process out. That
  * of `slots` stays: closing it could give away the slot of this process's other copy of the store. */
 static void forget_parent(void)
 {
@@ -287,7 +287,7 @@ struct store_slot *store_claim_slot(void)
         return &store.map->slots[store.slot];
     }
     store_sweep();
-    store_drop_dead_work(); /* whoever swept last may have been killed before it came to that */
+    store_drop_dead_work(); /* the last process that cleaned up may have been killed before this */
     store_check_peaks_file();
     for (uint32_t n = 0; n < FAKE_MAX_SLOTS; n++) {
         struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)n, .l_len = 1};

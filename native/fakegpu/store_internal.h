@@ -89,7 +89,7 @@ struct store_slot *store_claim_slot(void); /* takes one if need be; NULL: all ar
 bool store_slot_lives(uint32_t number, int *pid);
 void store_sweep(void); /* empties the slots of dead processes and takes their work off the timelines */
 
-/* With the lock held: bytes on a card that nobody pays for at the moment (store_shared.c). With `holders`, of FAKE_MAX_SLOTS, each piece
+/* With the lock held: unpaid bytes on a card at the moment (store_shared.c). With `holders`, of FAKE_MAX_SLOTS, each piece
  * is added to the slot of one process that holds it. */
 uint64_t store_orphans(const char *uuid, uint64_t *holders);
 

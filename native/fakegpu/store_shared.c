@@ -1,4 +1,4 @@
-/* Memory that several processes hold and whose payer died (cuda_ipc_share.h): it is on the card, though in nobody's account until one
+/* Memory that several processes hold and whose payer died (cuda_ipc_share.h): it is on the card, though in no account until one
  * of its holders calls the driver again. See store_internal.h.
  */
 #include <dirent.h>
@@ -15,7 +15,7 @@ static bool is_locked(int file, off_t byte)
     return fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
-/* The slot of a process that holds the memory; -1 if it is only in a descriptor that nobody has taken up yet. */
+/* The slot of a process that holds the memory; -1 if it is only in a descriptor that no process has taken up yet. */
 static int holder(int file)
 {
     struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHARE_HOLDERS, .l_len = FAKE_MAX_SLOTS};

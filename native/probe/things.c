@@ -1,4 +1,4 @@
-/* Named things: whoever drives the probe chooses the names. A short list per process, searched from the newest. */
+/* Named things: the test that drives the probe chooses the names. A short list per process, searched from the newest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from hami.monitor import metrics
-from hami.monitor.audit import Latest
-from hami.monitor.collect import Row
-from hami.monitor.driver import CardNow, Part
+from hami.monitor.collect import NodeSnapshot, ShareUsage
+from hami.monitor.driver import CardProcesses, CardSample, DriverSample
+from hami.monitor.findings import Findings
 from hami.monitor.pods import Seen
 from hami.node.nvml_cards import Card
 from hami.scheduler import cluster_metrics
@@ -46,12 +46,12 @@ def node_text(*, legacy: bool) -> str:
         bus_id="0000:1a:00.0",
         mig_enabled=False,
     )
-    row = Row(
+    share = ShareUsage(
         namespace="team",
         pod="pod",
         container="main",
-        place=0,
-        uuid=_CARD,
+        index=0,
+        card=_CARD,
         memory_limit=1,
         core_limit=1,
         memory_used=1,
@@ -73,10 +73,11 @@ def node_text(*, legacy: bool) -> str:
         finished=False,
         mig_allocations=_MIG,
     )
-    latest = Latest(
+    sample = DriverSample(
         taken=0.0,
-        cards=(CardNow(card=card, memory_used=1, utilization=(1, 1)),),
-        parts=(Part(uuid=_CARD, index=0),),
+        cards=(CardSample(card=card, memory_used=1, utilization=(1, 1)),),
+        processes=(CardProcesses(uuid=_CARD, index=0),),
     )
-    snapshot = metrics.NodeSnapshot(node="node", rows=[row], latest=latest, pods=[pod])
+    findings = Findings(sample=sample)
+    snapshot = NodeSnapshot(node="node", shares=[share], findings=findings, pods=[pod])
     return b"".join(metrics.families(snapshot, legacy=legacy)).decode()

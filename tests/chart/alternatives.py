@@ -1,4 +1,4 @@
-"""For each value of the chart another one, and what else must be said for it to show.
+"""Another setting for each value of the chart, with what makes it visible.
 
 A value that is in values.yaml and not here fails a test, and so does one whose other value changes
 nothing: no value may be dead.

@@ -1,4 +1,4 @@
-"""What Helm said of a chart, kept by digest of chart, arguments, values and Helm.
+"""Output of Helm, kept by digest of chart, arguments, values and Helm.
 
 Rendering is a pure function of these, and takes most of the time of the chart's tests. The folder
 is outside the checkout, so that fresh clones find what was rendered before. A file that cannot be
@@ -26,7 +26,7 @@ KEPT = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class Output:
     """What Helm printed, and its exit code."""
 
     code: int
@@ -41,23 +41,23 @@ class RenderedCache:
         self._place = folder / digest_of_folder(chart)[:24]
 
     def get(
-        self, helm: Path, arguments: Sequence[str], values: str, ask: Callable[[], Said]
-    ) -> Said:
+        self, helm: Path, arguments: Sequence[str], values: str, ask: Callable[[], Output]
+    ) -> Output:
         """Return the kept answer, or ask and keep it."""
         path = self._place / f"{_key(helm, arguments, values)}.json.gz"
         try:
-            return Said(*json.loads(gzip.decompress(path.read_bytes())))
+            return Output(*json.loads(gzip.decompress(path.read_bytes())))
         except (OSError, EOFError, ValueError, TypeError, zlib.error):
             pass
-        said = ask()
-        self._keep(path, said)
-        return said
+        printed = ask()
+        self._keep(path, printed)
+        return printed
 
-    def _keep(self, path: Path, said: Said) -> None:
+    def _keep(self, path: Path, printed: Output) -> None:
         if not self._place.exists():
             self._place.mkdir(parents=True, exist_ok=True)
             _prune(self._place.parent, self._place)
-        content = gzip.compress(json.dumps(dataclasses.astuple(said)).encode(), 1)
+        content = gzip.compress(json.dumps(dataclasses.astuple(printed)).encode(), 1)
         beside = path.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):  # another run removed the folder; or a full disk
             beside.write_bytes(content)

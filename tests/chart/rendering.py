@@ -1,8 +1,8 @@
 """The chart as real Helm renders it: what an API server would get of some values.
 
-Nothing is asked of a cluster. The version of Kubernetes and the kinds that it knows are told to
-Helm, which is the one of the test cluster (kubectl and Helm from PyPI, kept in the cache). What it
-said is kept as well (rendered_cache.py).
+No cluster is needed. Helm gets the version of Kubernetes and the kinds that it knows; it is the one
+of the test cluster (kubectl and Helm from PyPI, kept in the cache). Its output is kept as well
+(rendered_cache.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from tests.chart import rendered_cache
-from tests.chart.rendered_cache import RenderedCache, Said
+from tests.chart.rendered_cache import Output, RenderedCache
 from tests.e2e.parts import catalogue, project
 
 CHART_NAME = "charts/hami"
@@ -151,13 +151,13 @@ def _cache() -> RenderedCache:
 @functools.cache
 def _run(arguments: tuple[str, ...], values: str, helm: Path | None = None) -> str:
     program = helm or helm_4()
-    said = _cache().get(program, arguments, values, lambda: _ask(program, arguments, values))
-    if said.code:
-        raise Refused(said.errors)
-    return said.output
+    printed = _cache().get(program, arguments, values, lambda: _ask(program, arguments, values))
+    if printed.code:
+        raise Refused(printed.errors)
+    return printed.output
 
 
-def _ask(helm: Path, arguments: tuple[str, ...], values: str) -> Said:
+def _ask(helm: Path, arguments: tuple[str, ...], values: str) -> Output:
     done = subprocess.run(
         [str(helm), *arguments, "--values", "-"],
         cwd=project.ROOT,
@@ -166,4 +166,4 @@ def _ask(helm: Path, arguments: tuple[str, ...], values: str) -> Said:
         text=True,
         check=False,
     )
-    return Said(done.returncode, done.stdout, done.stderr)
+    return Output(done.returncode, done.stdout, done.stderr)

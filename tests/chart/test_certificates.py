@@ -1,4 +1,4 @@
-"""Certificates by our own job, by cert-manager or by the user; and the key that signs grants."""
+"""Certificates by our job, by cert-manager or by the user; the grant key."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOSTS = "hami-webhook.hami-system.svc,hami-scheduler.hami-system.svc,127.0.0.1"
 CREATE, PATCH, CLEANUP = "hami-certs-create", "hami-certs-patch", "hami-cleanup"
 
 
-def told(rendered: Rendered, job: str) -> dict[str, str] | None:
-    """Give what a job is told, read by the command itself; None: there is no such job."""
+def reply(rendered: Rendered, job: str) -> dict[str, str] | None:
+    """Return the arguments of a job, read by the command itself; None: no such job."""
     if not rendered.has("Job", job):
         return None
     [container] = rendered.pod("Job", job)["spec"]["containers"]
@@ -55,7 +55,7 @@ MADE = {
 }
 UNUSED = {"lifetime": "87600h"}
 KEY = {"grant_key_secret": "hami-grant-key"}
-LEFT_BY_SOMEBODY = [
+LEFT_BY_ANOTHER = [
     "hami-grant-key",
     "hami-scheduler-tls",
     "hami-scheduler-tls-ca",
@@ -89,14 +89,14 @@ LEFT_BY_SOMEBODY = [
         ({**ALONE, **CERT_MANAGER}, None, None),
     ],
 )
-def test_jobs_make_what_nobody_else_makes(
+def test_jobs_make_what_no_other_component_makes(
     values: dict[str, Any], create: dict[str, str] | None, patch: str | None
 ) -> None:
     rendered = rendering.render(values)
 
-    assert told(rendered, CREATE) == create
+    assert reply(rendered, CREATE) == create
     expected = patch and {"tls_secret": patch, "webhook": "hami-webhook"}
-    assert told(rendered, PATCH) == expected
+    assert reply(rendered, PATCH) == expected
     assert rendered.has("ServiceAccount", "hami-certs") == bool(create or patch)
 
 
@@ -137,7 +137,7 @@ def test_the_pods_mount_what_was_made(values: dict[str, Any], expected: dict[str
     assert mounted(rendering.render(values)) == expected
 
 
-def test_cert_manager_makes_the_secret_and_tells_the_api_server() -> None:
+def test_cert_manager_makes_the_secret_and_sets_the_ca() -> None:
     custom = {f"{WEBHOOK}.customURL.enabled": True, f"{WEBHOOK}.customURL.host": "gpu.example"}
     rendered = rendering.render({**CERT_MANAGER, **custom})
     name, ca = "hami-scheduler-tls", "hami-scheduler-tls-ca"
@@ -174,12 +174,12 @@ def test_cert_manager_makes_the_secret_and_tells_the_api_server() -> None:
 
 def test_a_certificate_is_also_for_the_address_of_ones_own() -> None:
     custom = {f"{WEBHOOK}.customURL.enabled": True, f"{WEBHOOK}.customURL.host": "gpu.example"}
-    create = told(rendering.render(custom), CREATE)
+    create = reply(rendering.render(custom), CREATE)
     assert create is not None
     assert create["hosts"] == f"{HOSTS},gpu.example"
 
 
-def test_a_ca_of_ones_own_is_told_to_the_api_server() -> None:
+def test_a_ca_of_ones_own_is_given_to_the_api_server() -> None:
     values = {**OWN_TLS, f"{WEBHOOK}.caBundle": "Q0E="}
     [webhook] = rendering.render(values).one("MutatingWebhookConfiguration", "hami-webhook")[
         "webhooks"
@@ -197,10 +197,10 @@ def test_a_client_ca_is_mounted_without_the_key_beside_it() -> None:
 
 @pytest.mark.parametrize("values", [{}, ALONE, CERT_MANAGER])
 def test_an_uninstall_takes_away_what_jobs_and_cert_manager_made(values: dict[str, Any]) -> None:
-    told_cleanup = told(rendering.render(values), CLEANUP)
-    assert told_cleanup is not None
-    assert told_cleanup["lease"] == "hami-scheduler"
-    assert told_cleanup["secrets"].split(",") == LEFT_BY_SOMEBODY
+    cleanup_arguments = reply(rendering.render(values), CLEANUP)
+    assert cleanup_arguments is not None
+    assert cleanup_arguments["lease"] == "hami-scheduler"
+    assert cleanup_arguments["secrets"].split(",") == LEFT_BY_ANOTHER
 
 
 def test_an_uninstall_leaves_what_its_owner_brought_whatever_its_name() -> None:
@@ -208,7 +208,7 @@ def test_an_uninstall_leaves_what_its_owner_brought_whatever_its_name() -> None:
         "scheduler.grantKey.existingSecret": "hami-grant-key",
         f"{WEBHOOK}.existingSecret": "hami-scheduler-tls",
     }
-    told_cleanup = told(rendering.render(own), CLEANUP)
-    assert told_cleanup is not None
-    left = set(LEFT_BY_SOMEBODY) - {"hami-grant-key", "hami-scheduler-tls"}
-    assert set(told_cleanup["secrets"].split(",")) == left
+    cleanup_arguments = reply(rendering.render(own), CLEANUP)
+    assert cleanup_arguments is not None
+    left = set(LEFT_BY_ANOTHER) - {"hami-grant-key", "hami-scheduler-tls"}
+    assert set(cleanup_arguments["secrets"].split(",")) == left

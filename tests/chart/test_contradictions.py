@@ -1,4 +1,4 @@
-"""Values that contradict each other are refused, with the rule and what to set instead."""
+"""Values that contradict each other are refused, with rule and remedy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"webhookOnly.enabled": True, f"{WEBHOOK}.enabled": False},
-        "nothing would be left",
-        "set one of them the other way",
+        "nothing would be installed",
+        "set scheduler.admissionWebhook.enabled=true",
     ),
     (
         {"scheduler.replicas": 2, "scheduler.leaderElect": False},
@@ -29,7 +29,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"scheduler.kubeScheduler.enabled": False},
-        "nobody could ask for a place",
+        "no kube-scheduler could call the extender",
         "set scheduler.clientCASecret",
     ),
     (
@@ -39,7 +39,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"scheduler.patch.enabled": False},
-        "nobody makes its certificate",
+        "without a certificate",
         "set scheduler.patch.enabled=true",
     ),
     (
@@ -90,7 +90,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"scheduler.metricsBindAddress": ":9000"},
-        "metrics would be looked for where they are not",
+        "the Service would point at a closed port",
         "set monitorTargetPort=9000",
     ),
     (
@@ -135,7 +135,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"devicePlugin.hostPID": False},
-        "nobody would notice a process that evades its limit",
+        "a process that evades its limit would stay unnoticed",
         "set devicePlugin.hostPID=true",
     ),
     (
@@ -219,7 +219,7 @@ def test_a_kubernetes_that_is_too_old_is_refused() -> None:
         {"scheduler.service.schedulerPort": 31993, "scheduler.service.type": "ClusterIP"},
         {"scheduler.metricsBindAddress": ""},
         {"devicePlugin.service.httpPort": 31993, "devicePlugin.service.type": "ClusterIP"},
-        # What nobody runs cannot be wrong.
+        # A part that is not installed cannot be wrong.
         {"devicePlugin.enabled": False, "devicePlugin.hostPID": False},
     ],
 )

@@ -1,4 +1,4 @@
-"""What the values say of devices and MIG profiles arrives in the programs that read the files."""
+"""Values of devices and MIG profiles arrive in the programs that read the files."""
 
 from __future__ import annotations
 

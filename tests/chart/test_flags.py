@@ -45,7 +45,7 @@ def changed(settings: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def test_the_scheduler_is_told_where_things_are_and_keeps_its_other_defaults() -> None:
+def test_the_scheduler_gets_its_paths_and_keeps_its_other_defaults() -> None:
     assert changed(scheduler(rendering.render())) == {
         "http_bind": ":8443",
         "cert_file": "/etc/hami/tls/tls.crt",
@@ -91,7 +91,7 @@ def test_the_scheduler_is_told_where_things_are_and_keeps_its_other_defaults() -
         ),
         ({"scheduler.nodeLockExpire": "9m"}, {"node_lock_timeout": 540.0}),
         ({"scheduler.nodeLockRetryTimeout": "28s"}, {"node_lock_retry_timeout": 28.0}),
-        # Nobody waits longer than kube-scheduler does.
+        # No pod waits longer than kube-scheduler does.
         ({"scheduler.extenderHTTPTimeout": 30}, {"node_lock_retry_timeout": 30.0}),
         ({"scheduler.kubeQPS": 5}, {"kube_qps": 5.0}),
         ({"scheduler.kubeBurst": 10}, {"kube_burst": 10}),
@@ -130,7 +130,7 @@ def test_the_scheduler_is_told_where_things_are_and_keeps_its_other_defaults() -
             {"scheduler.clientCASecret": "clients"},
             {"client_ca_file": "/etc/hami/client-ca/ca.crt", "leader_elect_own_lease": False},
         ),
-        # Without a kube-scheduler beside it nobody else holds the lease.
+        # Without a kube-scheduler in its pod it holds the lease itself.
         (
             {"scheduler.clientCASecret": "a", "scheduler.kubeScheduler.enabled": False},
             {"leader_elect_own_lease": True},
@@ -140,11 +140,11 @@ def test_the_scheduler_is_told_where_things_are_and_keeps_its_other_defaults() -
 def test_a_value_becomes_a_setting_of_the_scheduler(
     values: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    told = msgspec.structs.asdict(scheduler(rendering.render(values)))
-    assert {name: told[name] for name in expected} == expected
+    reply = msgspec.structs.asdict(scheduler(rendering.render(values)))
+    assert {name: reply[name] for name in expected} == expected
 
 
-def test_the_webhook_alone_is_told_what_it_needs() -> None:
+def test_the_webhook_alone_gets_what_it_needs() -> None:
     values = {"webhookOnly.enabled": True, "fallback.mode": "available"}
     assert changed(webhook(rendering.render(values))) == {
         "cert_file": "/etc/hami/tls/tls.crt",
@@ -157,13 +157,13 @@ def test_the_webhook_alone_is_told_what_it_needs() -> None:
 
 @pytest.mark.parametrize("values", [{}, {"webhookOnly.enabled": True}])
 def test_every_file_that_a_flag_names_is_mounted(values: dict[str, Any]) -> None:
-    """Flags name files in folders; what lies in them is said by the volumes."""
+    """Flags name files in folders; volumes name their content."""
     chains = {"fallback.chains": [["1g.10gb"]]}
     rendered = rendering.render({**values, **chains})
     alone = bool(values)
     name = "hami-webhook" if alone else "hami-scheduler"
     container = "hami-webhook" if alone else "vgpu-scheduler-extender"
-    told = rendered.flags("Deployment", name, container)
+    reply = rendered.flags("Deployment", name, container)
     mounted = {
         mount["mountPath"]: mount["name"]
         for mount in rendered.container("Deployment", name, container)["volumeMounts"]
@@ -171,7 +171,7 @@ def test_every_file_that_a_flag_names_is_mounted(values: dict[str, Any]) -> None
     volumes = {each["name"]: each for each in rendered.pod("Deployment", name)["spec"]["volumes"]}
 
     for flag in ("cert_file", "key_file", "device-config-file", "mig-fallback-file"):
-        folder, _, file = told[flag].rpartition("/")
+        folder, _, file = reply[flag].rpartition("/")
         volume = volumes[mounted[folder]]
         if "configMap" in volume:
             assert file in rendered.one("ConfigMap", volume["configMap"]["name"])["data"]

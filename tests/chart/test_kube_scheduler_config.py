@@ -1,4 +1,4 @@
-"""The kube-scheduler of the chart is told what `hami scheduler config` would tell it."""
+"""The chart's kube-scheduler gets what `hami scheduler config` writes."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 from hami.admission import serve as admission
 from hami.agent import metrics as agent
 from hami.monitor import metrics
+from hami.monitor.collect import NodeSnapshot
 from hami.scheduler import metrics as scheduler
 from tests.chart import rendering
 
@@ -30,7 +31,7 @@ def known() -> set[str]:
     """Give the names under which our processes write samples."""
     counted = scheduler.Metrics()
     admission.Metrics(counted.registry)
-    shown = metrics.NodeSnapshot(node="node-1", rows=(), latest=None)
+    shown = NodeSnapshot(node="node-1", shares=(), findings=None)
     texts = (
         *counted.registry.render(),
         *agent.Metrics().registry.render(),
@@ -80,7 +81,7 @@ def test_an_agent_that_serves_no_metrics_is_not_asked_for_them() -> None:
     assert {"HamiContainerOverLimit", "HamiUnmanagedGPUProcess"} <= silent
 
 
-def test_without_a_scheduler_nobody_asks_for_its_metrics() -> None:
+def test_without_a_scheduler_its_metrics_are_not_scraped() -> None:
     alone = alerts({"webhookOnly.enabled": True})
     assert alone == {"HighGPUFallbackRate", "HamiCertificateExpires"}
 
@@ -97,5 +98,5 @@ def test_dashboards_ask_for_what_is_there_and_grafana_finds_them() -> None:
     assert sorted(made["data"]) == ["hami-admission.json", "hami-node.json"]
 
 
-def test_where_nobody_knows_the_kind_there_is_no_rule() -> None:
+def test_where_the_kind_is_unknown_there_is_no_rule() -> None:
     assert rendering.render(ON, knows=()).names("PrometheusRule") == []

@@ -1,4 +1,4 @@
-"""`hami agent` and `hami monitor` understand what the chart tells them on a GPU node."""
+"""`hami agent` and `hami monitor` understand the flags that the chart sets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def changed(settings: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value != usual[name]}
 
 
-def test_the_agent_is_told_where_things_are_and_keeps_its_other_defaults() -> None:
+def test_the_agent_gets_its_paths_and_keeps_its_other_defaults() -> None:
     assert changed(agent(rendering.render())) == {
         "node_name": NODE,
         "runtime_endpoint": ",".join(SOCKETS),
@@ -70,7 +70,7 @@ def test_the_agent_is_told_where_things_are_and_keeps_its_other_defaults() -> No
     }
 
 
-def test_the_monitor_is_told_its_node_and_keeps_its_defaults() -> None:
+def test_the_monitor_gets_its_node_and_keeps_its_defaults() -> None:
     assert changed(monitor(rendering.render())) == {"node_name": NODE}
 
 
@@ -111,8 +111,8 @@ def test_a_value_becomes_a_setting_of_the_agent(
     values: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     given = {f"devicePlugin.{name}": value for name, value in values.items()}
-    told = msgspec.structs.asdict(agent(rendering.render(given)))
-    assert {name: told[name] for name in expected} == expected
+    reply = msgspec.structs.asdict(agent(rendering.render(given)))
+    assert {name: reply[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_value_becomes_a_setting_of_the_agent(
 def test_a_value_becomes_a_setting_of_the_monitor(
     values: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    told = msgspec.structs.asdict(monitor(rendering.render(values)))
-    assert {name: told[name] for name in expected} == expected
+    reply = msgspec.structs.asdict(monitor(rendering.render(values)))
+    assert {name: reply[name] for name in expected} == expected
 
 
 def test_both_look_for_the_library_where_the_scheduler_says_it_is() -> None:
@@ -157,5 +157,5 @@ def test_agent_and_scheduler_read_one_file_about_devices_and_one_key() -> None:
     assert sources[0]["config"] == sources[1]["config"]
     assert {each["grant-key"]["secretName"] for each in sources} == {"mine"}
     data = rendered.one("ConfigMap", sources[0]["config"]["name"])["data"]
-    told = device_config.parse(data["device-config.yaml"], source="the chart")
-    assert told.nvidia.device_split_count == 10
+    reply = device_config.parse(data["device-config.yaml"], source="the chart")
+    assert reply.nvidia.device_split_count == 10

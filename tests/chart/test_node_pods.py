@@ -48,7 +48,7 @@ def mounts(rendered: Rendered, container: str) -> dict[str, Object]:
     }
 
 
-def test_all_that_is_said_to_kubelet_and_the_runtime_lies_where_the_node_has_it() -> None:
+def test_all_paths_for_kubelet_and_the_runtime_are_the_nodes_own() -> None:
     for container in (AGENT, MONITOR):
         for place, mount in mounts(render(), container).items():
             if mount["name"] != RUNTIME:
@@ -72,7 +72,7 @@ def test_the_agent_writes_where_it_must_and_nowhere_else() -> None:
     }
 
 
-def test_the_monitor_reads_and_tidies_up_after_hami_only() -> None:
+def test_the_monitor_reads_and_removes_files_of_hami_only() -> None:
     found = mounts(render(), MONITOR)
     assert set(found) == {
         "/usr/local/vgpu",
@@ -101,16 +101,16 @@ def test_folders_of_others_are_not_made_for_them() -> None:
         ("/var/snap/microk8s/common/run/containerd.sock", "/var/snap/microk8s/common/run"),
     ],
 )
-def test_the_runtimes_socket_is_seen_anew_when_the_runtime_restarts(
+def test_the_runtimes_socket_is_found_again_when_the_runtime_restarts(
     endpoint: str, folder: str
 ) -> None:
     rendered = render({"runtimeEndpoint": endpoint})
     [mount] = [each for each in mounts(rendered, AGENT).values() if each["name"] == RUNTIME]
     assert (mount["path"], mount["mountPath"]) == (folder, f"/host{folder}")
-    # Else rootfs of containers that are gone would stay mounted for as long as the agent runs.
+    # Else rootfs of deleted containers would stay mounted for as long as the agent runs.
     assert mount["mountPropagation"] == "HostToContainer"
-    told = rendered.flags("DaemonSet", NAME, AGENT)["runtime-endpoint"].split(",")
-    assert all(posixpath.commonpath((each, f"/host{folder}")) == f"/host{folder}" for each in told)
+    reply = rendered.flags("DaemonSet", NAME, AGENT)["runtime-endpoint"].split(",")
+    assert all(posixpath.commonpath((each, f"/host{folder}")) == f"/host{folder}" for each in reply)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_the_monitors_rights_can_be_chosen() -> None:
 @pytest.mark.parametrize("container", [AGENT, MONITOR])
 def test_nvidias_runtime_shows_them_all_cards(container: str) -> None:
     given = render().container("DaemonSet", NAME, container)["env"]
-    told = {each["name"]: each.get("value") for each in given}
-    assert told["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert told["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    reply = {each["name"]: each.get("value") for each in given}
+    assert reply["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert reply["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
 
 
 @pytest.mark.parametrize(("container", "port"), [(AGENT, 9396), (MONITOR, 9394)])
@@ -194,7 +194,7 @@ def test_an_agent_that_serves_nothing_is_not_asked() -> None:
     assert port["name"] == "monitorport"
 
 
-def test_pods_run_on_labelled_nodes_as_they_are_told() -> None:
+def test_pods_run_on_labelled_nodes_as_configured() -> None:
     rendered = render(
         {
             "nvidiaNodeSelector": {"gpu": None, "card": "yes"},
@@ -205,13 +205,13 @@ def test_pods_run_on_labelled_nodes_as_they_are_told() -> None:
             "hostNetwork": True,
         }
     )
-    told = spec(rendered)
-    assert told["nodeSelector"] == {"card": "yes"}
-    assert told["tolerations"] == [{"operator": "Exists"}]
-    assert told["priorityClassName"] == "high"
-    assert told["runtimeClassName"] == "nvidia"
-    assert (told["hostNetwork"], told["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-    assert told["hostPID"] is True
+    reply = spec(rendered)
+    assert reply["nodeSelector"] == {"card": "yes"}
+    assert reply["tolerations"] == [{"operator": "Exists"}]
+    assert reply["priorityClassName"] == "high"
+    assert reply["runtimeClassName"] == "nvidia"
+    assert (reply["hostNetwork"], reply["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert reply["hostPID"] is True
     strategy = rendered.one("DaemonSet", NAME)["spec"]["updateStrategy"]
     assert strategy["rollingUpdate"] == {"maxUnavailable": "10%"}
     assert spec(render())["nodeSelector"] == {"gpu": "on"}

@@ -1,4 +1,4 @@
-"""What a person reads after `helm install`: the next command, and what has no effect."""
+"""The text after `helm install`: next commands, and values without effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_next_commands_name_what_was_installed() -> None:
     assert "kubectl -n hami-system rollout status daemonset/hami-device-plugin" in text
     assert "kubectl label node NODE gpu=on" in text
     assert r"SHARES:.status.allocatable.nvidia\.com/gpu'" in text
-    assert "offers 10 for every card" in text
+    assert "offers 10 shares of every card" in text
     assert "no effect" not in text
     assert "Careful" not in text
 
@@ -45,8 +45,8 @@ def test_values_without_effect_are_named() -> None:
             "scheduler.admissionWebhook.failPolicy": "Fail",
         }
     )
-    told = text.partition("These values have no effect in this version:\n")[2].split("\n")
-    assert [line.strip() for line in told if line.strip()] == [
+    reply = text.partition("These values have no effect in this version:\n")[2].split("\n")
+    assert [line.strip() for line in reply if line.strip()] == [
         "mluResourceName",
         "devicePlugin.passDeviceSpecsEnabled",
         "devicePlugin.monitor.ctrPath",
@@ -62,9 +62,9 @@ def test_a_policy_that_could_stop_every_pod_is_warned_of() -> None:
     assert "overwriteEnv concerns every pod" in notes({**fail, "scheduler.overwriteEnv": True})
 
 
-def test_a_ca_that_nobody_tells_of_is_warned_of() -> None:
+def test_a_ca_that_the_api_server_does_not_get_is_warned_of() -> None:
     own = {f"{WEBHOOK}.existingSecret": "mine"}
-    warning = "Nobody tells the API server of the CA that signed mine"
+    warning = "The API server does not get the CA that signed mine"
     assert warning in notes({**own, "scheduler.patch.enabled": False})
     assert warning not in notes(own)
     assert warning not in notes({**own, f"{WEBHOOK}.caBundle": "Q0E="})

@@ -25,7 +25,7 @@ def container(rendered: Rendered, name: str) -> Object:
 
 @pytest.mark.parametrize("values", [{}, ALONE])
 @pytest.mark.parametrize("version", rendering.VERSIONS)
-def test_nobody_is_root_or_may_become_it(version: str, values: dict[str, Any]) -> None:
+def test_no_container_is_root_or_may_become_it(version: str, values: dict[str, Any]) -> None:
     """Also in the namespaces that demand the strictest of the Pod Security Standards."""
     for each in rendering.render(values, kube=version).pods("Deployment", "Job"):
         confined = each["spec"]["securityContext"]
@@ -44,7 +44,7 @@ def test_nobody_is_root_or_may_become_it(version: str, values: dict[str, Any]) -
             }
 
 
-def test_keys_are_readable_for_the_user_that_runs_and_for_nobody_else() -> None:
+def test_keys_are_readable_for_the_user_that_runs_and_no_other() -> None:
     spec = pod(rendering.render({"scheduler.runAsUser": 1234}))["spec"]
     confined = spec["securityContext"]
 
@@ -54,8 +54,8 @@ def test_keys_are_readable_for_the_user_that_runs_and_for_nobody_else() -> None:
 
 
 def test_the_cluster_may_choose_the_user() -> None:
-    nobody = {"scheduler.runAsUser": None, "scheduler.patch.runAsUser": None}
-    rendered = rendering.render(nobody)
+    none_is_local = {"scheduler.runAsUser": None, "scheduler.patch.runAsUser": None}
+    rendered = rendering.render(none_is_local)
 
     for each in rendered.pods("Deployment", "Job"):
         assert set(each["spec"]["securityContext"]) == {"runAsNonRoot", "seccompProfile"}
@@ -148,7 +148,7 @@ def test_without_a_lease_the_old_pod_ends_before_the_new_one_starts() -> None:
     assert rendered.names("Role") == ["hami-certs", "hami-cleanup"]
 
 
-def test_pods_go_where_they_are_told() -> None:
+def test_pods_go_where_they_are_configured_to() -> None:
     spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
     affinity: Object = {"nodeAffinity": {}}
     values = {
@@ -169,7 +169,7 @@ def test_pods_go_where_they_are_told() -> None:
     assert pod(rendering.render())["spec"]["priorityClassName"] == "system-node-critical"
 
 
-def test_jobs_go_where_they_are_told() -> None:
+def test_jobs_go_where_they_are_configured_to() -> None:
     values = {
         "scheduler.patch.nodeSelector": {"role": "control"},
         "scheduler.patch.tolerations": [{"operator": "Exists"}],

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.rendered_cache import KEPT, RenderedCache, Said
+from tests.chart.rendered_cache import KEPT, Output, RenderedCache
 
-ANSWER = Said(0, "kind: Pod\n", "")
+ANSWER = Output(0, "kind: Pod\n", "")
 
 
 @pytest.fixture
@@ -27,17 +27,17 @@ def helm(tmp_path: Path) -> Path:
 
 
 class Helm:
-    def __init__(self, answer: Said = ANSWER) -> None:
+    def __init__(self, answer: Output = ANSWER) -> None:
         self.answer = answer
         self.asked = 0
 
-    def __call__(self) -> Said:
+    def __call__(self) -> Output:
         self.asked += 1
         return self.answer
 
 
 def test_the_same_question_is_asked_once(tmp_path: Path, chart: Path, helm: Path) -> None:
-    ask = Helm(Said(1, "", "refused"))
+    ask = Helm(Output(1, "", "refused"))
     for _ in range(2):
         kept = RenderedCache(tmp_path / "kept", chart)
         assert kept.get(helm, ["template"], "{}", ask) == ask.answer

@@ -67,7 +67,9 @@ def test_the_kube_scheduler_beside_it_is_one_like_the_clusters() -> None:
 
 
 @pytest.mark.parametrize("evict", [False, True])
-def test_the_agent_writes_to_nodes_pods_and_events_and_evicts_only_if_told(*, evict: bool) -> None:
+def test_the_agent_writes_to_nodes_pods_and_events_and_evicts_only_if_configured(
+    *, evict: bool
+) -> None:
     rendered = rendering.render({"devicePlugin.evictRefused": evict})
     assert rights(rendered, "ClusterRole", "hami-device-plugin") == {
         "nodes": {*READ, "patch"},

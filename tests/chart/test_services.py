@@ -1,4 +1,4 @@
-"""How others reach us: admission on every replica, scheduling and metrics on the leader."""
+"""Services: admission on every replica, scheduling and metrics on the leader."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def ports(service: Object) -> dict[str, Object]:
     return {port.pop("name"): port for port in service["spec"]["ports"]}
 
 
-def test_scheduling_reaches_the_leader_and_admission_everybody() -> None:
+def test_scheduling_reaches_the_leader_and_admission_every_replica() -> None:
     rendered = rendering.render()
     labels = rendered.pod("Deployment", "hami-scheduler")["metadata"]["labels"]
 
     leader = rendered.one("Service", "hami-scheduler")["spec"]["selector"]
-    everybody = rendered.one("Service", "hami-webhook")["spec"]["selector"]
+    every_replica = rendered.one("Service", "hami-webhook")["spec"]["selector"]
 
-    assert leader == {**everybody, ROLE: "leader"}
-    assert everybody.items() <= labels.items()
+    assert leader == {**every_replica, ROLE: "leader"}
+    assert every_replica.items() <= labels.items()
     assert labels["app.kubernetes.io/component"] == "hami-scheduler"
     # hami writes it itself; a template that had it would take it back with every upgrade.
     assert ROLE not in labels
@@ -132,7 +132,7 @@ def test_a_nodes_metrics_are_those_of_the_node_that_is_asked(
     assert service["spec"]["selector"].items() <= labels.items()
     local = service["spec"].get("externalTrafficPolicy") == "Local"
     assert local is (service["spec"]["type"] == "NodePort")
-    # Also while its agent has no cards to offer, which is when somebody looks.
+    # Also while its agent has no cards to offer: then its log is needed most.
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 

@@ -1,4 +1,4 @@
-"""Which pods the API server asks about, whom it asks, and what it does without an answer."""
+"""The webhook configuration: which pods, which server, failure policy."""
 
 from __future__ import annotations
 

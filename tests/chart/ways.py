@@ -1,4 +1,4 @@
-"""Ways to install that make different objects; together they make every object of the chart."""
+"""Ways to install; together they make every object of the chart."""
 
 from __future__ import annotations
 

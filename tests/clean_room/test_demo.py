@@ -39,7 +39,7 @@ def test_the_first_command_of_a_stranger_shows_every_example(room: Room) -> None
     assert done.code == 0, done.text
     assert "containers run in namespaces" in done.text
     check_end(room, done)
-    seconds = done.seconds_of("as said") - done.seconds_of(SET_UP)
+    seconds = done.seconds_of("as expected") - done.seconds_of(SET_UP)
     print(f"first example done {seconds:.1f} s after the downloads")  # noqa: T201 - a figure
 
 

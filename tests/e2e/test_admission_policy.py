@@ -344,7 +344,7 @@ def test_the_scheduler_binds_a_pod_with_its_grant(
     change = {"annotations": GRANT, **labelled(ELSEWHERE)}
     metadata_writes.bind(scheduler, pod, change, node=ELSEWHERE)
     assert written(stage, pod) == (GRANT, {annotation_keys.ASSIGNED_NODE: ELSEWHERE})
-    metadata_writes.patch(scheduler, pod, annotated(annotation_keys.WAKE_UP))
+    metadata_writes.patch(scheduler, pod, annotated(annotation_keys.REQUEUE))
 
 
 @pytest.mark.parametrize("node", [NODE, ELSEWHERE])
@@ -401,8 +401,8 @@ def test_an_agent_writes_its_part_of_its_own_node_and_of_no_other(agent: Client)
         agent.patch(nodes(NODE, sub), mine, dryRun="All")
         with refused(policy.NODE_POLICY, KEYS.register, f"names node {NODE}", ELSEWHERE):
             agent.patch(nodes(ELSEWHERE, sub), mine, dryRun="All")
-    with refused(policy.NODE_POLICY, annotation_keys.WAKE_UP, AGENT):
-        agent.patch(nodes(NODE), {"metadata": annotated(annotation_keys.WAKE_UP)}, dryRun="All")
+    with refused(policy.NODE_POLICY, annotation_keys.REQUEUE, AGENT):
+        agent.patch(nodes(NODE), {"metadata": annotated(annotation_keys.REQUEUE)}, dryRun="All")
 
 
 def test_a_token_that_was_made_for_a_node_is_as_good_as_that_of_a_pod_there(

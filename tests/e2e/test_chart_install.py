@@ -37,6 +37,8 @@ GPU_NODE = "node-1"
 IGNORED = {"hami.io/webhook": "ignore"}
 SOON_S = 30
 READY_S = 60
+#: Long, so it comes early in a run of two workers.
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,8 @@ NAME = "lifecycle"
 UP_S = 240
 END_S = 60
 COMMAND = [sys.executable, "-m", "tests.e2e.cluster"]
+#: Long, so it comes early in a run of two workers.
+pytestmark = pytest.mark.timeout(600)
 
 
 def harness(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -40,6 +40,8 @@ AHEAD = 20
 AGAIN_S = 15.0
 BOUND_S = 120
 STEP_S = 0.1
+#: Long, so it comes early in a run of two workers.
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def left_of(traces: Traces, cluster: Layout) -> list[str]:
     left = [f"process {process.pid}" for process in traces.processes if process.alive()]
     left += [f"process {pid} in our group" for pid in cgroups.processes(cluster.group)]
     left += [str(path) for path in _control_groups() if path.name == cluster.group]
-    for pid in every_pid():
+    for pid in set(every_pid()) - _of_other_clusters(cluster):
         with contextlib.suppress(OSError):
             held = _namespaces_of(pid) | _held_open(pid)
             left += [f"{name}, by process {pid}" for name in sorted(held & traces.namespaces)]
@@ -90,6 +90,12 @@ def _held_open(pid: int) -> set[str]:
         with contextlib.suppress(OSError):
             targets.add(str(entry.readlink()))
     return targets
+
+
+def _of_other_clusters(cluster: Layout) -> set[int]:
+    """List what other clusters run: the kernel gives them the numbers of our ended namespaces."""
+    others = {path.name for path in _control_groups()} - {cluster.group}
+    return {pid for group in others for pid in cgroups.processes(group)}
 
 
 def _control_groups() -> list[Path]:

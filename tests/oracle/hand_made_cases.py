@@ -1,7 +1,7 @@
 """Short ways to build a cluster by hand and to ask the reference about it.
 
-For the tests named test_reference*.py. Cards are healthy, 8000 MiB, in ten slots, unless told
-otherwise.
+For the tests named test_reference*.py. Cards are healthy, 8000 MiB, for ten shares, unless a
+test asks for others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def pod(
     init_exit_code: int | None = None,
     **annotations: str,
 ) -> objects.Pod:
-    """Build a pod; containers are apps unless a kind is given; `_` in a key stands for `-`."""
+    """Build a pod; containers are apps unless a kind is given; `_` in a key means `-`."""
     inits: list[objects.Container | None] = []
     apps: list[objects.Container | None] = []
     for number, asked in enumerate(containers):
@@ -114,12 +114,12 @@ def named(annotations: Mapping[str, str]) -> dict[str, str | None]:
     return {known.get(name) or getattr(NVIDIA, name): text for name, text in annotations.items()}
 
 
-def placed(uid: str, on: str, slots: str, *kinds: Kind, **options: Any) -> objects.Pod:
-    """Build a pod that holds `slots`, written as in its annotation."""
-    held = shares.decode(slots)
-    counts: list[Amounts] = [{NVIDIA.count: len(slot)} if slot else {} for slot in held]
+def placed(uid: str, on: str, devices: str, *kinds: Kind, **options: Any) -> objects.Pod:
+    """Build a pod that holds `devices`, written as in its annotation."""
+    held = shares.decode(devices)
+    counts: list[Amounts] = [{NVIDIA.count: len(each)} if each else {} for each in held]
     containers = zip(kinds or [APP] * len(held), counts, strict=True)
-    return pod(*containers, uid=uid, on=on, allocated=slots, **options)
+    return pod(*containers, uid=uid, on=on, allocated=devices, **options)
 
 
 def quota(**hard: objects.Amount) -> objects.ResourceQuota:
@@ -151,7 +151,7 @@ def ask(
 
 
 def uuids(answer: reference.Answer) -> list[list[str]]:
-    return [[grant.card for grant in slot] for slot in answer.slots["NVIDIA"]]
+    return [[grant.card for grant in each] for each in answer.shares["NVIDIA"]]
 
 
 # HAMi's own two-node example (Test_Filter), with real model names.

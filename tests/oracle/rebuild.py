@@ -1,4 +1,4 @@
-"""Rebuild a cluster's state from API objects, and list where the kept state differs.
+"""Rebuild a cluster's state from API objects, and compare the kept state.
 
 The card tables are changed by events for months; this is the slow, obvious way to the same state.
 The property tests demand that there is no difference.

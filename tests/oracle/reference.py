@@ -1,12 +1,12 @@
-"""The whole filter of docs/placement.md, slow and obvious: the oracle of the vector code.
+"""The whole filter of docs/placement.md, slow and obvious: the oracle.
 
 One function (or a few) per section of that page, with its words; plain loops over plain numbers,
 everything recomputed from the API objects for every pod. It imports only `hami.wire`, so that an
-error of the device tables, the ledger or the placement cannot repeat here. This module fits whole
-pods and chooses the node (sections 8 and 9); what it builds on stands beside it:
+error of the card table, the cluster's state or the placement cannot repeat here. This module fits
+whole pods and chooses the node (sections 8 and 9); it builds on:
 
     reference_vendor    what is known of a vendor
-    reference_request      section 1, what a pod asks for
+    reference_request   section 1, what a pod asks for
     reference_holdings  sections 2 and 7, what a node has and a pod holds
     reference_quota     section 6
     reference_checks    sections 3 and 4, node and card checks
@@ -21,7 +21,8 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from hami.wire import errors, objects, shares
+from hami.wire import errors, objects
+from hami.wire.shares import PodShares, Share
 from tests.oracle.reference_checks import Case, check_node, memory_on
 from tests.oracle.reference_holdings import Card, State, by_node, peak
 from tests.oracle.reference_order import by_column, choose
@@ -42,8 +43,8 @@ class Answer:
     passed_through: bool = False
     winner: str | None = None
     score: float | None = None
-    #: By vendor word, for the requested vendors: the winner's cards, one slot per container.
-    slots: dict[str, shares.PodShares] = dataclasses.field(default_factory=dict)
+    #: By vendor name, for the requested vendors: the winner's shares, one tuple per container.
+    shares: dict[str, PodShares] = dataclasses.field(default_factory=dict)
     #: Every refused node among those asked about.
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     #: What this case exercised, for the counts of the agreement test.
@@ -52,38 +53,38 @@ class Answer:
 
 # Section 4, its frame: the containers one after the other, on a copy of what the node is.
 
-Slot = dict[str, tuple[shares.Share, ...]]
-"""What one container is given, by vendor word."""
+Given = dict[str, tuple[Share, ...]]
+"""What one container is given, by vendor name."""
 
 
-def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Slot] | None, str]:
-    """Fit the containers in `order`; return the slots in container order, or the node's text."""
+def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Given] | None, str]:
+    """Fit the containers in `order`; return the shares in container order, or the node's text."""
     wanted = case.wanted
-    state = {word: [dataclasses.replace(card) for card in cards] for word, cards in node.items()}
-    slots: list[Slot] = [{} for _ in wanted.asks]
+    state = {name: [dataclasses.replace(card) for card in cards] for name, cards in node.items()}
+    given: list[Given] = [{} for _ in wanted.asks]
     running = {vendor.name: Running() for vendor in case.vendors}
     for index in order:
         for vendor in case.vendors:
-            word = vendor.name
-            ask = wanted.asks[index].get(word)
+            name = vendor.name
+            ask = wanted.asks[index].get(name)
             if ask is None:
                 continue
-            chosen, text = choose(case, vendor, state[word], ask, running[word])
+            chosen, text = choose(case, vendor, state[name], ask, running[name])
             if not chosen:
                 return None, text
-            slots[index][word] = tuple(
-                shares.Share(card.device.id, word, memory_on(card, ask), ask.cores)
+            given[index][name] = tuple(
+                Share(card.device.id, name, memory_on(card, ask), ask.cores)
                 for card in by_column(chosen)
             )
             if wanted.kinds[index] is not Kind.INIT:
                 for card in chosen:
-                    add_container(card, ask, running[word])
-    return slots, ""
+                    add_container(card, ask, running[name])
+    return given, ""
 
 
 def add_container(card: Card, ask: Ask, running: Running) -> None:
     memory = memory_on(card, ask)
-    card.slots += 1
+    card.shares += 1
     card.memory += memory
     card.cores += ask.cores
     running.memory += memory
@@ -93,26 +94,28 @@ def add_container(card: Card, ask: Ask, running: Running) -> None:
 # Section 8: which node.
 
 
-def node_score(state: State, wanted: Request, slots: list[Slot]) -> float:
+def node_score(state: State, wanted: Request, given: list[Given]) -> float:
     """Score the node with the incoming pod on it; `state` is the node without it."""
     cards = [card for vendor_cards in state.values() for card in vendor_cards]
-    all_slots = sum(card.device.count for card in cards)
+    all_shares = sum(card.device.count for card in cards)
     all_cores = sum(card.device.devcore for card in cards)
     all_memory = sum(card.device.devmem for card in cards)
-    if all_slots == 0 or all_cores == 0 or all_memory == 0:
+    if all_shares == 0 or all_cores == 0 or all_memory == 0:
         return 0.0
     per_container = [
-        (kind, [grant for grants in slot.values() for grant in grants])
-        for kind, slot in zip(wanted.kinds, slots, strict=True)
+        (kind, [grant for grants in each.values() for grant in grants])
+        for kind, each in zip(wanted.kinds, given, strict=True)
     ]
     s = peak((kind, len(grants)) for kind, grants in per_container)
     c = peak((kind, sum(grant.cores for grant in grants)) for kind, grants in per_container)
     m = peak((kind, sum(grant.memory_mib for grant in grants)) for kind, grants in per_container)
-    used_slots = sum(card.slots for card in cards)
+    used_shares = sum(card.shares for card in cards)
     used_cores = sum(card.cores for card in cards)
     used_memory = sum(card.memory for card in cards)
     return (
-        (used_slots + s) / all_slots + (used_cores + c) / all_cores + (used_memory + m) / all_memory
+        (used_shares + s) / all_shares
+        + (used_cores + c) / all_cores
+        + (used_memory + m) / all_memory
     ) * 10
 
 
@@ -197,33 +200,33 @@ def filter_pod(
     answer.score = scores[winner]
     for vendor in vendors:
         if wanted.wants(vendor):
-            answer.slots[vendor.name] = tuple(slot.get(vendor.name, ()) for slot in fits[winner])
+            answer.shares[vendor.name] = tuple(each.get(vendor.name, ()) for each in fits[winner])
     return answer
 
 
-def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[str, list[Slot]]:
-    """Return the slots on every node that fits; the texts of the others go into the answer."""
-    fits: dict[str, list[Slot]] = {}
+def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[str, list[Given]]:
+    """Return the shares on every node that fits; the texts of the others go into the answer."""
+    fits: dict[str, list[Given]] = {}
     passed_checks: list[str] = []
     own_order = list(range(len(case.wanted.asks)))
     for name, state in states.items():
-        slots = None
+        given = None
         text = check_node(case, case.nodes.get(name), state)
         if text is None:
             passed_checks.append(name)
-            slots, text = fit_node(case, state, own_order)
-        if slots is None:
+            given, text = fit_node(case, state, own_order)
+        if given is None:
             answer.failed[name] = text
         else:
-            fits[name] = slots
+            fits[name] = given
     if passed_checks:
         case.traits.add("cards judged")
 
     if not fits and second_try_allowed(case.wanted):
         for name in passed_checks:
-            slots, _ = fit_node(case, states[name], hardest_first(case.wanted))
-            if slots is not None:
+            given, _ = fit_node(case, states[name], hardest_first(case.wanted))
+            if given is not None:
                 case.traits.add("second try")
-                fits[name] = slots
+                fits[name] = given
                 del answer.failed[name]
     return fits

@@ -1,4 +1,4 @@
-"""May this node, may this card: sections 3 and 4 of docs/placement.md, for the reference.
+"""Checks of nodes and cards: sections 3 and 4 of docs/placement.md.
 
 `check_node` refuses a node as a whole, `refuse_card` a card for one request. Which of the cards
 that are left are taken, tests/oracle/reference_order.py decides.
@@ -32,7 +32,7 @@ class Case:
     nodes: Mapping[str, objects.Node]
     #: By node name the pods that count: neither finished nor an earlier life of this one.
     pods_on: Mapping[str, list[objects.Pod]]
-    #: The quota of the pod's namespace by vendor word.
+    #: The quota of the pod's namespace by vendor name.
     quotas: Mapping[str, Quota]
     traits: set[str]
 
@@ -137,9 +137,9 @@ def refuse_card(  # noqa: C901, PLR0911, PLR0912  the thirteen rows of the page,
         return "ModeNotFit"
     if not uuid_accepted(card, wanted.pod, vendor):
         return "CardUuidMismatch"
-    if card.slots >= device.count:
+    if card.shares >= device.count:
         return "CardTimeSlicingExhausted"
-    if "mutex" in wanted.gpu_words and card.slots > 0:
+    if "mutex" in wanted.gpu_words and card.shares > 0:
         return "ExclusiveDeviceAllocateConflict"
     if over_quota(case.quotas[vendor.name], ask, memory, running):
         return "ResourceQuotaNotFit"
@@ -147,7 +147,7 @@ def refuse_card(  # noqa: C901, PLR0911, PLR0912  the thirteen rows of the page,
         return "CardInsufficientMemory"
     if device.devcore - card.cores < ask.cores:
         return "CardInsufficientCore"
-    if device.devcore == 100 and ask.cores == 100 and card.slots > 0:
+    if device.devcore == 100 and ask.cores == 100 and card.shares > 0:
         return "ExclusiveDeviceAllocateConflict"
     if device.devcore != 0 and card.cores >= device.devcore and ask.cores == 0:
         return "CardComputeUnitsExhausted"

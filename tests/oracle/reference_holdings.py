@@ -1,7 +1,7 @@
-"""What pods hold and nodes have: sections 7 and 2 of docs/placement.md, for the reference.
+"""The cards of nodes and what pods hold: sections 2 and 7 of docs/placement.md.
 
-Everything is added up from the annotations of pods and nodes at every question; there is no ledger
-that could be wrong. tests/oracle/reference_checks.py asks for the result.
+Everything is added up from the annotations of pods and nodes at every question; there is no kept
+state that could be wrong. tests/oracle/reference_checks.py asks for the result.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def peak(series: Iterable[tuple[Kind, int]]) -> int:
     return max(highest, running)
 
 
-def held_slots(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Share, ...]]]:
+def held_shares(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Share, ...]]]:
     """Return what each container holds now: init containers that are all done hold nothing."""
     kinds = [kind for kind, _ in pod.containers()]
-    slots = shares.decode(pod.annotation(vendor.allocated))
+    listed = shares.decode(pod.annotation(vendor.allocated))
     held = []
-    for kind, slot in zip(kinds, slots, strict=bool(slots)):
-        held.append((kind, () if kind is Kind.INIT and pod.init_done else slot))
+    for kind, each in zip(kinds, listed, strict=bool(listed)):
+        held.append((kind, () if kind is Kind.INIT and pod.init_done else each))
     return held
 
 
@@ -51,17 +51,17 @@ class Card:
     device: node_register.RegisteredCard
     column: int
     cordoned: bool
-    slots: int = 0
+    shares: int = 0
     memory: int = 0
     cores: int = 0
 
 
 State = Mapping[str, list[Card]]
-"""The cards of one node by vendor word."""
+"""The cards of one node by vendor name."""
 
 
 def by_node(pods: Iterable[objects.Pod]) -> dict[str, list[objects.Pod]]:
-    """Group pods by the node they are on, so that nobody searches all pods for every node."""
+    """Group pods by the node they are on, so that not all pods are searched for every node."""
     groups: dict[str, list[objects.Pod]] = {}
     for pod in pods:
         groups.setdefault(pod.node_name, []).append(pod)
@@ -77,22 +77,22 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
     for pod in pods:
         if pod.annotation(vendor.allocated):
-            add_pod(cards, held_slots(pod, vendor))
+            add_pod(cards, held_shares(pod, vendor))
     return cards
 
 
 def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Share, ...]]]) -> None:
-    """Add to each card the pod's peaks of slots, memory and cores on it."""
+    """Add to each card the pod's peaks of shares, memory and cores on it."""
     for card in cards:
-        slots: list[tuple[Kind, int]] = []
+        counts: list[tuple[Kind, int]] = []
         memory: list[tuple[Kind, int]] = []
         cores: list[tuple[Kind, int]] = []
         for kind, grants in held:
             here = [grant for grant in grants if grant.card == card.device.id]
-            slots.append((kind, 1 if here else 0))
+            counts.append((kind, 1 if here else 0))
             memory.append((kind, sum(grant.memory_mib for grant in here)))
             cores.append((kind, sum(grant.cores for grant in here)))
-        card.slots += peak(slots)
+        card.shares += peak(counts)
         card.memory += peak(memory)
         card.cores += peak(cores)
 

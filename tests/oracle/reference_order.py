@@ -1,4 +1,4 @@
-"""Which cards: section 5 of docs/placement.md, for the reference.
+"""Order of cards: section 5 of docs/placement.md.
 
 `choose` takes the cards for one container and one vendor, or says why there are too few. It is
 called for one pair after the other by tests/oracle/reference.py.
@@ -21,10 +21,10 @@ def device_score(card: Card, ask: Ask, weights: Weights) -> int:
     if device.count == 0 or device.devcore == 0 or device.devmem == 0:
         raw = 0.0
     else:
-        slot = weights.slot * ((card.slots + 1) / device.count)
+        share = weights.slot * ((card.shares + 1) / device.count)
         core = weights.core * ((card.cores + ask.cores) / device.devcore)
         memory = weights.memory * ((card.memory + memory_on(card, ask)) / device.devmem)
-        raw = (slot + core + memory) * 10
+        raw = (share + core + memory) * 10
     total = weights.slot + weights.core + weights.memory
     return min(math.floor(raw / total * 1048576 + 0.5), 2**40)
 
@@ -53,7 +53,7 @@ def card_order(words: list[str], *, bound: bool) -> list[str]:
     if word == "binpack":
         return ["score high", "numa high"]
     if word == "mutex":
-        return ["slots low", "numa high"]
+        return ["shares low", "numa high"]
     return ["score low", "numa high"]
 
 
@@ -62,7 +62,7 @@ def sort_key(card: Card, ask: Ask, wanted: Request, *, bound: bool) -> tuple[int
     values = {
         "score": device_score(card, ask, wanted.weights),
         "numa": card.device.numa,
-        "slots": card.slots,
+        "shares": card.shares,
     }
     key: list[int] = []
     for order in card_order(wanted.gpu_words, bound=bound):

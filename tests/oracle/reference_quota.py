@@ -1,4 +1,4 @@
-"""What a namespace may have and has: section 6 of docs/placement.md, for the reference.
+"""Quota of a namespace: section 6 of docs/placement.md.
 
 `over_quota` is row 8 of the card checks in tests/oracle/reference_checks.py.
 """
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from hami.wire import errors, objects, quantity
-from tests.oracle.reference_holdings import held_slots, peak
+from tests.oracle.reference_holdings import held_shares, peak
 from tests.oracle.reference_request import Ask
 from tests.oracle.reference_vendor import RefVendor
 
@@ -62,7 +62,7 @@ def quota_of(
     cores_used = 0
     for pod in pods:
         if pod.namespace == namespace and pod.node_name and pod.annotation(vendor.allocated):
-            held = held_slots(pod, vendor)
+            held = held_shares(pod, vendor)
             memory_used += peak((kind, sum(g.memory_mib for g in grants)) for kind, grants in held)
             cores_used += peak((kind, sum(g.cores for g in grants)) for kind, grants in held)
     return Quota(

@@ -1,7 +1,7 @@
-"""What a pod asks for: section 1 of docs/placement.md, for the reference.
+"""The request of a pod: section 1 of docs/placement.md.
 
-`read_request` reads the whole pod, strictly: a broken rule is a `WireError`. What follows from the
-wanted is judged in tests/oracle/reference_checks.py and the modules after it.
+`read_request` reads the whole pod, strictly: a broken rule is a `WireError`. What follows from it
+is checked in tests/oracle/reference_checks.py and the modules after it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Request:
 
     pod: objects.Pod
     kinds: list[Kind]
-    #: Per container, in order: its asks by vendor word; empty: it asks for no card.
+    #: Per container, in order: its asks by vendor name; empty: it asks for no card.
     asks: list[dict[str, Ask]]
     node_policy: str
     #: The words of the GPU policy, trimmed, without empty ones.
@@ -62,19 +62,19 @@ def read_request(
     kinds: list[Kind] = []
     asks: list[dict[str, Ask]] = []
     for kind, container in pod.containers():
-        by_word: dict[str, Ask] = {}
+        by_vendor: dict[str, Ask] = {}
         for vendor in vendors:
             ask = read_ask(container, vendor)
             if ask is not None:
-                by_word[vendor.name] = ask
+                by_vendor[vendor.name] = ask
         kinds.append(kind)
-        asks.append(by_word)
+        asks.append(by_vendor)
     if not any(asks):
         return None
-    if sum(1 for by_word in asks if by_word) > 100:
+    if sum(1 for by_vendor in asks if by_vendor) > 100:
         raise errors.WireError("pod", pod.name, "has more than 100 containers with cards")
     for vendor in vendors:
-        if any(vendor.name in by_word for by_word in asks):
+        if any(vendor.name in by_vendor for by_vendor in asks):
             check_wanted_cards(pod, vendor)
     return Request(
         pod=pod,

@@ -1,4 +1,4 @@
-"""What the reference must know of a vendor: its names, its defaults and its own rule.
+"""A vendor of the reference: names, defaults and a rule of its own.
 
 The product has rows of its own (hami.vendors); the two are kept apart, so that a wrong row cannot
 be wrong on both sides. tests/oracle/sample_vendors.py has the vendors of the tests.

@@ -1,4 +1,4 @@
-"""The containers of a scenario's pods: which kinds in which order, and how amounts are written.
+"""Containers of a scenario's pods: kinds, order, spelling of amounts.
 
 Placed pods and the incoming one are both made of them.
 """

@@ -1,4 +1,4 @@
-"""A scenario while it is made: the tape, the nodes and pods so far, and what they leave free.
+"""A scenario while it is made: tape, nodes and pods so far, what they leave free.
 
 The modules scenario_nodes, scenario_placed_pods, scenario_incoming_pod and scenario_quotas take a
 draft and add their part; scenarios.py calls them in this order.
@@ -27,7 +27,7 @@ class Draft:
     tape: Tape
     flavour: Flavour
     vendors: tuple[RefVendor, ...]
-    #: Cards by node and vendor word.
+    #: Cards by node and vendor name.
     nodes: dict[str, dict[str, list[node_register.RegisteredCard]]] = dataclasses.field(
         default_factory=dict
     )
@@ -35,7 +35,7 @@ class Draft:
     #: Of which node a node is a copy.
     originals: dict[str, str] = dataclasses.field(default_factory=dict)
     pods: list[objects.Pod] = dataclasses.field(default_factory=list)
-    #: Cards with what is used of them, by node and vendor word, once the pods are placed.
+    #: Cards with what is used of them, by node and vendor name, once the pods are placed.
     cards: dict[str, dict[str, list[Card]]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -47,7 +47,7 @@ class Draft:
         """Return the pods that use something: neither finished nor the incoming one."""
         return [pod for pod in self.pods if pod.uid != UID and not pod.finished]
 
-    def some_card(self, word: str) -> Card | None:
+    def some_card(self, vendor: str) -> Card | None:
         """Pick a card whose room gives a request its size."""
-        cards = [card for cards in self.cards.values() for card in cards[word]]
+        cards = [card for cards in self.cards.values() for card in cards[vendor]]
         return self.tape.pick(cards) if cards else None

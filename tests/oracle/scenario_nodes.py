@@ -32,8 +32,8 @@ def add_node(draft: Draft, name: str) -> None:
         original = tape.pick(list(draft.nodes))
         draft.originals[name] = original
         draft.nodes[name] = {
-            word: [_changed(device, id=copied(device.id, letter)) for device in devices]
-            for word, devices in draft.nodes[original].items()
+            vendor: [_changed(device, id=copied(device.id, letter)) for device in devices]
+            for vendor, devices in draft.nodes[original].items()
         }
         return
     cards: dict[str, list[node_register.RegisteredCard]] = {}
@@ -145,8 +145,8 @@ def add_use(draft: Draft) -> None:
 def _registers(draft: Draft, name: str) -> dict[str, str | None]:
     registers = {vendor.name: vendor.register for vendor in draft.vendors}
     values: dict[str, str | None] = {
-        registers[word]: node_register.encode_json(devices)
-        for word, devices in draft.nodes[name].items()
+        registers[vendor]: node_register.encode_json(devices)
+        for vendor, devices in draft.nodes[name].items()
     }
     if name in draft.cordons:
         values[NVIDIA.cordon] = draft.cordons[name]
@@ -158,7 +158,7 @@ def node_object(draft: Draft, name: str, pod: objects.Pod) -> objects.Node:
     allocatable: Amounts = {"cpu": "64", "memory": "512Gi"}
     others = [p for p in draft.counting_pods() if p.node_name == name]
     for vendor in draft.vendors:
-        slots = sum(device.count for device in draft.nodes[name].get(vendor.name, ()))
+        ids = sum(device.count for device in draft.nodes[name].get(vendor.name, ()))
         how = tape.below(100)
         if how >= 98:
             continue
@@ -169,7 +169,7 @@ def node_object(draft: Draft, name: str, pod: objects.Pod) -> objects.Node:
             exact += sum(held_ids(other, vendor) for other in others)
             allocatable[vendor.count] = max(exact + tape.pick((0, -1, 1)), 0)
         else:
-            allocatable[vendor.count] = str(slots + 40)
+            allocatable[vendor.count] = str(ids + 40)
     return objects.Node(
         metadata=objects.Metadata(name=name, annotations=_registers(draft, name)),
         status=objects.NodeStatus(allocatable=allocatable),

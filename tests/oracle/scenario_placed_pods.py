@@ -14,7 +14,7 @@ from tests.oracle.scenario_containers import Kind, pick_kinds, pod_spec
 from tests.oracle.scenario_draft import NAMESPACE, UID, Amounts, Draft
 from tests.oracle.scenario_nodes import copied
 
-_GONE = {"NVIDIA": [node_register.RegisteredCard(id="GPU-gone", devmem=8000)]}
+_DELETED = {"NVIDIA": [node_register.RegisteredCard(id="GPU-gone", devmem=8000)]}
 
 
 def add_pod(draft: Draft, node: str) -> None:
@@ -25,25 +25,25 @@ def add_pod(draft: Draft, node: str) -> None:
     containers: list[Amounts] = [{} for _ in kinds]
     foreign = tape.chance(6)
     for vendor in draft.vendors:
-        devices = draft.nodes.get(node, _GONE).get(vendor.name, [])
+        devices = draft.nodes.get(node, _DELETED).get(vendor.name, [])
         if vendor is not draft.vendors[0] and not tape.chance(60):
             continue
-        slots = [_grants(draft, devices, vendor.name) for _ in kinds]
-        for container, slot in zip(containers, slots, strict=True):
-            if slot:
-                container[vendor.count] = str(len(slot))
-        given[vendor.allocated] = slots
+        listed = [_grants(draft, devices, vendor.name) for _ in kinds]
+        for container, each in zip(containers, listed, strict=True):
+            if each:
+                container[vendor.count] = str(len(each))
+        given[vendor.allocated] = listed
     values: dict[str, str | None] = (
-        {} if foreign else {key: shares.encode(slots) for key, slots in given.items()}
+        {} if foreign else {key: shares.encode(listed) for key, listed in given.items()}
     )
     if not foreign and tape.chance(70):
         values[keys.ASSIGNED_NODE] = node
     phase = tape.pick(("Running", "Running", "Pending", "", "Unknown"))
     uid = f"uid-{number}"
-    fate = tape.below(100)
-    if fate >= 96:
+    chance = tape.below(100)
+    if chance >= 96:
         phase = tape.pick(("Succeeded", "Failed"))
-    elif fate >= 93 and all(pod.uid != UID for pod in draft.pods):
+    elif chance >= 93 and all(pod.uid != UID for pod in draft.pods):
         uid = UID
     spec = pod_spec(kinds, containers, node=node)
     draft.pods.append(
@@ -68,14 +68,14 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
         if pod.annotation(keys.ASSIGNED_NODE):
             values[keys.ASSIGNED_NODE] = node
         for key in [vendor.allocated for vendor in draft.vendors]:
-            slots = shares.decode(pod.annotation(key))
-            if slots:
+            listed = shares.decode(pod.annotation(key))
+            if listed:
                 values[key] = shares.encode(
                     [
                         shares.Share(copied(g.card, node[-1]), g.vendor, g.memory_mib, g.cores)
-                        for g in slot
+                        for g in each
                     ]
-                    for slot in slots
+                    for each in listed
                 )
         number = len(draft.pods)
         draft.pods.append(
@@ -97,7 +97,7 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
 
 
 def _grants(
-    draft: Draft, devices: Sequence[node_register.RegisteredCard], word: str
+    draft: Draft, devices: Sequence[node_register.RegisteredCard], vendor: str
 ) -> tuple[shares.Share, ...]:
     tape = draft.tape
     chosen = tape.subset(devices, tape.pick((1, 1, 1, 2, 0, 3)))
@@ -109,19 +109,19 @@ def _grants(
     for device in chosen:
         memory = device.devmem // part if part else tape.pick((1000, 3000, 5000))
         uuid = "GPU-replaced" if tape.chance(1) else device.id
-        grants.append(shares.Share(uuid, word, memory, cores))
+        grants.append(shares.Share(uuid, vendor, memory, cores))
     return tuple(grants)
 
 
 def _statuses(draft: Draft, kinds: Sequence[Kind]) -> list[objects.ContainerStatus | None]:
     """Return how far the init containers are; sidecars run."""
-    fate = draft.tape.pick(("done", "running", "running", "done", "failed", "half"))
+    progress = draft.tape.pick(("done", "running", "running", "done", "failed", "half"))
     statuses: list[objects.ContainerStatus | None] = []
     for number, kind in enumerate(kinds):
         if kind is Kind.APP:
             continue
-        ended = kind is Kind.INIT and fate != "running" and not (fate == "half" and number)
-        code = objects.Terminated(exit_code=1 if fate == "failed" else 0)
+        ended = kind is Kind.INIT and progress != "running" and not (progress == "half" and number)
+        code = objects.Terminated(exit_code=1 if progress == "failed" else 0)
         state = objects.ContainerState(terminated=code if ended else None)
         statuses.append(objects.ContainerStatus(name=f"c{number}", state=state))
     return statuses

@@ -1,4 +1,4 @@
-"""The quotas of a scenario: about what is used and asked for, so that one MiB decides."""
+"""Quotas of a scenario: near what is used and asked for; one MiB decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The annotations of the pod that comes: policies, weights, and which cards it accepts.
+"""Annotations of the incoming pod: policies, weights, which cards it accepts.
 
 Most are well-formed, in every spelling that docs/placement.md, section 1, allows; a few are not.
 """

@@ -1,4 +1,4 @@
-"""Random choices from a tape of bytes: fast to draw, and smaller where the bytes are smaller.
+"""Random choices from a tape of bytes, simpler where the bytes are smaller.
 
 Every choice takes a byte or two and 0 always means the simplest choice, so that shrinking the bytes
 shrinks the scenario. (A draw of hypothesis per choice costs ten times as much.)

@@ -127,7 +127,7 @@ def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
     if decision.winner is not None:
         answer.winner = decision.winner.node
         answer.score = decision.winner.score
-        answer.slots = dict(decision.winner.shares)
+        answer.shares = dict(decision.winner.shares)
     return answer
 
 
@@ -187,7 +187,7 @@ def container_features(wanted: Request) -> Iterator[str]:
         yield "init container"
     if Kind.SIDECAR in asking:
         yield "sidecar"
-    if len({word for asks in wanted.asks for word in asks}) > 1:
+    if len({vendor for asks in wanted.asks for vendor in asks}) > 1:
         yield "two vendors"
 
 

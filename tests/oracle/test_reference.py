@@ -1,8 +1,8 @@
-"""The reference itself, on cases computed by hand, so that the oracle is not taken on faith.
+"""The reference itself on cases computed by hand: whole pods, whole nodes.
 
 Numbers come from the worked examples of docs/designs/006-hami-protocol.md, HAMi's tests, and
-docs/placement.md. Here are whole pods on whole nodes (its sections 8 and 9); the sections before
-are in test_reference_*.py.
+docs/placement.md (sections 8 and 9; the sections before are in test_reference_*.py), so that the
+oracle is not taken on faith.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_the_two_node_example_of_hami(
     incoming = pod(gpu(1, 1000, 20), node_policy=node_policy, gpu_policy=gpu_policy)
     answer = ask(incoming, *TWO_NODES, pods=TWO_PODS)
     assert (answer.winner, answer.score) == (want_node, want_score)
-    assert answer.slots == {"NVIDIA": ((shares.Share(want_card, "NVIDIA", 1000, 20),),)}
+    assert answer.shares == {"NVIDIA": ((shares.Share(want_card, "NVIDIA", 1000, 20),),)}
     assert answer.failed == {}
 
 
@@ -55,7 +55,7 @@ def test_the_two_node_example_with_an_init_container() -> None:
     answer = ask(incoming, *TWO_NODES, pods=TWO_PODS)
     assert answer.winner == "node2"
     assert uuids(answer) == [["device3"], ["device3"]]
-    # The peak counts: one slot and 5000 MiB, not two and 9000.
+    # The peak counts: one share and 5000 MiB, not two and 9000.
     assert answer.score == (2 / 20 + 75 / 200 + 11000 / 16000) * 10
 
 
@@ -84,9 +84,9 @@ def test_the_node_score_counts_all_vendors_and_the_pods_peaks() -> None:
     both = gpu(1, 500, 10) | {ACME.count: 1, ACME.memory: 1, ACME.cores: 5}
     incoming = pod((INIT, gpu(1, 600)), (SIDECAR, both), (INIT, gpu(1, 700)))
     answer = ask(incoming, there, vendors=(NVIDIA, ACME))
-    # Peaks: slots 2 + 1, cores 15, memory 500 + 256 + 700, each from its own moment.
+    # Peaks: shares 2 + 1, cores 15, memory 500 + 256 + 700, each from its own moment.
     assert answer.score == (3 / 20 + 15 / 200 + 1456 / 9024) * 10
-    assert [len(slot) for slot in answer.slots["ACME"]] == [0, 1, 0]
+    assert [len(each) for each in answer.shares["ACME"]] == [0, 1, 0]
 
 
 # Section 9.

@@ -1,4 +1,4 @@
-"""How the reference judges nodes, cards and quotas, on cases computed by hand.
+"""The reference's checks of nodes, cards and quotas, on cases computed by hand.
 
 Sections 3, 4 and 6 of docs/placement.md.
 """
@@ -74,7 +74,7 @@ def test_checks_go_over_all_vendors_before_the_next_check() -> None:
 )
 def test_percentages_are_rounded_down(total: int, percentage: int, want: int) -> None:
     answer = ask(pod(gpu(percentage=percentage)), node("n", card("a", devmem=total)))
-    assert answer.slots["NVIDIA"][0][0].memory_mib == want
+    assert answer.shares["NVIDIA"][0][0].memory_mib == want
 
 
 def test_reasons_are_counted_and_sorted_as_text() -> None:
@@ -96,7 +96,7 @@ def test_reasons_are_counted_and_sorted_as_text() -> None:
         "no mode": (card("a", mode=""), "", pod(gpu(), mode="mig"), None),
         "use uuid": (card("a"), "", pod(gpu(), use_uuid="A, aa"), "CardUuidMismatch"),
         "nouse uuid": (card("a"), "", pod(gpu(), nouse_uuid="b, a"), "CardUuidMismatch"),
-        "slots": (card("a", count=1), "1,0", pod(gpu(1, 1)), "CardTimeSlicingExhausted"),
+        "shares": (card("a", count=1), "1,0", pod(gpu(1, 1)), "CardTimeSlicingExhausted"),
         "mutex": (
             card("a"),
             "1,0",
@@ -148,7 +148,7 @@ def test_a_vendor_rule_sees_columns_and_the_type_of_grants_is_the_word() -> None
     limits: Amounts = {ACME.count: 2, ACME.memory: 4}
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))
     grants = [shares.Share(name, "ACME", 1024, 0) for name in "yx"]
-    assert answer.slots == {"ACME": (tuple(grants),)}
+    assert answer.shares == {"ACME": (tuple(grants),)}
     limits[ACME.count] = 3
     answer = ask(pod(limits), node("n", acme=acme), vendors=(NVIDIA, ACME))
     assert answer.failed == {

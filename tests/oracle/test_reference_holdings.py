@@ -1,4 +1,4 @@
-"""What pods hold and nodes have, on cases computed by hand: docs/placement.md, sections 2 and 7."""
+"""Holdings and cards in the reference: docs/placement.md, sections 2 and 7."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_peaks(series: list[tuple[Kind, int]], want: int) -> None:
 
 def used(there: objects.Node, *pods: objects.Pod) -> list[tuple[int, int, int]]:
     cards = cards_of(there, NVIDIA, by_node(pods).get(there.name, []))
-    return [(c.slots, c.memory, c.cores) for c in cards]
+    return [(c.shares, c.memory, c.cores) for c in cards]
 
 
 def test_a_pod_shrinks_when_its_init_containers_are_done() -> None:
     there = node("n", card("a", devmem=40960))
-    slots = "a,NVIDIA,20000,10:;a,NVIDIA,10000,5:;"
-    before = placed("p", "n", slots, INIT, APP)
-    failed = placed("p", "n", slots, INIT, APP, init_exit_code=1)
-    after = placed("p", "n", slots, INIT, APP, init_exit_code=0)
+    devices = "a,NVIDIA,20000,10:;a,NVIDIA,10000,5:;"
+    before = placed("p", "n", devices, INIT, APP)
+    failed = placed("p", "n", devices, INIT, APP, init_exit_code=1)
+    after = placed("p", "n", devices, INIT, APP, init_exit_code=0)
     assert used(there, before) == used(there, failed) == [(1, 20000, 10)]
     assert used(there, after) == [(1, 10000, 5)]
     for held, want in ((before, (20000, 10)), (after, (10000, 5))):
@@ -65,12 +65,12 @@ def test_cards_take_their_own_peaks_but_the_quota_takes_that_of_the_pod() -> Non
     assert (quota_use.memory_used, quota_use.cores_used) == (500, 20)
 
 
-def test_two_apps_and_a_sidecar_share_a_card_and_unknown_cards_are_nobodys() -> None:
+def test_two_apps_and_a_sidecar_share_a_card_and_unknown_cards_do_not_count() -> None:
     there = node("n", card("a"))
-    slots = "a,NVIDIA,1,2:;;a,NVIDIA,3,4:x,NVIDIA,9,9:;a,NVIDIA,5,6:;"
-    held = placed("p", "n", slots, SIDECAR, INIT, APP, APP)
+    devices = "a,NVIDIA,1,2:;;a,NVIDIA,3,4:x,NVIDIA,9,9:;a,NVIDIA,5,6:;"
+    held = placed("p", "n", devices, SIDECAR, INIT, APP, APP)
     assert used(there, held) == [(3, 9, 12)]
-    assert used(there, placed("p", "other", slots, SIDECAR, INIT, APP, APP)) == [(0, 0, 0)]
+    assert used(there, placed("p", "other", devices, SIDECAR, INIT, APP, APP)) == [(0, 0, 0)]
 
 
 def test_an_earlier_life_of_the_pod_and_finished_pods_do_not_count() -> None:
@@ -88,8 +88,8 @@ def test_ids_are_held_by_foreign_pods_and_by_finished_init_containers() -> None:
     done = placed(
         "done", "n", "a,NVIDIA,1,0:b,NVIDIA,1,0:;a,NVIDIA,1,0:;", INIT, APP, init_exit_code=0
     )
-    gone = placed("gone", "n", "a,NVIDIA,1,0:;", phase="Failed")
-    pods = [foreign, done, gone]
+    failed = placed("failed", "n", "a,NVIDIA,1,0:;", phase="Failed")
+    pods = [foreign, done, failed]
     for ids, want in ((5, "n"), (4, None)):
         answer = ask(pod(gpu(2, 1)), node("n", *cards, ids={NVIDIA.count: ids}), pods=pods)
         assert answer.winner == want

@@ -1,4 +1,4 @@
-"""Which cards the reference takes, on cases computed by hand: section 5 of docs/placement.md."""
+"""The cards that the reference takes: docs/placement.md, section 5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.oracle.sample_vendors import NVIDIA
 
 def test_device_score_of_the_worked_example() -> None:
     device = card("a", count=10, devcore=4, devmem=8192)
-    used = Card(device, 0, cordoned=False, slots=2, memory=2048, cores=1)
+    used = Card(device, 0, cordoned=False, shares=2, memory=2048, cores=1)
     want = Ask(count=3, memory=1024, percentage=0, cores=1)
     # 11.75 / 3 x 1048576 = 4106922.67
     assert device_score(used, want, Weights()) == 4106923
@@ -24,12 +24,12 @@ def test_device_score_of_the_worked_example() -> None:
 
 @pytest.mark.parametrize("field", ["count", "devcore", "devmem"])
 def test_device_score_without_capacity_is_zero(field: str) -> None:
-    used = Card(card("a", **{field: 0}), 0, cordoned=False, slots=2, memory=1, cores=1)
+    used = Card(card("a", **{field: 0}), 0, cordoned=False, shares=2, memory=1, cores=1)
     want = Ask(count=1, memory=1, percentage=0, cores=1)
     assert device_score(used, want, Weights()) == 0
 
 
-#: By name: numa, used memory in percent, used slots. Slots are so many that they hardly score.
+#: By name: numa, used memory in percent, used shares. Shares are so many that they hardly score.
 ORDERED = {"a": (0, 50, 1), "b": (0, 20, 2), "c": (1, 50, 1), "d": (1, 0, 0), "e": (1, 20, 2)}
 
 
@@ -59,11 +59,11 @@ ORDERED = {"a": (0, 50, 1), "b": (0, 20, 2), "c": (1, 50, 1), "d": (1, 0, 0), "e
 )
 def test_card_orders(policy: str, bound: str, want: str) -> None:
     cards, pods = [], []
-    for index, (name, (numa, memory, slots)) in enumerate(ORDERED.items()):
+    for index, (name, (numa, memory, number)) in enumerate(ORDERED.items()):
         cards.append(card(name, index, numa=numa, devmem=1000, count=1000))
-        for slot in range(slots):
-            share = memory * 10 if slot == 0 else 0
-            pods.append(placed(f"{name}{slot}", "n", f"{name},NVIDIA,{share},0:;"))
+        for at in range(number):
+            share = memory * 10 if at == 0 else 0
+            pods.append(placed(f"{name}{at}", "n", f"{name},NVIDIA,{share},0:;"))
     there = node("n", *cards)
     for count in range(1, len(want.split()) + 1):
         incoming = pod(gpu(count, 1), gpu_policy=policy, numa_bind=bound)
@@ -72,7 +72,7 @@ def test_card_orders(policy: str, bound: str, want: str) -> None:
         assert got == sorted(want.split()[:count])
 
 
-def test_mutex_prefers_few_slots_then_high_numa_then_high_columns() -> None:
+def test_mutex_prefers_few_shares_then_high_numa_then_high_columns() -> None:
     cards = [Card(card(n, numa=n == "b"), i, cordoned=False) for i, n in enumerate("abc")]
     wanted = read_request(pod(gpu(), gpu_policy="mutex"), [NVIDIA], "binpack", "spread")
     assert wanted is not None

@@ -1,4 +1,4 @@
-"""How the reference reads a pod, on cases computed by hand: section 1 of docs/placement.md."""
+"""The requests that the reference reads: docs/placement.md, section 1."""
 
 from __future__ import annotations
 

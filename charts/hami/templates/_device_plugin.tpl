@@ -1,4 +1,4 @@
-{{/* The pod on GPU nodes: who it is, what its containers are told, and what of the node they see. */}}
+{{/* The pod on GPU nodes: its labels, the arguments of its containers, and their view of the node. */}}
 
 {{/* "true" where our own agent offers the cards. */}}
 {{- define "hami.onNodes" -}}
@@ -14,8 +14,8 @@ app.kubernetes.io/component: hami-device-plugin
 {{- define "hami.firstSaid" -}}
 {{- $image := dict }}
 {{- range .images }}
-{{- range $part, $said := . }}
-{{- if and $said (not (hasKey $image $part)) }}{{ $_ := set $image $part $said }}{{ end }}
+{{- range $part, $given := . }}
+{{- if and $given (not (hasKey $image $part)) }}{{ $_ := set $image $part $given }}{{ end }}
 {{- end }}
 {{- end }}
 {{- /* The registry may be empty everywhere. */}}
@@ -136,7 +136,7 @@ of the service account. The folder, not the socket: a runtime that restarts make
 {{- end }}
 
 {{/*
-Rights of the monitor. It reads files that tenants made as they liked, hence DAC_OVERRIDE; /proc shows what it needs to anybody.
+Rights of the monitor. It reads files that tenants made as they liked, hence DAC_OVERRIDE; every user may read what it needs of /proc.
 NVIDIA's runtime gives it the devices; where it opens the driver itself, only a privileged container may.
 */}}
 {{- define "hami.monitorSecurity" -}}
@@ -206,7 +206,7 @@ readinessProbe:
 - name: runtime
   mountPath: /host{{ include "hami.runtimeFolder" . }}
   readOnly: true
-  {{- /* Containers come and go in it; one that is gone must not stay mounted here. */}}
+  {{- /* Containers come and go in it; a deleted one must not stay mounted here. */}}
   mountPropagation: HostToContainer
 {{- if $plugin.nvidiaDriverRoot }}
 - name: driver-root

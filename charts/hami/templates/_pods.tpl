@@ -39,7 +39,7 @@ securityContext:
 
 {{/*
 Startup and liveness. Takes root, and httpGet as text. A container that hangs is restarted within 7 s, so that with the
-Lease's 8 s somebody schedules again within 15; one that starts has two minutes.
+Lease's 8 s a replica schedules again within 15; one that starts has two minutes.
 */}}
 {{- define "hami.probes" -}}
 {{- if .root.Values.scheduler.livenessProbe -}}
@@ -155,7 +155,7 @@ ports:
 {{ include "hami.probes" (dict "root" . "httpGet" (printf "path: /healthz\nport: http\nscheme: %s" $scheme)) }}
 readinessProbe:
   httpGet:
-    {{- /* Every replica that knows the cluster; which of them schedules is said by a label. */}}
+    {{- /* Every replica that knows the cluster; a label names the one that schedules. */}}
     path: /readyz?webhook
     port: http
     scheme: {{ $scheme }}

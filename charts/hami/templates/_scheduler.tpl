@@ -1,4 +1,4 @@
-{{/* What only `hami scheduler` and the kube-scheduler beside it are told. */}}
+{{/* Arguments and files of `hami scheduler` and the kube-scheduler beside it only. */}}
 
 {{- define "hami.schedulerFlags" -}}
 {{- $scheduler := .Values.scheduler -}}

@@ -1,5 +1,5 @@
 {{/*
-Values that nobody here reads: HAMi's for parts that this version lacks, and misspelt ones. A JSON list of their names. The
+Values without effect: HAMi's for parts that this version lacks, and misspelt ones. A JSON list of their names. The
 lists of what is read are those of values.yaml; a test holds them equal.
 */}}
 {{- define "hami.unknownValues" -}}

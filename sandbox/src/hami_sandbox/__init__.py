@@ -1,5 +1,6 @@
-"""A whole cluster on a machine without Kubernetes, root or GPU: for tests, the demo, trying hami.
+"""A whole cluster on a machine without Kubernetes, root or GPU.
 
-The product runs in it as it is; Kubernetes around it and the GPUs below it are stand-ins.
-`hami_sandbox.cluster` puts it together. Product code never imports this package.
+For tests, the demo and trying hami. The product runs in it as it is; Kubernetes around it and the
+GPUs below it are stand-ins. `hami_sandbox.cluster` builds it. The product never imports this
+package.
 """

@@ -1,6 +1,6 @@
-"""Who may reach the sandbox's API server: its certificate, tokens of users, kubeconfig files.
+"""Access to the sandbox's API server: certificate, tokens, kubeconfig files.
 
-All of it is made anew for each sandbox and goes with its folder.
+Every sandbox gets new ones, which are removed with its folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIFETIME = dt.timedelta(days=30)
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of tokens.json: who shows the token is the user."""
+    """A row of tokens.json: a request with the token is the user's."""
 
     token: str
     user: str
@@ -40,9 +40,9 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make(folder: Path, hosts: Sequence[str] = LOOPBACK, *, users: Sequence[str] = ()) -> None:
-    """Make everything that the server needs; the first token is the administrator's.
+    """Create everything that the server needs; the first token is the administrator's.
 
-    Further users are administrators under names of their own: the server's log tells them apart.
+    Further users are administrators under other names, which the server's log shows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pair = certificates.issue(hosts, lifetime=_LIFETIME, now=dt.datetime.now(dt.UTC))
@@ -70,7 +70,7 @@ def write_kubeconfig(
     namespace: str = "default",
     user: str = ADMIN,
 ) -> None:
-    """Write a kubeconfig at once: whoever finds the file finds all of it. YAML reads JSON."""
+    """Write a kubeconfig atomically, as JSON, which is YAML too."""
     name = "hami-sandbox"
     authority = b64encode(ca).decode()
     config = {

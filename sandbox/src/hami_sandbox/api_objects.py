@@ -1,12 +1,7 @@
 """Fields that API objects share: selectors, times, phases, the version.
 
-Label selectors as objects carry them: matchLabels and matchExpressions.
-
-Times as objects of the API have them: in UTC, in whole seconds.
-
-Phases of a pod: those that it never leaves.
-
-The version of Kubernetes that a sandbox stands in for.
+Selectors are those that objects have, with matchLabels and matchExpressions. Times are in UTC and
+in whole seconds. KUBERNETES is the version that the sandbox stands in for.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ Labels = Mapping[str, str | None]
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Labels | None) -> bool:
-    """Return whether all of it holds; an empty selector takes everything, a missing one too."""
+    """Return whether labels match a selector; an empty or missing one matches everything."""
     if not selector:
         return True
     labels = labels or {}
@@ -33,7 +28,7 @@ def matches(selector: Mapping[str, Any] | None, labels: Labels | None) -> bool:
 
 
 def meets(key: str, operator: str, values: Sequence[str] | None, labels: Labels) -> bool:
-    """Return whether one expression holds; an operator that selectors do not have never does."""
+    """Return whether labels match one expression; an unknown operator never matches."""
     there = key in labels
     value = labels.get(key) or ""
     match operator:
@@ -49,7 +44,7 @@ def meets(key: str, operator: str, values: Sequence[str] | None, labels: Labels)
 
 
 def as_query(selector: Mapping[str, Any] | None) -> str:
-    """Return it as the text of the query parameter labelSelector."""
+    """Return a selector as the query parameter labelSelector."""
     if not selector:
         return ""
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
@@ -77,7 +72,7 @@ def stamp(moment: dt.datetime) -> str:
 
 
 def stamp_at(seconds: float) -> str:
-    """Write a time that a clock tells in seconds since 1970."""
+    """Write a time that is given in seconds since 1970."""
     return stamp(dt.datetime.fromtimestamp(seconds, dt.UTC))
 
 

@@ -1,19 +1,15 @@
-"""A whole cluster on one machine, for as long as it is wanted.
+"""A whole cluster on one machine, from start to removal.
 
-What is mounted below a folder, taken away: an agent that may mount gives containers a tmpfs.
-
-A whole cluster on one machine, for as long as it is wanted.
     async with Sandbox(plan, say=print) as sandbox:
         sandbox.kubeconfig        # for kubectl
         sandbox.client            # the administrator's client
-        sandbox.programs          # every program: its process, its log; killed, it comes back
+        sandbox.programs          # every program: its process, its log; a killed one restarts
 
-The product runs as it does on a real one: `hami scheduler` answers a scheduler's questions and the
-API server's, `hami agent` and `hami monitor` run on every node with cards. What is stood in for is
-Kubernetes itself (`hami_sandbox.apiserver`, `.scheduler`, `.kubelet`), the driver (native/fakegpu)
-and, for large fleets, nodes (`hami_sandbox.fleet`).
-
-Everything lies in one folder, and goes with it: programs first, then containers, mounts and files.
+The product runs as on a real cluster: `hami scheduler` serves kube-scheduler and the API server,
+`hami agent` and `hami monitor` run on every node with cards. Stand-ins are Kubernetes itself
+(`apiserver`, `kube_scheduler`, `kubelet`), the driver (native/fakegpu) and, for large fleets,
+nodes (`fleet`). Everything is in one folder and is removed with it: programs first, then
+containers, mounts and files.
 """
 
 from __future__ import annotations
@@ -44,30 +40,19 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _POINT = 4
 
 
-def unmount_below(folder: Path) -> None:
-    """Unmount everything below a folder, the innermost first; what resists is left."""
-    real = folder.resolve()
-    lines = _MOUNTINFO.read_text().splitlines()
-    points = [Path(line.split(" ")[_POINT]) for line in lines]
-    for point in reversed(points):
-        if point.is_relative_to(real):
-            with contextlib.suppress(OSError):
-                state_files.unmount(point)
-
-
 APISERVER, HAMI_SCHEDULER, KUBE_SCHEDULER, FLEET = (
     "apiserver",
     "hami-scheduler",
     "kube-scheduler",
     "fleet",
 )
-#: Where hami's own lease lies.
+#: The namespace of hami's own lease.
 SYSTEM_NAMESPACE = "kube-system"
 SCHEDULER_NAME = "hami-scheduler"
 
 _KEY_BYTES = 32
 _LIFETIME = dt.timedelta(days=30)
-#: A socket's path has room for 107 bytes, and the longest of ours lie so far below the folder.
+#: A socket's path has at most 107 bytes, and our longest ones are deep below the folder.
 _LONGEST_FOLDER = 40
 
 
@@ -93,7 +78,7 @@ class Sandbox:
         self.folder = Path()
         self.nodes: Mapping[str, SandboxNode] = {}
         self.scheduler_url = ""
-        #: How containers are kept apart, in a sentence.
+        #: How containers are isolated, in a sentence.
         self.isolation = ""
 
     @property
@@ -158,7 +143,7 @@ class Sandbox:
         self._say("starting the API server")
         folder = self.folder / "access"
         access.make(folder)
-        (port,) = programs.free(1)  # the same after a restart: everybody has it in his kubeconfig
+        (port,) = programs.free(1)  # the same after a restart: all kubeconfigs have it
         program = await self._run(
             APISERVER,
             *("-m", "hami_sandbox.apiserver"),
@@ -233,7 +218,9 @@ class Sandbox:
         written, complaint = await process.communicate()
         if process.returncode:
             raise SandboxError(
-                "hami scheduler config", complaint.decode().strip(), "report it: it is ours"
+                "hami scheduler config",
+                complaint.decode().strip(),
+                "this is a bug in hami; report it with this text",
             )
         await asyncio.to_thread(config.write_bytes, written)
 
@@ -291,22 +278,22 @@ def _folder(wanted: Path | None) -> Path:
     check_folder(wanted)
     wanted = wanted.absolute()
     wanted.mkdir(parents=True, exist_ok=True)
-    wanted.chmod(0o700)  # keys and tokens lie in it
+    wanted.chmod(0o700)  # it has keys and tokens
     return wanted
 
 
 def check_folder(wanted: Path) -> None:
-    """Refuse a folder that a sandbox cannot be in; it is made and removed by the sandbox."""
+    """Refuse a folder that a sandbox cannot use; the sandbox creates and removes it."""
     wanted = wanted.absolute()
     if len(str(wanted)) > _LONGEST_FOLDER:
         raise SandboxError(
             f"folder {wanted}",
-            f"has more than {_LONGEST_FOLDER} characters: sockets below it would have no name",
-            "take a shorter one, or none",
+            f"has more than {_LONGEST_FOLDER} characters: its sockets' paths would be too long",
+            "give a shorter path, or none",
         )
     if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
         raise SandboxError(
-            f"folder {wanted}", "is there already, and not empty", "take another, or none"
+            f"folder {wanted}", "exists and is not empty", "give another one, or none"
         )
 
 
@@ -322,3 +309,14 @@ def _keep(logs: Path, wanted: Path) -> None:
 def _remove(folder: Path) -> None:
     unmount_below(folder)
     shutil.rmtree(folder)
+
+
+def unmount_below(folder: Path) -> None:
+    """Unmount everything below a folder, the innermost first; errors are ignored."""
+    real = folder.resolve()
+    lines = _MOUNTINFO.read_text().splitlines()
+    points = [Path(line.split(" ")[_POINT]) for line in lines]
+    for point in reversed(points):
+        if point.is_relative_to(real):
+            with contextlib.suppress(OSError):
+                state_files.unmount(point)

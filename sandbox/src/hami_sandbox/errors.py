@@ -1,4 +1,4 @@
-"""The one error of making stand-in nodes: what was asked for, the rule it breaks, what to do."""
+"""The sandbox's error: object, broken rule, remedy."""
 
 from __future__ import annotations
 

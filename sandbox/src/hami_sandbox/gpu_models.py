@@ -1,8 +1,8 @@
 """GPU models as their drivers show them.
 
 Memory is what NVML reports, which is less than what the product name says. Context is what a CUDA
-context takes of it: measured on the H200, near it for the others. Names are NVML's, for programs
-and pod annotations select cards by them.
+context takes of it: measured on the H200, near it for the others. Names are NVML's, because
+programs and pod annotations select cards by them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""A node's stand-in GPUs: the folder that the stand-in driver reads (native/fakegpu/store.h).
+"""A node's stand-in GPUs: the folder that native/fakegpu reads.
 
-Same node name and same cards, same UUIDs: a node that is made again is the same node. Cards stand
-on their buses in the order given, the first half near NUMA node 0 and the rest near node 1, two and
-two behind one PCIe switch. Cards of a model with NVLink are joined by a switch, or else in pairs.
+The same node name and the same cards give the same UUIDs: a node that is created again is the same
+node. Cards get buses in the order given, the first half at NUMA node 0 and the rest at node 1, in
+pairs behind one PCIe switch. Cards of a model with NVLink are joined by a switch, or in pairs.
 
-`inject_xid` and `set_faults` break cards that run. `cdi_spec` says how containers get them.
+`inject_xid` and `set_faults` break cards that run. `cdi_spec` describes how containers get them.
+The folder's format is in native/fakegpu/store.h.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def write_node(
     name: str,
     mig: Mapping[int, Sequence[str]] | None = None,
 ) -> list[Card]:
-    """Make or change a node: so many cards of each model; `mig` has the MIG profiles of cards."""
+    """Create or change a node: cards of each model; `mig` has MIG profiles by card."""
     models = _models(cards)
     profiles = _profiles(mig or {}, models)
     lines = [
@@ -76,7 +77,7 @@ def write_node(
         for index in range(len(models))
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o777)  # processes of every user in every container keep their accounts in it
+    folder.chmod(0o777)  # processes of every user in every container write to it
     files.write_atomic(folder / "devices", "".join(f"{line}\n" for line in lines).encode())
     return read_node(folder)
 
@@ -93,7 +94,7 @@ def read_node(folder: Path) -> list[Card]:
 
 
 def inject_xid(folder: Path, card: str, xid: int) -> None:
-    """Let a card report a critical error to all who listen to it now."""
+    """Let a card report an Xid to every process that waits for its events now."""
     _check_card(folder, card)
     if xid not in _XIDS:
         raise SandboxError(f"XID {xid}", "is not from 1 to 999", "take one that NVIDIA documents")
@@ -102,14 +103,14 @@ def inject_xid(folder: Path, card: str, xid: int) -> None:
 
 
 def set_faults(folder: Path, lines: Sequence[str]) -> None:
-    """Put these faults in place of the earlier ones (native/fakegpu/faults.h); none heals all."""
+    """Replace all faults (native/fakegpu/faults.h); an empty list heals everything."""
     for line in lines:
         found = _FAULT.fullmatch(line)
         if not found:
             raise SandboxError(
                 f"fault {line!r}",
-                "is none that the stand-in driver knows",
-                "see native/fakegpu/faults.h for those it does",
+                "is not a fault of the stand-in driver",
+                "use one of native/fakegpu/faults.h",
             )
         if found["card"]:
             _check_card(folder, found["card"])

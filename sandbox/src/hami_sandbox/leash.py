@@ -1,7 +1,7 @@
-"""Run a program that ends with its parent: python -I -S leash.py PARENT COMMAND ...
+"""Run a program that ends with its parent: python leash.py PARENT COMMAND ...
 
-The kernel kills it when the parent dies, however that dies; exec keeps that. Imports little,
-because every program of the sandbox starts through it.
+The kernel kills it when the parent ends, for whatever reason; exec keeps that. Imports little (and
+is run with -I -S), because every program of the sandbox starts through it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != int(parent):
-        sys.exit(1)  # it died before we asked to be told
+        sys.exit(1)  # the parent ended before prctl
     os.execvp(command[0], command)  # noqa: S606 - the supervisor's own command
 
 

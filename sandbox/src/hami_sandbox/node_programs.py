@@ -1,6 +1,6 @@
-"""One node of a sandbox: its folders, its stand-in cards, and how its three programs are started.
+"""One node of a sandbox: folders, stand-in cards, commands of its programs.
 
-Every path of the agent is a flag, so a node's root can be any folder: several nodes live on one
+Every path of the agent is a flag, so a node's root can be any folder: several nodes fit on one
 machine, and none needs root.
 """
 
@@ -18,14 +18,12 @@ import msgspec
 from hami_sandbox import api_objects, gpus, programs
 from hami_sandbox.plan import NodePlan
 
-#: What the kubelet stand-in says it is: late binding needs 1.29 or newer.
-
-#: A container that crashes is back soon: people watch a demo.
+#: Short, because people watch a demo.
 _BACK_OFF_S = 1
 
 
 class NodeFolders:
-    """Where everything of a node lies: as on a real one, below a root that is a plain folder."""
+    """Folders of a node: as on a real one, below a root that is a plain folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,7 +40,7 @@ class NodeFolders:
         self.driver = root / "driver"
 
     def make(self, plan: NodePlan) -> list[gpus.Card]:
-        """Make the folders, the cards, and what a node with NVIDIA's driver and toolkit has."""
+        """Create folders, cards, driver libraries and NVIDIA's CDI spec."""
         for folder in (self.kubelet, self.containers, self.cdi, self.nvidia_cdi, self.hook):
             folder.mkdir(parents=True, exist_ok=True)
         cards = gpus.write_node(self.gpus, plan.cards, name=plan.name, mig=plan.mig)

@@ -1,4 +1,4 @@
-"""What a sandbox consists of: nodes with stand-in cards and real agents, and simulated nodes."""
+"""Nodes of a sandbox: those with stand-in cards and agents, and simulated ones."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def parse_node(text: str) -> NodePlan:
         )
     cards = []
     for part in found[2].split(","):
-        told = _CARDS.fullmatch(part)
-        if not told or told[2] not in MODELS:
+        matched = _CARDS.fullmatch(part)
+        if not matched or matched[2] not in MODELS:
             raise SandboxError(
                 f"cards {part!r} of node {found[1]}",
                 "do not read as COUNTxMODEL",
                 f"models are {', '.join(MODELS)}; write for example 8xH100",
             )
-        cards.append((told[2], int(told[1])))
+        cards.append((matched[2], int(matched[1])))
     return NodePlan(name=found[1], cards=tuple(cards))

@@ -1,10 +1,11 @@
-"""What /proc is on a real node: the processes of its containers, each with its control group.
+"""A stand-in for a node's /proc: its containers' processes and control groups.
 
-hami's monitor tells by a process's control group whose it is. An ordinary user can make none, so
-each node of a sandbox has a folder that stands in for /proc (`hami monitor --proc-dir`): a folder
-per process, in which all is the kernel's but `cgroup`, which says what kubelet would have made.
+hami's monitor finds a process's container by its control group. An ordinary user cannot create
+control groups, so each node of a sandbox has a folder that stands in for /proc
+(`hami monitor --proc-dir`): one folder per process, in which every file is the kernel's except
+`cgroup`, which has what kubelet would have created.
 
-A process belongs to the container that its environment names, or else to its parent's.
+A process belongs to the container that its environment names, else to its parent's container.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 from hami_sandbox import processes
 from hami_sandbox.runtime.records import MARK, SPEC
 
-#: Seconds between two looks; the monitor itself looks every five.
+#: Seconds between two updates; the monitor itself reads every five.
 EVERY_S = 1.0
 
 _KERNELS = ("mountinfo", "stat", "status")
@@ -40,7 +41,7 @@ class _Process(msgspec.Struct, frozen=True):
 
 
 class ProcessViews:
-    """The folders of all nodes; `nodes` has the runtime's folder of each, and where its view is."""
+    """The views of all nodes; `nodes` maps each runtime's folder to its view."""
 
     def __init__(self, nodes: Mapping[Path, Path], *, folder: Path = processes.PROC) -> None:
         self._nodes = dict(nodes)
@@ -52,7 +53,7 @@ class ProcessViews:
             view.mkdir(parents=True, exist_ok=True)
 
     def update(self) -> None:
-        """Look at the machine's processes once, and show those of containers."""
+        """Read the machine's processes once, and show those of containers."""
         before, self._known = self._known, {}
         for pid in sorted(int(each.name) for each in processes.folders(self._proc)):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -66,7 +67,7 @@ class ProcessViews:
     def _look(self, pid: int, had: _Process | None) -> _Process:
         stat = processes.stat(self._proc / str(pid))
         start = stat[processes.START]
-        # One that names no container may have been looked at before it was made one.
+        # A process without a container may have been read before its exec.
         if had is not None and had.start == start and had.container:
             return had
         container = self._named(pid)
@@ -87,7 +88,7 @@ class ProcessViews:
                 body = (runtime / "containers" / container / SPEC).read_bytes()
                 spec = msgspec.json.decode(body, type=_Spec)
             except (OSError, msgspec.DecodeError):
-                continue  # another node's, or gone
+                continue  # another node's, or removed
             place = view / str(pid)
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()

@@ -1,10 +1,8 @@
-"""Processes below us and what the kernel tells of them.
+"""Descendant processes: find, wait for, kill; fields of /proc.
 
-What the kernel tells of processes: who there is, what one is, and how it was started.
-
-The processes below us, also those whose parent has died: found, waited for, ended.
-With the kernel's "child subreaper" an orphan becomes the child of its nearest living ancestor that
-asked for it, not of process 1. So a supervisor can tell when everything that it started is over.
+This includes processes whose parent has ended: with the kernel's "child subreaper" an orphan
+becomes the child of its nearest living ancestor that asked for it, not of process 1. So a
+supervisor knows when everything that it started has ended.
 """
 
 from __future__ import annotations
@@ -22,19 +20,19 @@ STATE, PARENT, START = 0, 1, 19
 
 
 def folders(proc: Path = PROC) -> Iterator[Path]:
-    """Give the folder of every process; its name is the number."""
+    """Yield the folder of every process; its name is the pid."""
     return (each for each in proc.iterdir() if each.name.isdecimal())
 
 
 def stat(process: Path) -> list[bytes]:
-    """Return the fields of a process behind its name; raises OSError once it is gone."""
+    """Return the fields of a process behind its name; raises OSError once it has ended."""
     return (process / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def environ(process: Path) -> list[bytes]:
     """Return the environment that a process was started with.
 
-    Nothing of another user's, nor of one that is ending: that has none any more.
+    Empty for another user's process, and for one that is ending.
     """
     try:
         return (process / "environ").read_bytes().split(b"\0")
@@ -46,9 +44,9 @@ _STEP_S = 0.02
 
 
 def descendants(pid: int) -> list[int]:
-    """List everybody below a process, parents before their children.
+    """List all descendants of a process, parents before their children.
 
-    By the parents that /proc tells: not every kernel lists children.
+    By the parents in /proc: not every kernel lists children.
     """
     below: dict[int, list[int]] = {}
     for child, parent in _parents():
@@ -62,7 +60,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def marked(mark: str) -> set[int]:
-    """Find everybody below us who has a mark, or is below somebody who has it.
+    """Find our descendants that have a mark, and all their descendants.
 
     The mark is a line of the environment that a process was started with.
     """
@@ -71,10 +69,10 @@ def marked(mark: str) -> set[int]:
 
 
 def await_end(seconds: float, mark: str, known: Collection[int] = ()) -> None:
-    """Wait until nobody marked is below us; who lives on after that time is killed.
+    """Wait until no marked descendant is left; after that time kill them.
 
-    `known` were found before they were told to end: one that is about to end has no environment any
-    more, and its children may have become ours. Other children of ours are none of our business.
+    `known` were found before they were asked to end: a process that is ending has no environment
+    any more, and its children may have become ours. Our other children are not waited for.
     """
     end = time.monotonic() + seconds
     ours = set(known)
@@ -91,7 +89,7 @@ def await_end(seconds: float, mark: str, known: Collection[int] = ()) -> None:
 
 
 def _reaped(pid: int, ours: set[int]) -> bool:
-    """Take note of a process that has ended; a child's child is its parent's to take note of."""
+    """Reap a process that has ended; a grandchild is reaped by its own parent."""
     if pid not in ours:
         return False
     with contextlib.suppress(ChildProcessError):
@@ -100,7 +98,7 @@ def _reaped(pid: int, ours: set[int]) -> bool:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """Give every process with its parent."""
+    """Yield every process with its parent."""
     for folder in folders():
         with contextlib.suppress(OSError, ValueError, IndexError):
             yield int(folder.name), int(stat(folder)[PARENT])

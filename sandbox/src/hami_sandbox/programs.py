@@ -1,12 +1,9 @@
-"""Keep the programs of a sandbox alive, and end them all.
+"""Keep the programs of a sandbox running, and end them all.
 
-Keeps the programs of a sandbox alive, as kubelet keeps containers alive, and ends them all.
-A program that ends is started again, a little later each time. None outlives us: each dies with our
-process (`hami_sandbox.leash`), and what they leave behind as daemons, the containers, hold the read
-end of a pipe, the lifeline, that closes with us. In an orderly end nobody is left when `close`
-returns: orphans become our children, and we wait for them.
-
-Free ports of loopback for programs that must be told theirs beforehand.
+A program that ends is restarted, after a delay that doubles. None outlives us: each ends with our
+process (`hami_sandbox.leash`), and the containers, which they start as daemons, hold the read end
+of a pipe, the lifeline, that closes with us. `close` returns when no process is left: orphans
+become our children, and we wait for them.
 """
 
 from __future__ import annotations
@@ -32,12 +29,12 @@ LIFELINE = "HAMI_SANDBOX_LIFELINE"
 
 _FIRST_RESTART_S = 0.2
 _LONGEST_RESTART_S = 5.0
-#: A program that ran for so long failed for a new reason.
+#: After so long a run the restart delay starts again.
 _STEADY_S = 10.0
 _STOP_S = 3.0
 _ORPHANS_S = 5.0
 _SHOWN_LINES = 5
-#: What programs get of our own environment: nothing else that could change what they do.
+#: Variables that programs get from our environment; others could change what they do.
 _KEPT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"),
     isolation.VARIABLE,
@@ -45,7 +42,7 @@ _KEPT = (
 
 
 class Program:
-    """A program that is to run: killed, it comes back; stopped, it stays away until `start`."""
+    """A supervised program: a killed one restarts; a stopped one stays stopped until `start`."""
 
     def __init__(
         self,
@@ -81,14 +78,14 @@ class Program:
         return pid
 
     async def start(self) -> None:
-        """Have it run, and kept alive from now on."""
+        """Start it, and restart it from now on."""
         if self._keeping is None:
             self._started.clear()
             self._keeping = asyncio.create_task(self._keep())
         await self._started.wait()
 
     async def stop(self) -> None:
-        """End it in order, or else by force; it stays away."""
+        """End it by SIGTERM, or else SIGKILL; it is not restarted."""
         if self._keeping is None:
             return
         self._keeping.cancel()
@@ -103,12 +100,12 @@ class Program:
             async with asyncio.timeout(_STOP_S):
                 await process.wait()
         except TimeoutError:
-            _log.warning("a program did not end when told to", extra={"program": self.name})
+            _log.warning("program ignored SIGTERM, killing it", extra={"program": self.name})
             self.kill(signal.SIGKILL)
             await process.wait()
 
     def last_lines(self, count: int = _SHOWN_LINES) -> list[str]:
-        """Return the end of its log, for whoever has to know why it does not work."""
+        """Return the end of its log, for an error message."""
         try:
             return self.log.read_text(errors="replace").splitlines()[-count:]
         except FileNotFoundError:
@@ -126,7 +123,7 @@ class Program:
             if time.monotonic() - begin >= _STEADY_S:
                 delay = _FIRST_RESTART_S
             _log.info(
-                "a program ended and is started again",
+                "program ended, restarting it",
                 extra={"program": self.name, "code": code, "after": delay},
             )
             await asyncio.sleep(delay)
@@ -142,7 +139,7 @@ class Program:
                 stdout=log,
                 stderr=log,
                 pass_fds=(self._lifeline,),
-                process_group=0,  # a terminal's Ctrl-C is for us, who end them in order
+                process_group=0,  # a terminal's Ctrl-C is for us; we end programs in order
             )
 
 
@@ -154,7 +151,7 @@ class Programs:
         logs.mkdir(parents=True, exist_ok=True)
         self._programs: dict[str, Program] = {}
         self._lifeline, self._our_end = os.pipe()
-        kernel.adopt_orphans()
+        kernel.become_subreaper()
 
     def __getitem__(self, name: str) -> Program:
         return self._programs[name]
@@ -174,7 +171,7 @@ class Programs:
         return made
 
     async def close(self) -> None:
-        """End all of them, and everything that they have left running."""
+        """End all of them, and everything that they left running."""
         first, *others = self._programs.values() or (None,)
         await asyncio.gather(*(program.stop() for program in others))
         if first is not None:  # the others need it to the end: agents write to the API server
@@ -199,7 +196,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def free(count: int) -> list[int]:
-    """Return ports that nobody has now; all are held together, so they differ."""
+    """Return free ports of loopback; all are held together, so they differ."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(count):

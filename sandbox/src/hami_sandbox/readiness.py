@@ -1,4 +1,4 @@
-"""When a sandbox is ready: programs answer, nodes offer their cards, pods are admitted."""
+"""Wait until a sandbox is ready: programs, nodes' cards, the webhook."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NVIDIA = "nvidia.com/"
 
 _PATIENCE_S = 60.0
 _STEP_S = 0.05
-#: Of a log, what is looked through for lines with these words, and what is shown.
+#: Lines of a log that are searched for these words, and lines that are shown.
 _SEARCHED_LINES = 200
 _SHOWN_LINES = 2
 _LONGEST_LINE = 300
@@ -37,7 +37,7 @@ _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations
 
 
 async def await_file(path: Path, program: Program) -> None:
-    """Wait for the file by which a program says that it serves."""
+    """Wait for the file that a program writes when it serves."""
 
     async def there() -> bool:
         return await asyncio.to_thread(path.exists)
@@ -67,7 +67,7 @@ async def await_ready(
     webhook = codec.encode(_webhook(scheduler_url, authority))
     try:
         await client.create(_WEBHOOKS, webhook)
-    except kube_errors.Conflict:  # from a snapshot: the address is another one now
+    except kube_errors.Conflict:  # from a snapshot, with an old address
         await client.patch(f"{_WEBHOOKS}/{WEBHOOK}", webhook)
 
 
@@ -78,7 +78,7 @@ def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
         except kube_errors.NotFound:
             return False
         node = codec.decode(body, objects.Node, what=f"node {name}")
-        # A node may have nothing but slices of MIG, each under a name of its own.
+        # A node may have only MIG slices, each profile with its own resource name.
         offered = [name for name in node.allocatable if name.startswith(_NVIDIA)]
         return any(str(node.allocatable[name]) != "0" for name in offered)
 
@@ -86,12 +86,12 @@ def _offers(client: Client, name: str) -> Callable[[], Awaitable[bool]]:
 
 
 def is_late(node: objects.Node) -> bool:
-    """Tell whether a node binds late, by what its agent says of it."""
+    """Return whether a node binds late, by its agent's annotations."""
     return node_marks.is_late(node.annotations.get(BINDING), node.annotations.get(REGISTER))
 
 
 def _webhook(scheduler_url: str, authority: Path) -> dict[str, object]:
-    """Return what the chart makes, for a server on loopback that must not be passed by."""
+    """Return the chart's webhook for a server on loopback; its failure fails the pod."""
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -141,17 +141,17 @@ async def _until(
             if await condition():
                 return
         if time.monotonic() > end:
-            said = [f"{one.name}: {shown}" for one in programs for shown in _complaints(one)]
+            complaints = [f"{one.name}: {shown}" for one in programs for shown in _complaints(one)]
             raise SandboxError(
                 f"waited {_PATIENCE_S:.0f} s for {what}",
                 "it did not happen",
-                "the programs say:\n" + "\n".join(said),
+                "the programs say:\n" + "\n".join(complaints),
             )
         await asyncio.sleep(_STEP_S)
 
 
 def _complaints(program: Program) -> list[str]:
-    """Return the last things that a program's log says of trouble, or else its very last line."""
+    """Return the last errors and warnings of a program's log, or else its last line."""
     lines = program.last_lines(_SEARCHED_LINES)
     bad = [line for line in lines if any(word in line for word in _BAD)]
     return [line[:_LONGEST_LINE] for line in (bad[-_SHOWN_LINES:] or lines[-1:])]

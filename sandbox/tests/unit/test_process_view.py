@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami.monitor.processes import Place, Processes
+from hami.monitor.processes import CgroupPod, Processes
 from hami_sandbox.process_view import ProcessViews
 
 _UID = "118db744-f847-4d10-b090-e24103f58853"
@@ -61,7 +61,7 @@ def test_the_monitor_finds_pod_and_container(machine: Machine) -> None:
     machine.views.update()
     trace = Processes(machine.view).trace(20)
     assert trace is not None
-    assert trace.places == (Place(_UID, _ID),)
+    assert trace.pods == (CgroupPod(_UID, _ID),)
     assert Processes(machine.view).trace(10) is None
 
 

@@ -25,7 +25,7 @@ _OURS = (
     annotation_keys.GRANT_MAC,
     annotation_keys.MIG_ALLOCATIONS,
     annotation_keys.EXPLANATION,
-    annotation_keys.WAKE_UP,
+    annotation_keys.REQUEUE,
     annotation_keys.RESIZE,
     annotation_keys.RESIZE_MAC,
 )

@@ -1,47 +1,114 @@
-"""What our node should say of itself, and how that differs from what it says.
+"""Decide what kubelet and the Node object show, from cards, mode and ledger.
 
-Pure; `hami.agent.node_status` writes the difference. Annotations and shares have nothing to do with
-each other but for one key: the names of the resources that we put into the node's status stand in
-an annotation, so that a later agent knows which of them are its own to remove. What stands there
-under other names was written by somebody else, and stays.
+`Advertiser` runs after every change of cards, binding mode or ledger. It gives kubelet the list of
+device ids, and `hami.agent.node_status` an `Advertisement` to write to the Node object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
+from hami.agent.allocator import Allocator
+from hami.agent.binding_mode import BindingMode
+from hami.agent.cards import device_ids
+from hami.agent.cards.device_ids import ListedDevice
+from hami.agent.cards.node_cards import NodeCards
+from hami.agent.kubelet.plugin_server import DeviceList
+from hami.agent.metrics import Metrics
+from hami.agent.node_status import Advertisement, NodeStatus
+from hami.agent.static_mig import MigPlugins
+from hami.vendors.table import AnnotationKeys, Vendor
+from hami.wire import node_marks
 
-from hami.vendors.table import AnnotationKeys
-from hami.wire import errors, node_marks, objects, quantity, text_values
 
+class Advertiser:
+    """Derives what is shown from what is known, after every change."""
 
-class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
-    #: None: the annotation must not be there.
-    annotations: Mapping[str, str | None]
-    #: Of the node's status; empty: none of ours.
-    shares: Mapping[str, int]
+    def __init__(
+        self,
+        vendor: Vendor,
+        *,
+        cards: NodeCards,
+        mode: BindingMode,
+        allocator: Allocator,
+        device_list: DeviceList[ListedDevice],
+        mig_plugins: MigPlugins,
+        node: NodeStatus,
+        metrics: Metrics,
+        advertise_shares: bool,
+    ) -> None:
+        self._vendor = vendor
+        self._cards = cards
+        self._mode = mode
+        self._allocator = allocator
+        self._device_list = device_list
+        self._mig_plugins = mig_plugins
+        self._node = node
+        self._metrics = metrics
+        #: Whether the sums of memory and cores are in the node's status.
+        self._advertise_shares = advertise_shares
+        cards.add_handler(self.update)
+        mode.add_handler(self.update)
+        allocator.add_handler(self.update)
 
-    def without(self, key: str) -> Advertisement:
-        """Return the same, but for one annotation that must not be there."""
-        return msgspec.structs.replace(self, annotations={**self.annotations, key: None})
+    def update(self) -> None:
+        """Show the current state to kubelet, the API server and the metrics."""
+        if not self._cards.asked:
+            return  # an empty list would take every free device from kubelet for a moment
+        self._device_list.set(self._listed())
+        self._mig_plugins.refresh()
+        # Not before the mode is known: a mark that comes and goes would make bound pods fail.
+        if self._mode.settled:
+            self._node.advertise(self._advertisement())
+        health = [device.health for device in self._cards.inventory.devices]
+        self._metrics.advertised(
+            late=self._mode.late,
+            healthy=sum(health),
+            unhealthy=len(health) - sum(health),
+            pods=len(self._allocator.ledger.records()),
+        )
+
+    def _listed(self) -> tuple[ListedDevice, ...]:
+        if self._cards.missing:
+            return ()
+        held, used = self._allocator.held()
+        numa = self._cards.config.nvidia.enable_numa_topology
+        return device_ids.listed(self._cards.inventory.devices, held, used, numa=numa)
+
+    def _advertisement(self) -> Advertisement:
+        keys, inventory = self._node.keys, self._cards.inventory
+        if self._cards.missing:
+            return advertisement(keys, register=None)
+        late = self._mode.late
+        return advertisement(
+            keys,
+            register=inventory.register(),
+            scores=self._cards.scores or None,
+            late=late,
+            lock_reason="" if late else self._mode.mode.reason,
+            shares=inventory.shares(self._vendor) if self._advertise_shares else None,
+        )
 
 
 def advertisement(
     keys: AnnotationKeys,
     *,
     register: str | None,
-    scores: str | None,
-    late: bool,
-    lock_reason: str,
-    shares: Mapping[str, int] | None,
+    scores: str | None = None,
+    late: bool = False,
+    lock_reason: str = "",
+    shares: Mapping[str, int] | None = None,
 ) -> Advertisement:
-    """Return what the node should say; without cards to register it says nothing of cards."""
+    """Return what the Node should show.
+
+    `register` None: there are no cards, and no annotation about cards stays. `shares`: sums for
+    the node's status by resource name, None for none.
+    """
     return Advertisement(
         annotations={
             keys.register: register,
             keys.pair_scores: scores if register is not None else None,
-            # Marked with the very value that it is written with: one patch carries both.
+            # The mark names the register value that it is written with: one patch carries both.
             keys.binding: node_marks.late_binding_mark(register)
             if register is not None and late
             else None,
@@ -49,63 +116,3 @@ def advertisement(
         },
         shares=dict(shares or {}),
     )
-
-
-def annotation_changes(
-    node: objects.Node, wanted: Advertisement, keys: AnnotationKeys
-) -> dict[str, str | None]:
-    """Return the annotations that differ, as a merge patch has them: null removes."""
-    kept = sorted({*wanted.shares, *_stale(node, wanted, keys)})
-    target = {**wanted.annotations, keys.shares: ",".join(kept) or None}
-    return {key: value for key, value in target.items() if node.annotations.get(key) != value}
-
-
-def share_changes(
-    node: objects.Node, wanted: Advertisement, keys: AnnotationKeys
-) -> dict[str, dict[str, str | None]]:
-    """Return what differs in the node's status, as a merge patch has it."""
-    removed: dict[str, str | None] = dict.fromkeys(_stale(node, wanted, keys))
-    target = removed | {name: str(amount) for name, amount in wanted.shares.items()}
-    changes = {
-        "capacity": _differing(node.capacity, target),
-        "allocatable": _differing(node.allocatable, target),
-    }
-    return {place: differing for place, differing in changes.items() if differing}
-
-
-def _differing(
-    there: Mapping[str, objects.Amount | None], target: Mapping[str, str | None]
-) -> dict[str, str | None]:
-    return {
-        name: value
-        for name, value in target.items()
-        if (name in there if value is None else _amount(there.get(name)) != int(value))
-    }
-
-
-def _stale(node: objects.Node, wanted: Advertisement, keys: AnnotationKeys) -> list[str]:
-    """Return the resources that we put there once, and that must go."""
-    return [
-        name
-        for name in text_values.comma_list(node.annotation(keys.shares))
-        if name not in wanted.shares and (name in node.capacity or name in node.allocatable)
-        if _is_extended(name)
-    ]
-
-
-def _is_extended(name: str) -> bool:
-    """Whatever the annotation says, cpu and memory are never ours."""
-    try:
-        quantity.check_resource_name(name, what="resource")
-    except errors.WireError:
-        return False
-    return True
-
-
-def _amount(amount: objects.Amount | None) -> int | None:
-    if amount is None:
-        return None
-    try:
-        return quantity.exact_integer(amount, what="amount", high=quantity.INT64_MAX)
-    except errors.WireError:
-        return None  # differs from every wish, and is put right

@@ -1,8 +1,11 @@
-"""What pods hold of this node's cards: admitted, recorded on disk, then prepared (D13).
+"""Fit a grant, record it on disk, prepare its containers.
 
-Every way to a container ends here, whoever asks. A grant is taken in only if it fits beside all
-others, whatever the annotations say; it is on disk before anything of it exists; and all changes of
-the ledger go through one door, one after the other, each made from what is there at that moment.
+Every way to a container leads through the allocator. A grant is recorded only if it fits beside all
+others, whatever annotations say, and it is on disk before any file of a container exists. All
+changes of the ledger are made one after the other, each from the record as it is at that moment.
+
+A grant that does not fit raises `CardFull`. The allocator frees nothing itself: the reconciler
+releases the cards of deleted pods and tries again (`hami.agent.reconciler`).
 """
 
 from __future__ import annotations
@@ -11,108 +14,92 @@ import asyncio
 import contextlib
 import functools
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from hami.agent import ledger
-from hami.agent.containers.prepare import ContainerShare, Edits, PrepareError, Preparer
+from hami.agent.cards.node_cards import NodeCards
+from hami.agent.containers.prepare import ContainerShares, Edits, PrepareError, Preparer
 from hami.agent.errors import RefusalError
 from hami.agent.ledger import Ledger, LedgerError
+from hami.agent.pods import NodePods
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
-from hami.wire.node_register import RegisteredCard
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a grant waits for pods that are gone but whose processes still end.
-_LEAVING = 10.0
-_LOOK_EVERY = 0.25
-#: Seconds that a container's start waits for the driver to tell its cards.
-_DRIVER = 15.0
+#: Seconds that a container's start waits for the driver to list the cards.
+_DRIVER_WAIT = 15.0
 
-Devices = Mapping[str, RegisteredCard]
-"""The cards of the node as they are registered, by id."""
-Sweep = Callable[[], Awaitable[bool]]
-"""Forgets pods that are gone; tells whether some of them still have processes."""
 Change = Callable[[LedgerRecord | None], LedgerRecord]
-"""Makes a pod's record from what the ledger has of it; may raise a RefusalError. Pure."""
+"""Makes a pod's new record from its current one; may raise a RefusalError. Pure."""
+
+
+class CardFull(RefusalError):  # noqa: N818 - named for what happened, as the journey does
+    """A grant does not fit beside the pods that the ledger knows."""
 
 
 class Allocator:
+    """The only writer of the ledger and of containers' files."""
+
     def __init__(
-        self,
-        ledger: Ledger,
-        preparer: Preparer,
-        *,
-        devices: Callable[[], Devices | None],
-        known: asyncio.Event,
-        sweep: Sweep,
-        init_done: Callable[[], frozenset[str]],
-        clock: Callable[[], float] = time.monotonic,
+        self, ledger: Ledger, preparer: Preparer, *, cards: NodeCards, pods: NodePods
     ) -> None:
         self.ledger = ledger
         self._preparer = preparer
-        #: None as long as the driver has not told; `known` is set then.
-        self._devices = devices
-        self._known = known
-        self._sweep = sweep
-        #: UIDs of pods whose init containers have ended: the scheduler gives that to others.
-        self._init_done = init_done
-        self._clock = clock
+        self._cards = cards
+        self._pods = pods
         self._writing = asyncio.Lock()
-        #: Called after every change of what is held.
-        self.on_change: Callable[[], None] = lambda: None
+        self._handlers: list[Callable[[], None]] = []
+
+    def add_handler(self, handler: Callable[[], None]) -> None:
+        """Call the handler after every change of the ledger."""
+        self._handlers.append(handler)
 
     @property
     def ready(self) -> bool:
-        """Whether the driver has told its cards."""
-        return self._devices() is not None
+        """Whether the driver has listed its cards."""
+        return self._cards.devices() is not None
 
-    async def admit(self, uid: str, change: Change, *, patience: float = _LEAVING) -> LedgerRecord:
-        """Take in a pod, or change what it has; a RefusalError if that does not fit.
+    async def wait_cards(self) -> None:
+        """Wait until the driver has listed its cards, however long that takes."""
+        await self._cards.known.wait()
 
-        `patience`: seconds that pods which are gone get to end their processes.
-        """
-        if self.ledger.get(uid) is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DRIVER):
-                    await self._known.wait()
-        deadline = self._clock() + patience
-        last = False
-        while True:
-            async with self._writing:
-                known = self.ledger.get(uid)
-                record = change(known)
-                reason = self._why_not(record, known)
-                if not reason:
-                    if record != known:
-                        await self._put(record)
-                    return record
-            if last:
-                raise RefusalError(
+    async def wait_ready(self) -> None:
+        """Wait until the driver has listed its cards, at most as long as a start may wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRIVER_WAIT):
+                await self.wait_cards()
+
+    async def admit(self, uid: str, change: Change) -> LedgerRecord:
+        """Add or update a pod's record; CardFull if its shares do not fit."""
+        async with self._writing:
+            known = self.ledger.get(uid)
+            record = change(known)
+            if reason := self._why_not(record, known):
+                raise CardFull(
                     f"grant of pod {record.namespace}/{record.name}",
                     reason,
-                    "the node's own ledger refuses what a card does not have; "
-                    "delete the pod to have it placed anew",
+                    "the agent starts only what fits by this node's own ledger; "
+                    "delete the pod to reschedule it",
                 )
-            leaving = await self._sweep()
-            last = not leaving or self._clock() >= deadline
-            if not last:
-                await asyncio.sleep(_LOOK_EVERY)
+            if record != known:
+                await self._put(record)
+            return record
 
     def _why_not(self, record: LedgerRecord, known: LedgerRecord | None) -> str:
-        if known is not None and known.slots == record.slots:
-            return ""  # it has what it has, whatever became of the cards
-        devices = self._devices()
-        if devices is None:
+        if known is not None and known.shares == record.shares:
+            return ""  # the pod keeps what it has, whatever became of the cards
+        cards = self._cards.devices()
+        if cards is None:
             return "the node's cards are not known yet"
-        return ledger.check(self.ledger.records(), record, devices, init_done=self._init_done())
+        init_done = self._pods.init_done()
+        return ledger.check(self.ledger.records(), record, cards, init_done=init_done)
 
     async def change(
         self, uid: str, change: Callable[[LedgerRecord], LedgerRecord], *, durable: bool = True
     ) -> LedgerRecord | None:
-        """Change a pod's record without asking whether it fits; None: the pod is not known."""
+        """Change a pod's record without checking that it fits; None: the pod is not known."""
         async with self._writing:
             known = self.ledger.get(uid)
             if known is None:
@@ -122,94 +109,126 @@ class Allocator:
                 await self._put(changed, durable=durable)
             return changed
 
-    async def told(self, uid: str) -> None:
-        """Note that the pod knows; if that is lost, it is told once more."""
+    async def mark_reported(self, uid: str) -> None:
+        """Record that the pod's status was written; if this is lost, it is written again."""
         try:
-            await self.change(
-                uid, lambda record: msgspec.structs.replace(record, told=True), durable=False
-            )
+            await self.change(uid, _reported, durable=False)
         except RefusalError as error:
-            _log.warning("it is not noted that a pod was told", extra={"error": str(error)})
+            _log.warning(
+                "cannot record that a pod's status was written",
+                extra={"uid": uid, "error": str(error)},
+            )
 
     async def _put(self, record: LedgerRecord, *, durable: bool = True) -> None:
         try:
-            await _to_the_end(functools.partial(self.ledger.put, record, durable=durable))
+            await _finish(functools.partial(self.ledger.put, record, durable=durable))
         except LedgerError as error:
             raise RefusalError(error.what, error.rule, error.remedy) from error
         finally:
-            self.on_change()
+            self._notify()
 
     async def remove(self, uid: str) -> None:
-        """Forget a pod: its files first, so that no file is ever nobody's."""
+        """Remove a pod: its files first, so that every file on disk has a record."""
         async with self._writing:
             known = self.ledger.get(uid)
             if known is None:
                 return
-            for token in known.tokens:
-                self._preparer.forget(token.token)
+            for allocation in known.allocations:
+                self._preparer.forget(allocation.allocation_id)
             try:
-                await _to_the_end(functools.partial(self.ledger.remove, uid))
+                await _finish(functools.partial(self.ledger.remove, uid))
             finally:
-                self.on_change()
+                self._notify()
+
+    def _notify(self) -> None:
+        for handler in self._handlers:
+            handler()
 
     def held(self) -> tuple[Mapping[str, frozenset[str]], Mapping[str, int]]:
-        """Return the cards behind each device id that is held, and each card's taken shares."""
-        return self.ledger.held(), self.ledger.used_slots(init_done=self._init_done())
+        """Return the cards behind each held device id, and the number of taken shares per card."""
+        return self.ledger.held(), self.ledger.used_shares(init_done=self._pods.init_done())
 
-    def prepare(self, record: LedgerRecord, token: AllocationRecord) -> Edits:
-        """Lay out everything that a container needs to start; the same again changes nothing."""
-        # A resize may have come between: what was read before that must not undo it.
+    def prepare(self, record: LedgerRecord, allocation: AllocationRecord) -> Edits:
+        """Write everything that a container needs to start; repeating it changes nothing."""
+        # A resize may have come between: an older record must not undo it.
         record = self.ledger.get(record.uid) or record
-        share = ContainerShare(
+        container = record.containers[allocation.container_index]
+        wanted = ContainerShares(
             uid=record.uid,
             namespace=record.namespace,
             name=record.name,
-            container=token.container,
-            token=token.token,
-            grants=record.grants_of(token.slot),
-            priority=record.containers[token.slot].priority,
+            container=allocation.container,
+            allocation_id=allocation.allocation_id,
+            shares=record.shares_of(allocation.container_index),
+            priority=container.priority,
             generation=record.generation,
-            exempt=record.containers[token.slot].exempt,
+            exempt=container.exempt,
         )
         try:
-            return self._preparer.prepare(share, cdi=token.cdi)
+            return self._preparer.prepare(wanted, cdi=allocation.cdi)
         except PrepareError as error:
             raise RefusalError(error.what, error.rule, error.remedy) from error
 
-    async def start(self, record: LedgerRecord, token: AllocationRecord) -> None:
-        """Have a container that starts prepared, also before the driver has told its cards."""
-        if self._devices() is None:
-            if self._preparer.is_ready(token.token, cdi=token.cdi):
+    async def start(self, record: LedgerRecord, allocation: AllocationRecord) -> None:
+        """Prepare a container that is about to start, also before the driver has listed cards."""
+        if not self.ready:
+            if self._preparer.is_ready(allocation.allocation_id, cdi=allocation.cdi):
                 return
-            try:
-                async with asyncio.timeout(_DRIVER):
-                    await self._known.wait()
-            except TimeoutError:
+            await self.wait_ready()
+            if not self._cards.known.is_set():
                 raise RefusalError(
-                    f"container {token.container} of pod {record.namespace}/{record.name}",
-                    "the node's cards are not known: the driver has not told them",
-                    "kubelet tries again; see the agent's log",
-                ) from None
-        self.prepare(record, token)
+                    f"container {allocation.container} of pod {record.namespace}/{record.name}",
+                    "the node's cards are not known: the driver has not listed them",
+                    "kubelet tries again; see the log of hami's agent on this node",
+                )
+        self.prepare(record, allocation)
 
     def restore(self) -> None:
-        """Lay out again what a reboot took, for all who may be started before we are asked."""
+        """Write again what a reboot removed, for containers that kubelet restarts by itself."""
         for record in self.ledger.records():
-            for token in record.tokens:
+            for allocation in record.allocations:
                 try:
-                    self.prepare(record, token)
+                    self.prepare(record, allocation)
                 except RefusalError as error:
                     _log.warning(
-                        "a container's files cannot be restored",
+                        "cannot restore a container's files",
                         extra={"pod": f"{record.namespace}/{record.name}", "error": str(error)},
                     )
 
 
-async def _to_the_end(work: Callable[[], None]) -> None:
-    """Do it in a thread, and have it done when this returns, also when we are cancelled.
+def container_index(record: LedgerRecord, container: str) -> int:
+    """Return the index of a container among those of its pod; RefusalError: there is none."""
+    for index, known in enumerate(record.containers):
+        if known.name == container:
+            return index
+    raise RefusalError(
+        f"container {container}",
+        f"pod {record.namespace}/{record.name} has no container of that name",
+        "delete the pod to reschedule it",
+    )
 
-    kubelet may hang up in the middle of a write. Whoever comes through the door next must find it
-    in the ledger, or a card's last share would be given twice.
+
+def check_health(record: LedgerRecord, cards: NodeCards) -> None:
+    """Refuse a pod that would start on an unhealthy card."""
+    for granted in record.shares:
+        for share in granted:
+            if why := cards.why_unhealthy(share.card):
+                raise RefusalError(
+                    f"card {share.card}",
+                    f"is not healthy: {why}",
+                    "kubelet tries again; delete the pod to reschedule it on another card",
+                )
+
+
+def _reported(record: LedgerRecord) -> LedgerRecord:
+    return msgspec.structs.replace(record, reported=True)
+
+
+async def _finish(work: Callable[[], None]) -> None:
+    """Run work in a thread; it has ended when this returns, also when the caller is cancelled.
+
+    kubelet may disconnect in the middle of a write. The next change must find that write in the
+    ledger, or a card's last share would be given twice.
     """
     running = asyncio.create_task(asyncio.to_thread(work))
     cancelled: asyncio.CancelledError | None = None
@@ -219,6 +238,6 @@ async def _to_the_end(work: Callable[[], None]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        running.exception()  # whoever asked has gone
+        running.exception()  # read, so that asyncio does not warn: the caller has disconnected
         raise cancelled
     running.result()

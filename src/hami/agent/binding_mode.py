@@ -1,15 +1,13 @@
-"""The node's binding mode, late or by lock, and why.
+"""The node's binding mode, late or by lock, and the reason for it.
 
-Whether this node can bind late (D4), decided from what kubelet and the runtime say.
-Late binding names a CDI device whose spec does not exist yet at Allocate. kubelet must hand such
-names to the runtime (since 1.29), the runtime must look for specs where we write them, and we must
-be able to read kubelet's checkpoint, because it says whose a start is. All of that is proven, not
-hoped: where it is not, the node binds under HAMi's lock, and an administrator reads why.
+Late binding names a CDI device whose spec does not exist yet at Allocate. kubelet must pass such
+names to the runtime (since 1.29), the runtime must read specs from the folder that we write to, and
+kubelet's checkpoint must be readable, because it maps a start to its container. All of this is
+checked; where one check fails, the node binds by HAMi's lock, and an annotation gives the reason.
+See docs/designs/001-late-binding.md.
 
-How this node binds now, late or by its lock, and why (D4, D5).
-Looked at when we start, when kubelet or the runtime may be another (the node's status says so, or
-kubelet's socket is new), and when kubelet's checkpoint cannot be read. The last word is cautious:
-until everything is proven the node has a lock.
+The checks run at the start, every 30 s, whenever the Node object changes, and when a start finds
+the checkpoint unreadable. Until all checks have passed the node binds by its lock.
 """
 
 from __future__ import annotations
@@ -26,19 +24,147 @@ from typing import NoReturn
 from hami.agent.kubelet import checkpoint, runtime
 from hami.agent.kubelet.checkpoint import CheckpointError, Kind
 from hami.agent.kubelet.runtime import RuntimeStatus, RuntimeStatusError
+from hami.agent.node_status import NodeStatus
 from hami.node.layout import NodeLayout
+from hami.wire import objects
+
+_log = logging.getLogger(__name__)
 
 AUTO, LATE, LOCK = "auto", "late", "lock"
 
-_FIRST = (1, 29)
+_FIRST_KUBELET = (1, 29)
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)")
+
+#: Seconds between two checks without a cause.
+_CHECK_EVERY = 30.0
+#: Seconds that kubelet's first Allocate waits for the first check.
+_FIRST_CHECK = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mode:
     late: bool
-    #: Why not late, or what speaks against it where late is as told; sentences for people.
+    #: Why not late, or what speaks against it where `--binding=late` forces it; for people.
     reason: str = ""
+
+
+class BindingMode:
+    """The current mode, kept up to date."""
+
+    def __init__(
+        self,
+        layout: NodeLayout,
+        node: NodeStatus,
+        *,
+        binding: str,
+        runtime_endpoints: Sequence[str],
+    ) -> None:
+        self._layout = layout
+        self._node = node
+        self._binding = binding
+        #: Sockets, of which one must answer; none: those that runtimes usually have.
+        self._runtime_endpoints = runtime_endpoints
+        self._requested = asyncio.Event()
+        self._decided = asyncio.Event()
+        self._handlers: list[Callable[[], None]] = []
+        self.mode = Mode(late=False, reason="The agent has just started and has not checked yet.")
+        node.subscribe(self._node_changed)
+
+    def add_handler(self, handler: Callable[[], None]) -> None:
+        """Call the handler after every change of the mode."""
+        self._handlers.append(handler)
+
+    def _node_changed(self, _old: objects.Node | None, _new: objects.Node | None) -> None:
+        self.request()
+
+    @property
+    def late(self) -> bool:
+        return self.mode.late
+
+    @property
+    def settled(self) -> bool:
+        """Whether the first check is done."""
+        return self._decided.is_set()
+
+    async def is_late(self) -> bool:
+        """Return the mode for an Allocate; right after the start this waits for the first check.
+
+        A pod that was bound while the previous agent ran has no lock: answered by lock it would
+        fail.
+        """
+        if self._binding == LATE:
+            return True  # as configured, whatever is found
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_CHECK):
+                await self._decided.wait()
+        return self.mode.late
+
+    def request(self) -> None:
+        """Check again soon."""
+        self._requested.set()
+
+    def unreadable(self, error: CheckpointError) -> None:
+        """Bind by lock from now on, if this error means that starts cannot be mapped to pods."""
+        doubt = checkpoint_doubt(error)
+        if doubt and self._binding != LATE:
+            self._set(Mode(late=False, reason=doubt))
+        self.request()
+
+    async def run(self) -> NoReturn:
+        """Check for ever."""
+        while True:
+            self._requested.clear()
+            if self._node.kubelet_version():
+                await self.decide()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_EVERY):
+                    await self._requested.wait()
+
+    async def decide(self) -> None:
+        """Check kubelet, runtime and checkpoint, and set the mode."""
+        try:
+            runtime: RuntimeStatus | RuntimeStatusError = await self._ask_runtime()
+        except RuntimeStatusError as error:
+            runtime = error
+        unreadable: CheckpointError | None = None
+        try:
+            checkpoint.read(self._layout.checkpoint)
+        except CheckpointError as error:
+            unreadable = error
+        silent = isinstance(runtime, RuntimeStatusError) and unreadable is None
+        if silent and self.late and self._binding == AUTO:
+            # A runtime that is restarting starts no container; it is checked when it answers.
+            _log.warning("the runtime does not answer", extra={"error": str(runtime)})
+            return
+        first = not self.settled
+        self._decided.set()
+        self._set(
+            decide(
+                self._binding,
+                kubelet_version=self._node.kubelet_version(),
+                runtime=runtime,
+                cdi_dir=str(self._layout.cdi_dir),
+                checkpoint_error=unreadable,
+            ),
+            first=first,
+        )
+
+    async def _ask_runtime(self) -> RuntimeStatus:
+        if len(self._runtime_endpoints) == 1:
+            return await runtime.runtime_status(self._runtime_endpoints[0])
+        named = self._runtime_endpoints or runtime.CANDIDATES
+        return await runtime.detect(candidates=named)
+
+    def _set(self, mode: Mode, *, first: bool = False) -> None:
+        if mode == self.mode and not first:
+            return
+        self.mode = mode
+        _log.info(
+            "this node binds late" if mode.late else "this node binds by its lock",
+            extra={"reason": mode.reason},
+        )
+        for handler in self._handlers:
+            handler()
 
 
 def decide(
@@ -49,9 +175,9 @@ def decide(
     cdi_dir: str,
     checkpoint_error: CheckpointError | None = None,
 ) -> Mode:
-    """Return how containers get their cards; `binding` is the setting."""
+    """Return the mode; `binding` is the setting `--binding`."""
     if binding == LOCK:
-        return Mode(late=False, reason="--binding=lock says so; set auto to bind late if possible.")
+        return Mode(late=False, reason="--binding=lock is set; set auto to bind late if possible.")
     doubts = [
         doubt
         for doubt in (
@@ -68,12 +194,12 @@ def _kubelet(version: str) -> str:
     found = _VERSION.match(version)
     if found is None:
         return (
-            f"kubelet's version {version!r} on the node object cannot be read, and only v1.29 and "
-            "newer hand CDI names to the runtime; set --binding=late if yours does."
+            f"kubelet's version {version!r} on the Node object cannot be read, and only v1.29 and "
+            "newer pass CDI names to the runtime; set --binding=late if yours does."
         )
-    if (int(found[1]), int(found[2])) < _FIRST:
+    if (int(found[1]), int(found[2])) < _FIRST_KUBELET:
         return (
-            f"kubelet {version} is older than v1.29, which is the first to hand CDI names to the "
+            f"kubelet {version} is older than v1.29, which is the first to pass CDI names to the "
             "runtime; update kubelet."
         )
     return ""
@@ -84,8 +210,8 @@ def _runtime(runtime: RuntimeStatus | RuntimeStatusError, cdi_dir: str) -> str:
         return f"It is not known whether the container runtime supports CDI: {runtime}."
     if runtime.cdi_disabled:
         return (
-            f"{runtime} says that CDI is off (enableCDI: false); set enable_cdi = true in the CRI "
-            "plugin's part of its configuration and restart it."
+            f"{runtime} reports that CDI is off (enableCDI: false); set enable_cdi = true in the "
+            "CRI plugin's part of its configuration and restart it."
         )
     if not runtime.cdi_dirs:
         remedy = (
@@ -94,142 +220,28 @@ def _runtime(runtime: RuntimeStatus | RuntimeStatusError, cdi_dir: str) -> str:
             else f"if you know that it reads {cdi_dir}, set --binding=late."
         )
         return (
-            f"{runtime} does not say where it looks for CDI specs (no cdiSpecDirs in its status); "
+            f"{runtime} does not report where it reads CDI specs (no cdiSpecDirs in its status); "
             f"{remedy}"
         )
     if _plain(cdi_dir) not in {_plain(folder) for folder in runtime.cdi_dirs}:
         return (
-            f"{runtime} looks for CDI specs in {', '.join(runtime.cdi_dirs)}, but we write ours to "
-            f"{cdi_dir}; set --cdi-dir to one of those, or add ours to its cdi_spec_dirs."
+            f"{runtime} reads CDI specs from {', '.join(runtime.cdi_dirs)}, but hami writes to "
+            f"{cdi_dir}; set --cdi-dir to one of those, or add {cdi_dir} to its cdi_spec_dirs."
         )
     return ""
 
 
 def checkpoint_doubt(error: CheckpointError | None) -> str:
-    """Tell what an unreadable checkpoint means for late binding; empty: nothing."""
-    # kubelet writes its first when a plugin has registered; no file yet is no doubt.
+    """Return why a checkpoint error rules late binding out; empty: it does not."""
+    # kubelet writes its first checkpoint when a plugin has registered: a missing file is normal.
     if error is None or error.kind not in (Kind.UNREADABLE, Kind.SHAPE):
         return ""
-    return f"Nothing says whose a start is: {error}."
+    return f"A start cannot be mapped to its pod: {error}."
 
 
 def _plain(folder: str) -> str:
-    """Write a folder in one way: /var/run is a link to /run wherever CDI is at home."""
+    """Normalize a folder: /var/run is a link to /run wherever CDI is used."""
     folder = posixpath.normpath(folder)
     if folder == "/var/run" or folder.startswith("/var/run/"):
         return folder.removeprefix("/var")
     return folder
-
-
-_log = logging.getLogger(__name__)
-
-#: Seconds between two looks without a cause.
-_LOOK_EVERY = 30.0
-#: Seconds that kubelet waits for the first look.
-_FIRST_LOOK = 10.0
-
-
-class BindingMode:
-    def __init__(
-        self,
-        layout: NodeLayout,
-        *,
-        binding: str,
-        runtime_endpoints: Sequence[str],
-        kubelet_version: Callable[[], str],
-        on_change: Callable[[], None],
-    ) -> None:
-        self._layout = layout
-        self._binding = binding
-        #: Sockets, of which one must answer; none: those that runtimes usually have.
-        self._runtime_endpoints = runtime_endpoints
-        self._kubelet_version = kubelet_version
-        self._on_change = on_change
-        self._look = asyncio.Event()
-        self.mode = Mode(late=False, reason="The agent has just started and has not looked yet.")
-        self._decided = asyncio.Event()
-
-    @property
-    def late(self) -> bool:
-        return self.mode.late
-
-    @property
-    def settled(self) -> bool:
-        """Whether we have looked at all."""
-        return self._decided.is_set()
-
-    async def is_late(self) -> bool:
-        """Tell how kubelet is to be answered; right after the start that takes a moment.
-
-        A pod that was bound while the last agent ran has no lock, and would be lost without that.
-        """
-        if self._binding == LATE:
-            return True  # as told, whatever is found
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_LOOK):
-                await self._decided.wait()
-        return self.mode.late
-
-    def look(self) -> None:
-        """Look again soon."""
-        self._look.set()
-
-    def unreadable(self, error: CheckpointError) -> None:
-        """Bind by the lock from now on, if nobody can tell whose a start is."""
-        doubt = checkpoint_doubt(error)
-        if doubt and self._binding != LATE:
-            self._take(Mode(late=False, reason=doubt))
-        self.look()
-
-    async def run(self) -> NoReturn:
-        while True:
-            self._look.clear()
-            if self._kubelet_version():
-                await self.decide()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY):
-                    await self._look.wait()
-
-    async def decide(self) -> None:
-        try:
-            runtime: RuntimeStatus | RuntimeStatusError = await self._ask_runtime()
-        except RuntimeStatusError as error:
-            runtime = error
-        unreadable: CheckpointError | None = None
-        try:
-            checkpoint.read(self._layout.checkpoint)
-        except CheckpointError as error:
-            unreadable = error
-        silent = isinstance(runtime, RuntimeStatusError) and unreadable is None
-        if silent and self.late and self._binding == AUTO:
-            # One that is being restarted starts nothing; what it can is seen when it answers.
-            _log.warning("the runtime does not answer now", extra={"error": str(runtime)})
-            return
-        first = not self.settled
-        self._decided.set()
-        self._take(
-            decide(
-                self._binding,
-                kubelet_version=self._kubelet_version(),
-                runtime=runtime,
-                cdi_dir=str(self._layout.cdi_dir),
-                checkpoint_error=unreadable,
-            ),
-            first=first,
-        )
-
-    async def _ask_runtime(self) -> RuntimeStatus:
-        if len(self._runtime_endpoints) == 1:
-            return await runtime.runtime_status(self._runtime_endpoints[0])
-        named = self._runtime_endpoints or runtime.CANDIDATES
-        return await runtime.detect(candidates=named)
-
-    def _take(self, mode: Mode, *, first: bool = False) -> None:
-        if mode == self.mode and not first:
-            return
-        self.mode = mode
-        _log.info(
-            "this node binds late" if mode.late else "this node binds by its lock",
-            extra={"reason": mode.reason},
-        )
-        self._on_change()

@@ -1,10 +1,10 @@
-"""What all errors of the agent's own steps look like: what it is about, the rule, what to do."""
+"""The agent's errors: each says object, rule and remedy."""
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """A step of the agent cannot be done; the message is for kubelet's event and the log."""
+    """A step of the agent failed; the message is for kubelet's event and for the log."""
 
     def __init__(self, what: str, rule: str, remedy: str = "") -> None:
         message = f"{what}: {rule}"
@@ -15,4 +15,4 @@ class AgentError(Exception):
 
 
 class RefusalError(AgentError):
-    """A container gets no card, or a share is not changed; kubelet shows it as the pod's event."""
+    """A container gets no card, or its share is not resized; the pod's event shows the message."""

@@ -1,30 +1,17 @@
-"""Verify a pod's grant; resize a running pod's shares.
+"""Verify a pod's grant and a resize of it.
 
-A pod's grant, as far as it can be believed (D14).
-Whoever may patch pods can rewrite annotations, so a grant counts only with the scheduler's code
-over pod, node and devices. What is read here is frozen in the ledger at first sight; later only a
-signed resize changes it, within the same cards.
-
-Changing a running pod's share (D14): the only way in which a frozen grant changes.
-A signed `hami.io/vgpu-resize` is checked against the ledger like a new grant; then the policy's
-generation rises, and the processes in the container take the new limits over. A container that has
-a whole card runs without the limiter, so it cannot become a share, nor the other way round.
+A user who may patch pods can rewrite annotations, so a grant counts only with the scheduler's
+signature over pod, node and devices. What is read here is frozen in the ledger when the pod's first
+container starts; later only a signed resize changes it, within the same cards. See
+docs/designs/002-grants.md.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-from collections.abc import Callable, Collection
-from typing import NoReturn, Protocol
+from collections.abc import Collection
+from typing import Protocol
 
-import msgspec
-
-from hami.agent.allocator import Allocator
-from hami.agent.errors import AgentError, RefusalError
-from hami.agent.pods import NodePods
-from hami.kube.events import EventRecorder
+from hami.agent.errors import RefusalError
 from hami.node.ledger_record import ContainerRecord, LedgerRecord
 from hami.vendors.table import ResourceNames
 from hami.wire import annotation_keys, errors, quantity, shares, signature, text_values
@@ -40,7 +27,7 @@ class Keys(Protocol):
 
 
 class Grants:
-    """Reads grants off pods of one node."""
+    """Reads and verifies the grants of one node's pods."""
 
     def __init__(
         self,
@@ -56,30 +43,36 @@ class Grants:
         self._keys = keys
         #: Whether HAMi's scheduler may have placed a pod. It signs nothing, and resizes nothing.
         self.allow_unsigned = allow_unsigned
+        #: Namespaces in which a container may turn the limiter off.
         self._uncontrolled = uncontrolled
 
     def record_of(self, pod: Pod, *, now: float) -> LedgerRecord:
-        """Return what the ledger is to know of a pod; a RefusalError if it has no good grant."""
+        """Return a new ledger record of a pod; RefusalError if it has no valid grant."""
         what = f"pod {pod.namespace}/{pod.name}"
         if pod.node_name != self._node:
-            raise RefusalError(what, f"is on node {pod.node_name!r}, not on {self._node!r}")
+            raise RefusalError(
+                what,
+                f"is on node {pod.node_name!r}, not on {self._node!r}",
+                "delete the pod to reschedule it",
+            )
         devices = pod.annotation(annotation_keys.SIGNED_DEVICES)
         if not devices:
             raise RefusalError(
                 what,
-                f"has no {annotation_keys.SIGNED_DEVICES}: no scheduler of ours gave it a card",
-                "let it be scheduled by hami (schedulerName), not past it (nodeName)",
+                f"has no annotation {annotation_keys.SIGNED_DEVICES}: hami's scheduler did not "
+                "give it a card",
+                "let hami's scheduler place it (schedulerName) and do not set nodeName",
             )
         mac = pod.annotation(annotation_keys.GRANT_MAC)
         self._verify(what, annotation_keys.GRANT_MAC, mac, uid=pod.uid, devices=devices)
         try:
-            slots = shares.decode(devices, what=f"{what}, {annotation_keys.SIGNED_DEVICES}")
+            granted = shares.decode(devices, what=f"{what}, {annotation_keys.SIGNED_DEVICES}")
         except errors.WireError as error:
-            raise RefusalError(what, str(error), "delete the pod to have it placed anew") from error
+            raise RefusalError(what, str(error), "delete the pod to reschedule it") from error
         if not mac:
-            # HAMi's scheduler leaves out the slots of containers without a card.
-            slots = align(slots, [self._count(container) for _, container in pod.containers()])
-            devices = shares.encode(slots)
+            # HAMi's scheduler leaves out containers without a card.
+            granted = align(granted, [self._count(container) for _, container in pod.containers()])
+            devices = shares.encode(granted)
         containers = tuple(
             ContainerRecord(
                 name=container.name or "",
@@ -89,9 +82,11 @@ class Grants:
             )
             for kind, container in pod.containers()
         )
-        if len(slots) > len(containers):
+        if len(granted) > len(containers):
             raise RefusalError(
-                what, f"was granted cards for {len(slots)} containers, but has {len(containers)}"
+                what,
+                f"was granted cards for {len(granted)} containers, but has {len(containers)}",
+                "delete the pod to reschedule it",
             )
         return LedgerRecord(
             uid=pod.uid,
@@ -104,7 +99,7 @@ class Grants:
         )
 
     def resize_of(self, pod: Pod, record: LedgerRecord) -> str:
-        """Return the pod's new share if it asks for one, else an empty text."""
+        """Return the shares that the pod asks for, verified; empty: it asks for no change."""
         devices = pod.annotation(annotation_keys.RESIZE)
         if not devices or devices == record.resize:
             return ""
@@ -116,7 +111,7 @@ class Grants:
             new = shares.decode(devices, what=what)
         except errors.WireError as error:
             raise RefusalError(what, str(error)) from error
-        if _cards(new) != _cards(record.slots):
+        if _cards(new) != _cards(record.shares):
             raise RefusalError(
                 what,
                 "names other cards than the pod has; a running container keeps its cards",
@@ -131,28 +126,29 @@ class Grants:
         if not mac:
             raise RefusalError(
                 what,
-                f"has no {key}: its grant is not signed",
-                "let hami's scheduler place it; while HAMi's still does, "
+                f"has no annotation {key}: its grant is not signed",
+                "let hami's scheduler place it; while HAMi's scheduler still places pods, "
                 "run the agents with --allow-unsigned-grants",
             )
         if not signature.verify(self._keys.keys(), mac, uid=uid, node=self._node, devices=devices):
             raise RefusalError(
                 what,
-                f"its {key} was not made for this pod, node and share by a key that we have",
-                "somebody changed the pod's annotations, or scheduler and agent have different "
-                "keys (Secret <release>-grant-key); delete the pod to have it placed anew",
+                f"its {key} was not made for this pod, node and share by a key of this agent",
+                "the pod's annotations were changed, or scheduler and agent have different "
+                "keys (Secret <release>-grant-key); delete the pod to reschedule it",
             )
 
     def _priority(self, container: Container) -> int:
-        # Admission refuses a pod with a wrong one; what came past it gets nothing for that.
+        # Admission refuses a pod with a wrong one; a pod that evaded it gets the low priority.
         return _amount(container, self._resources.priority, otherwise=_LOW)
 
     def _count(self, container: Container) -> int:
         return _amount(container, self._resources.count, otherwise=0)
 
 
-def _cards(slots: PodShares) -> list[list[str]]:
-    cards = [[grant.card for grant in slot] for slot in slots]
+def _cards(granted: PodShares) -> list[list[str]]:
+    """Return the cards of each container, without empty ones at the end."""
+    cards = [[share.card for share in each] for each in granted]
     while cards and not cards[-1]:
         cards.pop()
     return cards
@@ -176,114 +172,3 @@ def _asks_for_no_control(container: Container) -> bool:
             except errors.WireError:
                 return False
     return False
-
-
-_log = logging.getLogger(__name__)
-
-RESIZED, REFUSED = "GPUShareResized", "GPUResizeRefused"
-
-Limited = Callable[[tuple[shares.Share, ...]], bool]
-"""Whether a container with these grants runs under the limiter."""
-
-
-class Resizing:
-    def __init__(
-        self,
-        pods: NodePods,
-        grants: Grants,
-        shares: Allocator,
-        events: EventRecorder,
-        *,
-        limited: Limited,
-    ) -> None:
-        self._pods = pods
-        self._grants = grants
-        self._shares = shares
-        self._events = events
-        self._limited = limited
-        self._waiting: asyncio.Queue[str] = asyncio.Queue()
-        #: By pod UID, what was refused last (share and code): said once.
-        self._refused: dict[str, tuple[str, str]] = {}
-        pods.subscribe(self._notice)
-
-    def _notice(self, old: Pod | None, new: Pod | None) -> None:
-        if new is None:
-            if old is not None:
-                self._refused.pop(old.uid, None)
-        elif new.annotation(annotation_keys.RESIZE):
-            self.remind(new.uid)
-
-    def remind(self, uid: str) -> None:
-        """Look at a pod although it has not changed."""
-        self._waiting.put_nowait(uid)
-
-    async def run(self) -> NoReturn:
-        while True:
-            await self.look(await self._waiting.get())
-
-    async def look(self, uid: str) -> None:
-        """Take over what the pod asks for, if it asks and may."""
-        pod, record = self._pods.find(uid), self._shares.ledger.get(uid)
-        if pod is None or record is None:
-            return
-        wanted = (
-            pod.annotation(annotation_keys.RESIZE),
-            pod.annotation(annotation_keys.RESIZE_MAC),
-        )
-        if self._refused.get(uid) == wanted:
-            return
-        try:
-            devices = self._grants.resize_of(pod, record)
-            if not devices:
-                return
-            resized = await self._shares.admit(uid, lambda now: self._resized(now, devices))
-            await self._lay_out(resized, before=record.resize)
-        except AgentError as error:
-            self._refused[uid] = wanted
-            _log.warning("a resize is refused", extra={"uid": uid, "error": str(error)})
-            self._say(pod, REFUSED, str(error), type="Warning")
-        else:
-            self._refused.pop(uid, None)
-            _log.info("a share was resized", extra={"uid": uid, "devices": devices})
-            self._say(pod, RESIZED, f"generation {resized.generation}: {devices}")
-
-    async def _lay_out(self, record: LedgerRecord, *, before: str) -> None:
-        """Write the new limits; if they cannot be written, the ledger has the old ones again."""
-        try:
-            for token in record.tokens:
-                self._shares.prepare(record, token)
-        except RefusalError:
-            await self._shares.change(
-                record.uid,
-                lambda now: msgspec.structs.replace(
-                    now, resize=before, generation=now.generation + 1
-                ),
-            )
-            for token in record.tokens:
-                with contextlib.suppress(RefusalError):
-                    self._shares.prepare(record, token)
-            raise
-
-    def _resized(self, record: LedgerRecord | None, devices: str) -> LedgerRecord:
-        if record is None:
-            raise RefusalError("resize", "the pod has given its cards back meanwhile")
-        resized = msgspec.structs.replace(record, resize=devices, generation=record.generation + 1)
-        for slot, container in enumerate(record.containers):
-            old, new = record.grants_of(slot), resized.grants_of(slot)
-            if old and not container.exempt and self._limited(old) != self._limited(new):
-                raise RefusalError(
-                    f"container {container.name} of pod {record.namespace}/{record.name}",
-                    "would change between a share and a whole card, which needs another start",
-                    "make a new pod",
-                )
-        return resized
-
-    def _say(self, pod: Pod, reason: str, message: str, *, type: str = "Normal") -> None:  # noqa: A002 - the event's word
-        self._events.record(
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            type=type,
-            reason=reason,
-            message=message,
-        )

@@ -1,8 +1,8 @@
-"""Whose device ids these are: kubelet names them and nothing else.
+"""Map device ids to a container: PreStart names ids and nothing else.
 
-kubelet's checkpoint knows pod UID, container and our own answer with its token, for init containers
-too. PodResources knows less (no UIDs, no plain init containers) but comes from kubelet's memory:
-where both know the ids and name different pods, nobody starts.
+kubelet's checkpoint knows pod UID, container and our own answer with its allocation id, for init
+containers too. PodResources knows less (no UIDs, no plain init containers) but comes from kubelet's
+memory: where both know the ids and name different pods, the start is refused.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from hami.node.ledger_record import LedgerRecord
 _log = logging.getLogger(__name__)
 
 Holders = Mapping[str, frozenset[tuple[str, str, str]]]
-"""By device id: namespace, pod and container of those whom kubelet says it belongs to."""
+"""By device id: namespace, pod and container of all that hold it, by kubelet's memory."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """One container's answer of ours, as kubelet keeps it."""
+    """One container's allocation, as kubelet's checkpoint has it."""
 
-    token: str
+    allocation_id: str
     container: str
     device_ids: frozenset[str]
-    #: Whether it names the token as a CDI device; else it carries its own mounts.
+    #: True: our answer names a CDI device. False: it carries mounts and environment itself.
     cdi: bool
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that holds a set of device ids, with every container of it that does.
 
-    No container: another agent, as HAMi's, gave them to it.
+    No container: another agent, such as HAMi's, gave the ids to the pod.
     """
 
     uid: str
@@ -47,29 +47,32 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity:
+    """Reads kubelet's checkpoint and, as a second opinion, its PodResources."""
+
     def __init__(self, layout: NodeLayout, resource: str) -> None:
         self._layout = layout
         self._resource = resource
         self._asking: asyncio.Task[Holders | None] | None = None
+        #: Whether the last failure of PodResources was logged.
         self._complained = False
 
     def claim(self, device_ids: frozenset[str]) -> Claim:
-        """Return who holds just these ids; CheckpointError if kubelet's file cannot be read."""
+        """Return the pod that holds exactly these ids; CheckpointError: the file is unreadable."""
         found: dict[str, list[Held]] = {}
         foreign: set[str] = set()
         for entry in checkpoint.read(self._layout.checkpoint).entries:
             if entry.resource != self._resource or entry.device_ids != device_ids:
                 continue
-            allocation = entry.allocation()
-            token = checkpoint.token_of(allocation)
-            if token is None:
+            response = entry.response()
+            allocation_id = checkpoint.allocation_id_of(response)
+            if allocation_id is None:
                 foreign.add(entry.pod_uid)
                 continue
             held = Held(
-                token=token,
+                allocation_id=allocation_id,
                 container=entry.container,
                 device_ids=entry.device_ids,
-                cdi=bool(allocation.cdi_devices),
+                cdi=bool(response.cdi_devices),
             )
             found.setdefault(entry.pod_uid, []).append(held)
         if not found and len(foreign) == 1:
@@ -79,8 +82,8 @@ class Identity:
             owners = " and ".join(sorted(found)) or "no pod"
             raise RefusalError(
                 f"{self._resource} {ids}",
-                f"kubelet's checkpoint gives it, with a token of ours, to {owners}",
-                "exactly one pod must hold it; delete the pod if this stays",
+                f"kubelet's checkpoint gives it, by an answer of hami's, to {owners}",
+                "exactly one pod must hold it; kubelet tries again; if this stays, delete the pod",
             )
         ((uid, held_by),) = found.items()
         return Claim(uid=uid, held=tuple(held_by))
@@ -88,21 +91,21 @@ class Identity:
     async def claim_of_known(
         self, device_ids: frozenset[str], records: Iterable[LedgerRecord]
     ) -> Claim | None:
-        """Return who holds these ids by our own ledger, where kubelet's file cannot be read.
+        """Return the pod that holds these ids by the ledger, where kubelet's file is unreadable.
 
-        kubelet's memory must not say otherwise. None: it is not certain.
+        kubelet's memory must not contradict. None: it is not certain.
         """
         candidates = []
         for record in records:
             held = tuple(
                 Held(
-                    token=token.token,
-                    container=token.container,
+                    allocation_id=allocation.allocation_id,
+                    container=allocation.container,
                     device_ids=device_ids,
-                    cdi=token.cdi,
+                    cdi=allocation.cdi,
                 )
-                for token in record.tokens
-                if frozenset(token.device_ids) == device_ids
+                for allocation in record.allocations
+                if frozenset(allocation.device_ids) == device_ids
             )
             if held:
                 candidates.append((record, Claim(uid=record.uid, held=held)))
@@ -117,8 +120,8 @@ class Identity:
         return candidates[0][1] if len(candidates) == 1 else None
 
     async def cross_check(self, device_ids: frozenset[str], *, namespace: str, name: str) -> None:
-        """Refuse if kubelet's memory says that the ids are another pod's."""
-        # An answer that was under way already may be older than the allocation.
+        """Refuse if the ids are another pod's by kubelet's memory."""
+        # A question that was under way already may be older than the allocation.
         for ask in (self._holders, self._ask):
             others = _others(await ask() or {}, device_ids, (namespace, name))
             if not others:
@@ -127,33 +130,32 @@ class Identity:
             f"{self._resource} {', '.join(sorted(device_ids))}",
             f"kubelet's checkpoint gives it to pod {namespace}/{name}, its PodResources to "
             f"{', '.join(others)}",
-            "restart kubelet if this stays",
+            "kubelet tries again; restart kubelet if this does not end",
         )
 
     async def _holders(self) -> Holders | None:
-        """Ask kubelet; starts at the same time share one answer. None: it does not tell."""
+        """Ask kubelet; concurrent starts share one answer. None: it does not answer."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         return await asyncio.shield(self._asking)
 
     async def _ask(self) -> Holders | None:
         try:
-            told = await kubelet_api.holders(self._layout.pod_resources_socket, self._resource)
+            holders = await kubelet_api.holders(self._layout.pod_resources_socket, self._resource)
         except PodResourcesError as error:
             if not self._complained:
                 self._complained = True
                 _log.warning(
-                    "kubelet's PodResources cannot be asked; its checkpoint alone says whose "
-                    "devices are",
+                    "cannot read kubelet's PodResources; using its checkpoint alone",
                     extra={"error": str(error)},
                 )
             return None
         self._complained = False
-        return told
+        return holders
 
 
 def _others(holders: Holders, device_ids: frozenset[str], wanted: tuple[str, str]) -> list[str]:
-    """Return the pods that have one of the ids, where the wanted one does not have it."""
+    """Return the pods that hold one of the ids, where the wanted pod does not hold it."""
     found: set[str] = set()
     for device_id in device_ids:
         owners = {(space, pod) for space, pod, _ in holders.get(device_id, ())}

@@ -1,12 +1,14 @@
-"""Late binding (D4): identity is settled when it can be known, right before a container is made.
+"""Prepare a container at PreStart, when it is known whose it is.
 
-Allocate names a token and no card. Before kubelet has the container made it asks PreStart; by then
-its checkpoint says whose the token is. The grant of that pod is taken into the ledger, and policy,
-state and CDI spec are laid out; the runtime resolves the token's name after that. A container that
-was prepared once starts again from the ledger, without the API server.
+Allocate answers with an allocation id and no card. Before kubelet has the container created it
+calls PreStart; by then its checkpoint says which container has the allocation id. The grant of that
+pod is recorded in the ledger, and policy file, state file and CDI spec are written; the runtime
+resolves the CDI name after that. A container that was prepared once starts again from the ledger,
+without the API server.
 
-Where the node has a lock (D5) kubelet's answer names the cards already; then PreStart verifies that
-the container which starts is the one that they were meant for.
+On a node with a lock (`hami.agent.lock_binding`) the answer to Allocate names the cards already.
+PreStart then verifies that the container which starts is the one that they were meant for. See
+docs/designs/001-late-binding.md.
 """
 
 from __future__ import annotations
@@ -20,82 +22,86 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from hami.agent import allocator as allocations
 from hami.agent.allocator import Allocator
+from hami.agent.binding_mode import BindingMode
+from hami.agent.cards.node_cards import NodeCards
+from hami.agent.containers.prepare import VISIBLE, VOID
 from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.identity import CheckpointError, Claim, Held, Identity
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
+from hami.agent.pod_status import PodStatus, RefusedPods
 from hami.agent.pods import NodePods
+from hami.agent.reconciler import Reconciler
 from hami.node import layout
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.serving import tracing
 
 _log = logging.getLogger(__name__)
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-#: What shows no card: the runtime that ignores CDI leaves it so.
-VOID = "void"
-#: Seconds between a spec's renaming and our answer. The runtime hears of the spec by inotify in a
-#: thread of its own; kubelet asks it to make the container a few milliseconds after our answer. A
-#: known token waits too: a reboot may have taken its spec.
-_NOTICED = 0.02
+#: Seconds between a spec's renaming and our answer. The runtime learns of the spec by inotify in a
+#: thread of its own; kubelet asks it to create the container a few milliseconds after our answer.
+#: A known container waits too: a reboot may have removed its spec.
+_INOTIFY_DELAY = 0.02
 
 
-def new_token() -> str:
+def new_allocation_id() -> str:
     return uuid.uuid4().hex
 
 
-def allocation(token: str) -> Allocation:
-    """Answer Allocate for one container: no card yet, and a name that will have a meaning."""
-    return Allocation(
+def allocate_response(allocation_id: str) -> AllocateResponse:
+    """Answer Allocate for one container: no card yet, and a CDI name that PreStart will define."""
+    return AllocateResponse(
         envs={VISIBLE: VOID},
-        annotations={layout.TOKEN_ANNOTATION: token},
-        cdi_devices=(f"{layout.CDI_KIND}={token}",),
+        annotations={layout.ALLOCATION_ANNOTATION: allocation_id},
+        cdi_devices=(f"{layout.CDI_KIND}={allocation_id}",),
     )
 
 
 class LateBinding:
-    """Turns a token into a container's share."""
+    """Turns an allocation id into a container's shares."""
 
     def __init__(
         self,
         *,
         identity: Identity,
         pods: NodePods,
+        cards: NodeCards,
         grants: Grants,
-        shares: Allocator,
+        allocator: Allocator,
+        reconciler: Reconciler,
+        mode: BindingMode,
+        pod_status: PodStatus,
+        refused_pods: RefusedPods,
         pod_wait: float,
-        prepared: Callable[[LedgerRecord], None],
-        refused: Callable[[str, str], None],
-        unreadable: Callable[[CheckpointError], None],
-        why_unhealthy: Callable[[str], str],
         tracer: tracing.Tracer,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._identity = identity
         self._pods = pods
+        self._cards = cards
         self._grants = grants
-        self._shares = shares
+        self._allocator = allocator
+        self._reconciler = reconciler
+        self._mode = mode
+        self._pod_status = pod_status
+        self._refused_pods = refused_pods
+        #: Seconds that a start waits for its pod to be known.
         self._pod_wait = pod_wait
-        self._prepared = prepared
-        #: Pod UID and why.
-        self._refused = refused
-        #: kubelet's checkpoint cannot be read: late binding must end.
-        self._unreadable = unreadable
-        #: Of a card by its id; empty: it is healthy.
-        self._why_unhealthy = why_unhealthy
         self._tracer = tracer
         self._now = now
-        #: By pod UID, whose turn it is and how many are there for it.
+        #: By pod UID, the lock of its starts and how many hold or wait for it.
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def pre_start(self, device_ids: frozenset[str]) -> LedgerRecord:
-        """Prepare every container of the pod that holds just these ids; return its record."""
+        """Prepare every container of the pod that holds exactly these ids; return its record."""
         try:
             claim = self._identity.claim(device_ids)
         except CheckpointError as error:
-            self._unreadable(error)
-            known = await self._identity.claim_of_known(device_ids, self._shares.ledger.records())
+            self._mode.unreadable(error)
+            records = self._allocator.ledger.records()
+            known = await self._identity.claim_of_known(device_ids, records)
             if known is None:
                 raise RefusalError("kubelet's device checkpoint", str(error)) from error
             claim = known
@@ -103,23 +109,23 @@ class LateBinding:
             async with self._turn_of(claim.uid):
                 record = await self._bind(claim, device_ids)
         except RefusalError as error:
-            self._refused(claim.uid, str(error))
+            self._refused_pods.refused(claim.uid, str(error))
             raise
         if any(held.cdi for held in claim.held):
-            await asyncio.sleep(_NOTICED)
-        self._prepared(record)
+            await asyncio.sleep(_INOTIFY_DELAY)
+        self._pod_status.prepared(record)
         return record
 
     @contextlib.asynccontextmanager
     async def _turn_of(self, uid: str) -> AsyncIterator[None]:
-        """Let containers of one pod be prepared one after the other."""
+        """Prepare containers of one pod one after the other."""
         turn, waiting = self._turns.get(uid, (asyncio.Lock(), 0))
         self._turns[uid] = turn, waiting + 1
         try:
             async with turn:
                 yield
         finally:
-            # Counted, because a lock that is let go looks free until the next one has it.
+            # Counted, because a released lock seems free until the next waiter has it.
             _, waiting = self._turns.pop(uid)
             if waiting > 1:
                 self._turns[uid] = turn, waiting - 1
@@ -127,10 +133,12 @@ class LateBinding:
     async def _bind(self, claim: Claim, device_ids: frozenset[str]) -> LedgerRecord:
         if not claim.held:
             return await self._bind_foreign(claim)
-        record = self._shares.ledger.get(claim.uid)
-        known = record is not None and all(record.token(held.token) for held in claim.held)
+        record = self._allocator.ledger.get(claim.uid)
+        known = record is not None and all(
+            record.allocation(held.allocation_id) for held in claim.held
+        )
         if record is None:
-            record = await self._first_sight(claim)
+            record = await self._new_record(claim)
         for held in claim.held:
             self._verify(record, held)
         if not known:
@@ -138,15 +146,16 @@ class LateBinding:
                 device_ids, namespace=record.namespace, name=record.name
             )
             first = record
-            record = await self._shares.admit(
-                claim.uid, lambda now: _with_tokens(now or first, claim)
+            record = await self._reconciler.admit(
+                claim.uid, lambda now: _with_allocations(now or first, claim)
             )
-        for token in record.tokens:
-            if any(held.token == token.token for held in claim.held):
-                await self._shares.start(record, token)
+        claimed = {held.allocation_id for held in claim.held}
+        for allocation in record.allocations:
+            if allocation.allocation_id in claimed:
+                await self._allocator.start(record, allocation)
         return record
 
-    async def _first_sight(self, claim: Claim) -> LedgerRecord:
+    async def _new_record(self, claim: Claim) -> LedgerRecord:
         pod = await self._pods.wait(claim.uid, self._pod_wait)
         if pod is None:
             raise RefusalError(
@@ -157,85 +166,67 @@ class LateBinding:
         with self._tracer.span("prepare", parent=pod.annotation(tracing.ANNOTATION)) as span:
             span.set("pod", f"{pod.namespace}/{pod.name}")
             record = self._grants.record_of(pod, now=self._now())
-        check_health(record, self._why_unhealthy)
+        allocations.check_health(record, self._cards)
         return record
 
     async def _bind_foreign(self, claim: Claim) -> LedgerRecord:
-        """Let a container start as HAMi's agent left it; from now on its pod counts here."""
-        record = self._shares.ledger.get(claim.uid) or await self._first_sight(claim)
+        """Let a container start as HAMi's agent prepared it; from now on its pod counts here."""
+        record = self._allocator.ledger.get(claim.uid) or await self._new_record(claim)
         if not self._grants.allow_unsigned:
             raise RefusalError(
                 f"pod {record.namespace}/{record.name}",
                 "its containers were given their cards by another agent than hami's",
-                "delete the pod to have it placed anew; while HAMi's pods still run here, run the "
+                "delete the pod to reschedule it; while HAMi's pods still run here, run the "
                 "agents with --allow-unsigned-grants",
             )
-        return await self._shares.admit(claim.uid, lambda now: now or record)
+        return await self._reconciler.admit(claim.uid, lambda now: now or record)
 
     def _verify(self, record: LedgerRecord, held: Held) -> None:
-        """Refuse a token that was made for another container, or that fits no grant."""
+        """Refuse an allocation that was made for another container or does not match the grant."""
         what = f"container {held.container} of pod {record.namespace}/{record.name}"
-        owner = self._shares.ledger.by_token(held.token)
+        owner = self._allocator.ledger.by_allocation_id(held.allocation_id)
         if owner is not None and owner.uid != record.uid:
             raise RefusalError(
                 what,
                 f"kubelet gave it the cards of pod {owner.namespace}/{owner.name}: the two were "
                 "allocated in another order than they were bound",
-                "delete the pod to have it placed anew",
+                "delete the pod to reschedule it",
             )
-        token = record.token(held.token)
-        if token is not None:
-            if token.container != held.container:
+        allocation = record.allocation(held.allocation_id)
+        if allocation is not None:
+            if allocation.container != held.container:
                 raise RefusalError(
-                    what, f"kubelet gave it the share of container {token.container}"
+                    what,
+                    f"kubelet gave it the share of container {allocation.container}",
+                    "delete the pod to reschedule it",
                 )
         elif not held.cdi:
             raise RefusalError(
                 what,
                 "its allocation is not in this node's ledger, and its cards are fixed already",
-                "delete the pod to have it placed anew",
+                "delete the pod to reschedule it",
             )
         else:
-            slot = slot_of(record, held.container)
-            granted = len(record.grants_of(slot))
+            index = allocations.container_index(record, held.container)
+            granted = len(record.shares_of(index))
             if granted != len(held.device_ids):
                 raise RefusalError(
-                    what, f"kubelet gave it {len(held.device_ids)} devices, its grant has {granted}"
+                    what,
+                    f"kubelet gave it {len(held.device_ids)} devices, its grant has {granted}",
+                    "delete the pod to reschedule it",
                 )
 
 
-def check_health(record: LedgerRecord, why_unhealthy: Callable[[str], str]) -> None:
-    """Refuse a pod that would begin on a card that is left out."""
-    for slot in record.slots:
-        for grant in slot:
-            if why := why_unhealthy(grant.card):
-                raise RefusalError(
-                    f"card {grant.card}",
-                    f"is not healthy: {why}",
-                    "kubelet tries again; delete the pod to have it placed elsewhere",
-                )
-
-
-def slot_of(record: LedgerRecord, container: str) -> int:
-    """Return the position of a container in its pod."""
-    for slot, known in enumerate(record.containers):
-        if known.name == container:
-            return slot
-    raise RefusalError(
-        f"container {container}", f"pod {record.namespace}/{record.name} has none of that name"
-    )
-
-
-def _with_tokens(record: LedgerRecord, claim: Claim) -> LedgerRecord:
+def _with_allocations(record: LedgerRecord, claim: Claim) -> LedgerRecord:
     new = tuple(
         AllocationRecord(
-            token=held.token,
+            allocation_id=held.allocation_id,
             container=held.container,
-            slot=slot_of(record, held.container),
+            container_index=allocations.container_index(record, held.container),
             device_ids=tuple(sorted(held.device_ids)),
             cdi=held.cdi,
         )
         for held in claim.held
-        if record.token(held.token) is None
+        if record.allocation(held.allocation_id) is None
     )
-    return msgspec.structs.replace(record, tokens=(*record.tokens, *new))
+    return msgspec.structs.replace(record, allocations=(*record.allocations, *new))

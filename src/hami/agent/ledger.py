@@ -1,15 +1,13 @@
 """The node's ledger on disk: which pod holds what of which card.
 
-Whether a card can carry one more grant, whatever annotations say.
-The scheduler decides; this is the node's own sum, from the ledger alone, so that a forged, doubled
-or outdated grant never puts more on a card than it has. A pod counts as the scheduler counts it:
-with the most that it holds at one time (`hami.wire.shares`).
+One file per pod UID, written whole or not at all and on disk when `put` returns. So a container
+that was prepared once restarts without the API server, also after a reboot. Memory always equals
+the disk. A record that cannot be read affects its own pod only: `damaged` names it, and its file is
+kept, under another name as soon as a new record replaces it.
 
-The node's ledger: who holds what of the cards, on a disk that survives a reboot.
-One file per pod UID, written whole or not at all and on disk when `put` returns, so a container
-that was prepared once restarts from here without the API server. What memory has is what the disk
-has. A record that cannot be read concerns its own pod: it is named in `damaged`, its file is left
-as it is, and it is set aside, not lost, when a new record takes its place.
+`check` is the node's own sum over the ledger, whatever annotations say: a forged, repeated or
+outdated grant never puts more on a card than the card has. A pod counts as in the scheduler: by the
+most that it holds at one time (`hami.wire.shares`).
 
 `put` and `remove` wait for the disk and may run in a thread, but only one of them at a time.
 """
@@ -24,6 +22,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from hami.agent.errors import AgentError
 from hami.node import files, layout, ledger_record
 from hami.node.layout import NodeLayout
@@ -31,86 +31,7 @@ from hami.node.ledger_record import LedgerRecord
 from hami.wire import errors, shares
 from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
-
-
-class Use(NamedTuple):
-    """What is held of one card."""
-
-    #: MiB.
-    memory: int
-    #: Percent.
-    cores: int
-    #: Containers.
-    slots: int
-
-
-def check(
-    records: Iterable[LedgerRecord],
-    new: LedgerRecord,
-    devices: Mapping[str, RegisteredCard],
-    *,
-    init_done: Collection[str] = (),
-) -> str:
-    """Return why `new` does not fit beside the records, or an empty text.
-
-    An older record of the same pod does not count. `init_done` has the UIDs of pods whose init
-    containers have ended: the scheduler gives to others what only those held.
-    """
-    wanted = held_by(new, init_done=new.uid in init_done)
-    others = [record for record in records if record.uid != new.uid]
-    used = total(others, init_done=init_done)
-    for uuid, use in wanted.items():
-        device = devices.get(uuid)
-        if device is None:
-            return f"card {uuid} is none of this node's"
-        before = used.get(uuid, Use(0, 0, 0))
-        for name, unit, asked, taken, there in (
-            ("memory", " MiB", use.memory, before.memory, device.devmem),
-            ("cores", "%", use.cores, before.cores, device.devcore),
-            ("shares", "", use.slots, before.slots, device.count),
-        ):
-            if asked and taken + asked > there:
-                return (
-                    f"card {uuid} has {there}{unit} of {name}, {taken}{unit} are taken by other "
-                    f"pods, {asked}{unit} more do not fit"
-                )
-    return ""
-
-
-def total(records: Iterable[LedgerRecord], *, init_done: Collection[str] = ()) -> dict[str, Use]:
-    """Return what all pods together hold of each card."""
-    sums: dict[str, Use] = {}
-    for record in records:
-        for uuid, use in held_by(record, init_done=record.uid in init_done).items():
-            before = sums.get(uuid, Use(0, 0, 0))
-            sums[uuid] = Use(*map(sum, zip(before, use, strict=True)))
-    return sums
-
-
-def held_by(record: LedgerRecord, *, init_done: bool = False) -> dict[str, Use]:
-    """Return the most that one pod holds of each of its cards at one time."""
-    kinds = (container.kind for container in record.containers)
-    #: Card -> its part in each container that has one.
-    cards: dict[str, list[tuple[ContainerKind, Use]]] = {}
-    # A slot behind the last container is no container's, but what it says is taken is taken.
-    for kind, grants in itertools.zip_longest(kinds, record.slots, fillvalue=None):
-        parts: dict[str, Use] = {}
-        for grant in grants or ():
-            memory, cores, _ = parts.get(grant.card, Use(0, 0, 0))
-            parts[grant.card] = Use(memory + grant.memory_mib, cores + grant.cores, 1)
-        for uuid, part in parts.items():
-            step = ContainerKind.APP if kind is None else kind
-            cards.setdefault(uuid, []).append((step, part))
-    return {
-        uuid: Use(
-            *(
-                shares.peak(((kind, part[field]) for kind, part in parts), init_done=init_done)
-                for field in range(3)
-            )
-        )
-        for uuid, parts in cards.items()
-    }
-
+from hami.wire.shares import Share
 
 _log = logging.getLogger(__name__)
 
@@ -122,16 +43,18 @@ class LedgerError(AgentError):
 
 
 class Ledger:
+    """All records, in memory and on disk."""
+
     def __init__(self, layout: NodeLayout) -> None:
         self._layout = layout
         self._records: dict[str, LedgerRecord] = {}
-        #: Token -> UID.
+        #: Allocation id -> pod UID.
         self._owners: dict[str, str] = {}
-        #: UID -> what is wrong with its file.
+        #: Pod UID -> what is wrong with its file.
         self.damaged: dict[str, str] = {}
 
     def load(self) -> None:
-        """Read what is there; drafts of writes that never ended go."""
+        """Read all records; remove drafts of writes that did not finish."""
         folder = self._layout.ledger
         self._records.clear()
         self._owners.clear()
@@ -143,16 +66,16 @@ class Ledger:
             raise LedgerError(
                 f"ledger {folder}",
                 f"cannot be read: {error.strerror or error}",
-                "check --state-dir: it must be a folder on a disk that we may write",
+                "check --state-dir: it must be a folder on a disk that the agent may write",
             ) from error
         for path in paths:
             if path.name.startswith("."):
                 with contextlib.suppress(OSError):
                     path.unlink()
             elif path.suffix == _SUFFIX:
-                self._take_in(path.stem)
+                self._read(path.stem)
         for uid, why in self.damaged.items():
-            _log.error("a record of the ledger cannot be read", extra={"uid": uid, "error": why})
+            _log.error("cannot read a ledger record", extra={"uid": uid, "error": why})
 
     def get(self, uid: str) -> LedgerRecord | None:
         return self._records.get(uid)
@@ -160,39 +83,40 @@ class Ledger:
     def records(self) -> list[LedgerRecord]:
         return list(self._records.values())
 
-    def by_token(self, token: str) -> LedgerRecord | None:
-        """Return the record of the pod that a token belongs to."""
-        return self._records.get(self._owners.get(token, ""))
+    def by_allocation_id(self, allocation_id: str) -> LedgerRecord | None:
+        """Return the record of the pod that an allocation id was made for; None: unknown."""
+        return self._records.get(self._owners.get(allocation_id, ""))
 
     def held(self) -> dict[str, frozenset[str]]:
-        """Return the cards behind each of kubelet's device ids that somebody has.
+        """Return the cards behind each of kubelet's device ids that a container holds.
 
-        kubelet gives an init container's ids to another container of the pod: then it is the cards
-        of both.
+        kubelet gives an init container's ids to another container of the pod as well: then the
+        cards of both are behind the id.
         """
         found: dict[str, frozenset[str]] = {}
-        for each in self.records():
-            slots = each.slots
-            for token in each.tokens:
-                grants = slots[token.slot] if token.slot < len(slots) else ()
-                cards = frozenset(grant.card for grant in grants)
-                for device_id in token.device_ids:
+        for record in self.records():
+            for allocation in record.allocations:
+                granted = record.shares_of(allocation.container_index)
+                cards = frozenset(share.card for share in granted)
+                for device_id in allocation.device_ids:
                     found[device_id] = found.get(device_id, frozenset()) | cards
         return found
 
-    def used_slots(self, *, init_done: Collection[str] = ()) -> dict[str, int]:
-        """Return how many shares of each card are taken, at most at one time."""
-        taken = total(self.records(), init_done=init_done)
-        return {uuid: use.slots for uuid, use in taken.items()}
+    def used_shares(self, *, init_done: Collection[str] = ()) -> dict[str, int]:
+        """Return how many shares of each card are taken at one time, at most."""
+        totals = total(self.records(), init_done=init_done)
+        return {card: used.share_count for card, used in totals.items()}
 
     def put(self, new: LedgerRecord, *, durable: bool = True) -> None:
-        """Write a record; LedgerError if it is not on disk for sure.
+        """Write a record; LedgerError if it is not certain to be on disk.
 
-        Whatever happens on the way, the file has the old record or the new one. After a failure
-        memory has what the file has: the next start of the agent would believe that as well.
+        Whatever fails on the way, the file has either the old record or the new one. After a
+        failure memory is read from the file again, as the next start of the agent would.
         """
         if why := _unsafe(new):
-            raise LedgerError(f"record of pod {new.uid!r}", why, "this is an error of the agent")
+            raise LedgerError(
+                f"record of pod {new.uid!r}", why, "this is a bug in the agent: please report it"
+            )
         path = self._layout.record(new.uid)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,23 +124,23 @@ class Ledger:
                 _set_aside(path)
             files.write_atomic(path, ledger_record.encode(new), durable=durable)
         except OSError as error:
-            self._take_in(new.uid)
+            self._read(new.uid)
             raise LedgerError(
                 f"record of pod {new.uid} in {path}",
                 f"cannot be written: {error.strerror or error}",
-                "make room on the disk of --state-dir, or see why it cannot be written",
+                "free space on the disk of --state-dir, or find out why it cannot be written",
             ) from error
         self.damaged.pop(new.uid, None)
-        self._know(new)
+        self._remember(new)
 
-    def look_again(self) -> None:
-        """Take note of unreadable files that somebody has taken away."""
+    def recheck_damaged(self) -> None:
+        """Forget damaged records whose files an administrator has removed."""
         for uid in list(self.damaged):
             if not os.path.lexists(self._layout.ledger / f"{uid}{_SUFFIX}"):
                 self.damaged.pop(uid, None)
 
     def remove(self, uid: str) -> None:
-        """Forget a pod; what cannot be read is not removed."""
+        """Remove a pod's record; one that cannot be read stays."""
         if uid not in self._records:
             return
         path = self._layout.record(uid)
@@ -224,17 +148,17 @@ class Ledger:
             path.unlink(missing_ok=True)
             files.sync_folder(path.parent)
         except FileNotFoundError:
-            pass  # the whole folder is gone: so is the record
+            pass  # the whole folder was removed, and the record with it
         except OSError as error:
             raise LedgerError(
                 f"record of pod {uid} in {path}",
                 f"cannot be removed: {error.strerror or error}",
-                "see why the disk of --state-dir cannot be written",
+                "find out why the disk of --state-dir cannot be written",
             ) from error
-        self._drop(uid)
+        self._forget(uid)
 
-    def _take_in(self, uid: str) -> None:
-        """Have in memory what the file of a pod has."""
+    def _read(self, uid: str) -> None:
+        """Make memory equal to the file of a pod."""
         path = self._layout.ledger / f"{uid}{_SUFFIX}"
         try:
             found = ledger_record.decode(path.read_bytes(), what=str(path))
@@ -250,41 +174,141 @@ class Ledger:
         if damage:
             self.damaged[uid] = damage
         if damage or found is None:
-            self._drop(uid)
+            self._forget(uid)
         else:
-            self._know(found)
+            self._remember(found)
 
-    def _know(self, new: LedgerRecord) -> None:
-        """Put a record in the place of the older one; others may look at any moment between."""
+    def _remember(self, new: LedgerRecord) -> None:
+        """Replace a pod's older record; readers in other threads may read at any moment between."""
         old = self._records.get(new.uid)
         self._records[new.uid] = new
-        self._owners.update((token.token, new.uid) for token in new.tokens)
-        for token in old.tokens if old else ():
-            if new.token(token.token) is None:
-                self._owners.pop(token.token, None)
+        self._owners.update((allocation.allocation_id, new.uid) for allocation in new.allocations)
+        for allocation in old.allocations if old else ():
+            if new.allocation(allocation.allocation_id) is None:
+                self._owners.pop(allocation.allocation_id, None)
 
-    def _drop(self, uid: str) -> None:
+    def _forget(self, uid: str) -> None:
         known = self._records.pop(uid, None)
-        for token in known.tokens if known else ():
-            self._owners.pop(token.token, None)
+        for allocation in known.allocations if known else ():
+            self._owners.pop(allocation.allocation_id, None)
 
 
 def _unsafe(new: LedgerRecord) -> str:
-    """Tell what of a record must not become part of a path."""
+    """Return what in a record must not become part of a path; empty: nothing."""
     if not layout.is_uid(new.uid):
-        return f"has the UID {errors.shorten(new.uid)}, which is none"
-    for token in new.tokens:
-        if not layout.is_token(token.token):
-            return f"has the token {errors.shorten(token.token)}, which is none of ours"
+        return f"has the UID {errors.shorten(new.uid)}, which is not a UID"
+    for allocation in new.allocations:
+        if not layout.is_allocation_id(allocation.allocation_id):
+            shown = errors.shorten(allocation.allocation_id)
+            return f"has the allocation id {shown}, which is not 32 hexadecimal digits"
     return ""
 
 
 def _set_aside(path: Path) -> None:
-    """Keep an unreadable file under another name, before a good one takes its place."""
+    """Keep an unreadable file under another name, before a good one replaces it."""
     for number in itertools.count(1):
         aside = path.with_name(f"{path.name}.damaged-{number}")
         if not os.path.lexists(aside):
             path.rename(aside)
             files.sync_folder(path.parent)
-            _log.warning("an unreadable record was set aside", extra={"file": str(aside)})
+            _log.warning("set an unreadable ledger record aside", extra={"file": str(aside)})
             return
+
+
+class CardTotal(NamedTuple):
+    """The amounts that pods hold of one card."""
+
+    memory_mib: int
+    #: Percent.
+    cores: int
+    #: Containers that have a share of the card.
+    share_count: int
+
+
+_NOTHING = CardTotal(0, 0, 0)
+
+
+def check(
+    records: Iterable[LedgerRecord],
+    new: LedgerRecord,
+    cards: Mapping[str, RegisteredCard],
+    *,
+    init_done: Collection[str] = (),
+) -> str:
+    """Return why `new` does not fit beside the records; empty: it fits.
+
+    An older record of the same pod does not count. `init_done` has the UIDs of pods whose init
+    containers have ended: the scheduler gives what only those held to other pods.
+    """
+    wanted = held_by(new, init_done=new.uid in init_done)
+    others = [record for record in records if record.uid != new.uid]
+    used = total(others, init_done=init_done)
+    for uuid, asked in wanted.items():
+        card = cards.get(uuid)
+        if card is None:
+            return f"card {uuid} is none of this node's cards"
+        taken = used.get(uuid, _NOTHING)
+        for name, unit, more, before, limit in (
+            ("memory", " MiB", asked.memory_mib, taken.memory_mib, card.devmem),
+            ("cores", "%", asked.cores, taken.cores, card.devcore),
+            ("shares", "", asked.share_count, taken.share_count, card.count),
+        ):
+            if more and before + more > limit:
+                return (
+                    f"card {uuid} has {limit}{unit} of {name}, {before}{unit} are taken by other "
+                    f"pods, {more}{unit} more do not fit"
+                )
+    return ""
+
+
+def total(
+    records: Iterable[LedgerRecord], *, init_done: Collection[str] = ()
+) -> dict[str, CardTotal]:
+    """Return what all pods together hold of each card."""
+    sums: dict[str, CardTotal] = {}
+    for record in records:
+        for uuid, held in held_by(record, init_done=record.uid in init_done).items():
+            before = sums.get(uuid, _NOTHING)
+            sums[uuid] = CardTotal(*map(sum, zip(before, held, strict=True)))
+    return sums
+
+
+def held_by(record: LedgerRecord, *, init_done: bool = False) -> dict[str, CardTotal]:
+    """Return the most that one pod holds of each of its cards at one time."""
+    kinds = (container.kind for container in record.containers)
+    #: Card -> what each container with a share of it holds.
+    by_card: dict[str, list[tuple[ContainerKind, CardTotal]]] = {}
+    # Shares behind those of the last container belong to none, but the cards are taken.
+    for kind, granted in itertools.zip_longest(kinds, record.shares, fillvalue=None):
+        for share in _one_per_card(granted or ()):
+            step = ContainerKind.APP if kind is None else kind
+            held = CardTotal(share.memory_mib, share.cores, 1)
+            by_card.setdefault(share.card, []).append((step, held))
+    return {
+        card: CardTotal(
+            *(
+                shares.peak(
+                    ((kind, held[field]) for kind, held in held_over_time), init_done=init_done
+                )
+                for field in range(len(CardTotal._fields))
+            )
+        )
+        for card, held_over_time in by_card.items()
+    }
+
+
+def _one_per_card(granted: Iterable[Share]) -> Iterable[Share]:
+    """Add up one container's shares of the same card."""
+    sums: dict[str, Share] = {}
+    for share in granted:
+        known = sums.get(share.card)
+        sums[share.card] = (
+            share
+            if known is None
+            else msgspec.structs.replace(
+                known,
+                memory_mib=known.memory_mib + share.memory_mib,
+                cores=known.cores + share.cores,
+            )
+        )
+    return sums.values()

@@ -1,12 +1,15 @@
-"""Keeps what our node says of itself true, and tells what others say of it.
+"""Patch our Node object, and read from it.
 
-One object is watched, our Node. Whenever it or what we want of it changes, the two are compared,
-and what differs is written: all annotations in one patch, so that nobody ever sees a mark beside
+One object is watched, our Node. Whenever it or our advertisement changes, the two are compared, and
+what differs is written: all annotations in one patch, so that a reader never sees a mark beside
 another register, and the shares in the node's status in another. Nothing is written while nothing
 differs. A write counts as seen when the watch has shown it; until then nothing is compared.
 
-What another writer changes is put right, at once the first time and ever more slowly while it goes
-on: two agents on one node must not keep the API server busy.
+A change by another writer is corrected, at once the first time and then ever more slowly: two
+agents on one node must not keep the API server busy.
+
+The names of the resources that we put into the node's status are also in an annotation, so that a
+later agent knows which of them to remove. Other resources belong to other components, and stay.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
-from hami.agent import advertise, lock_binding
-from hami.agent.advertise import Advertisement
+import msgspec
+
 from hami.kube import errors, paths, store
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
@@ -28,20 +31,36 @@ from hami.kube.informer import Reflector
 from hami.kube.store import Cache, Subscriber
 from hami.kube.transport import Backoff
 from hami.vendors import table
-from hami.wire import annotation_keys, codec, objects
+from hami.vendors.table import AnnotationKeys
+from hami.wire import annotation_keys, codec, objects, quantity, text_values
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
 #: Seconds that the watch has to show a write.
 _SEEN_S = 10.0
-#: Seconds without a foreign change after which the next one is put right at once.
+#: Seconds without a foreign change after which the next one is corrected at once.
 _QUIET_S = 60.0
 #: Seconds for the last patch of all.
 _WITHDRAW_S = 5.0
 
 
+class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Node object should show."""
+
+    #: None: the annotation must not exist.
+    annotations: Mapping[str, str | None]
+    #: Amounts in the node's status by resource name; empty: none of ours.
+    shares: Mapping[str, int]
+
+    def without(self, key: str) -> Advertisement:
+        """Return the same, without one annotation."""
+        return msgspec.structs.replace(self, annotations={**self.annotations, key: None})
+
+
 class NodeStatus:
+    """Keeps our Node object equal to the advertisement."""
+
     def __init__(
         self,
         client: Client,
@@ -54,9 +73,9 @@ class NodeStatus:
         random: Callable[[], float] = randomness.random,
     ) -> None:
         self._client = client
-        self._name = node_name
+        self.name = node_name
         self._events = events
-        (self._keys,) = (v.annotations for v in table.built_in() if v.section == "nvidia")
+        (self.keys,) = (v.annotations for v in table.built_in() if v.section == "nvidia")
         self._clock = clock
         self._sleep = sleep
         self._random = random
@@ -72,12 +91,12 @@ class NodeStatus:
             sleep=sleep,
             random=random,
         )
-        self._cache.subscribe(lambda _old, _new: self._look.set())
-        self._wishes: Advertisement | None = None
-        #: What has been true once: if it is not any more, somebody else has changed it.
-        self._fulfilled: Advertisement | None = None
-        self._look = asyncio.Event()
-        self._wished = asyncio.Event()
+        self._cache.subscribe(self._node_changed)
+        self._wanted: Advertisement | None = None
+        #: The last advertisement that the Node showed; a difference from it is a foreign change.
+        self._shown: Advertisement | None = None
+        self._compare = asyncio.Event()
+        self._wanted_changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._calm = Backoff(first=0.5, longest=60.0, random=random)
         self._repaired_at: float | None = None
@@ -85,11 +104,14 @@ class NodeStatus:
         #: Whether we have ever written the binding mark.
         self._marked = False
 
-    # What the node says.
+    # Reading.
 
     def node(self) -> objects.Node | None:
-        """Return our node as the watch knows it; None: not seen yet, or not there."""
-        return self._cache.get(self._name)
+        """Return our Node as the watch has it; None: not seen yet, or it does not exist."""
+        return self._cache.get(self.name)
+
+    def _node_changed(self, _old: objects.Node | None, _new: objects.Node | None) -> None:
+        self._compare.set()
 
     def lock(self) -> str:
         """Return the value of HAMi's node lock; empty: not locked."""
@@ -97,58 +119,38 @@ class NodeStatus:
         return node.annotation(annotation_keys.NODE_LOCK) if node is not None else ""
 
     def kubelet_version(self) -> str:
-        """Return kubelet's version as it tells it, for example v1.36.3; empty: not known."""
+        """Return kubelet's version, for example v1.36.3; empty: not known."""
         node = self.node()
         return node.kubelet_version if node is not None else ""
 
     def subscribe(self, callback: Subscriber[objects.Node]) -> Callable[[], None]:
-        """Call back with (old, new) after each change of the node; returns what ends that."""
+        """Call the handler with (old, new) after each change of the Node; return what ends that."""
         return self._cache.subscribe(callback)
 
     async def wait_synced(self) -> None:
-        """Wait until the API server has told of the node, or that there is none."""
+        """Wait until the API server has sent the Node, or that there is none."""
         await self._reflector.wait_synced()
 
     async def read(self) -> objects.Node:
-        """Ask the API server for the node as it is now, for what the watch may not know yet."""
-        body = await self._client.get(paths.nodes(self._name))
-        return codec.decode(body, objects.Node, what=f"node {self._name}")
+        """Read the Node as it is now, also what the watch may not have yet."""
+        body = await self._client.get(paths.nodes(self.name))
+        return codec.decode(body, objects.Node, what=f"node {self.name}")
 
-    # What it should say.
+    # Writing.
 
-    def desired(
-        self,
-        register: str | None,
-        *,
-        scores: str | None = None,
-        late: bool = False,
-        lock_reason: str = "",
-        shares: Mapping[str, int] | None = None,
-    ) -> None:
-        """Say what the node should say from now on; it is written when it differs.
-
-        `register` None: there are no cards to speak of, and nothing of them stays. `shares`: sums
-        for the node's status by resource name, None for none. Nothing is written before this.
-        """
-        wishes = advertise.advertisement(
-            self._keys,
-            register=register,
-            scores=scores,
-            late=late,
-            lock_reason=lock_reason,
-            shares=shares,
-        )
+    def advertise(self, wanted: Advertisement) -> None:
+        """Show this from now on; it is written when the Node differs. Before, nothing is."""
         if self._withdrawn:
-            wishes = wishes.without(self._keys.binding)
-        if wishes != self._wishes:
-            self._wishes = wishes
-            self._look.set()
-            self._wished.set()
+            wanted = wanted.without(self.keys.binding)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._compare.set()
+            self._wanted_changed.set()
 
     @property
     def fulfilled(self) -> bool:
-        """Whether the node says what it should."""
-        return self._wishes is not None and self._fulfilled is self._wishes
+        """Whether the Node shows the advertisement."""
+        return self._wanted is not None and self._shown is self._wanted
 
     async def run(self) -> NoReturn:
         """Watch and write, for ever; end by cancellation."""
@@ -158,11 +160,11 @@ class NodeStatus:
         raise AssertionError  # neither of them ends
 
     async def withdraw(self) -> None:
-        """Remove the binding mark: whoever binds to this node from now on takes the lock."""
+        """Remove the binding mark: binds to this node take the lock from now on."""
         self._withdrawn = True
-        key = self._keys.binding
-        if self._wishes is not None:
-            self._wishes = self._wishes.without(key)
+        key = self.keys.binding
+        if self._wanted is not None:
+            self._wanted = self._wanted.without(key)
         node = self.node()
         if node is not None and key not in node.annotations and not self._marked:
             return
@@ -174,77 +176,64 @@ class NodeStatus:
         except errors.KubeError as error:
             self._not_withdrawn(str(error))
 
-    async def release_lock(self, namespace: str, name: str) -> bool:
-        """Remove the node lock if it names this pod; return whether it surely does not now."""
-        return await lock_binding.release(
-            self._client,
-            self._name,
-            namespace=namespace,
-            name=name,
-            sleep=self._sleep,
-            random=self._random,
-        )
-
     def warn(self, reason: str, message: str) -> None:
-        """Tell whoever describes the node; such events lie in the namespace default."""
+        """Send a warning event of the Node; such events are in the namespace default."""
         node = self.node()
         self._events.record(
             namespace="",
-            name=self._name,
-            # kubelet's way where the node is not known yet; kubectl looks for both.
-            uid=node.uid if node is not None else self._name,
+            name=self.name,
+            # As kubelet does where the Node is not known yet; kubectl finds both.
+            uid=node.uid if node is not None else self.name,
             kind="Node",
             type="Warning",
             reason=reason,
             message=message,
         )
 
-    # Writing.
-
     async def _keep(self) -> NoReturn:
         backoff = Backoff(first=0.2, longest=30.0, random=self._random)
         while True:
-            await self._look.wait()
-            self._look.clear()
+            await self._compare.wait()
+            self._compare.clear()
             try:
-                await self._put_right()
+                await self._correct()
                 backoff.reset()
             except errors.KubeError as error:
                 wait = backoff.next(error.retry_after)
                 _log.warning(
-                    "what the node says cannot be written",
-                    extra={"node": self._name, "error": str(error), "wait": round(wait, 3)},
+                    "cannot patch our node, retrying",
+                    extra={"node": self.name, "error": str(error), "wait": round(wait, 3)},
                 )
                 await self._sleep(wait)
-                self._look.set()
+                self._compare.set()
 
-    async def _put_right(self) -> None:
+    async def _correct(self) -> None:
         keys = [*self._annotation_changes(), *self._share_changes()]
         if not keys:
             if self.node() is not None:
-                self._fulfilled = self._wishes
+                self._shown = self._wanted
             return
         if self.fulfilled:
-            await self._calm_down(keys)
+            await self._slow_down(keys)
         for write in (self._write_annotations, self._write_shares):
             version = await write()
             if version is not None:
                 await self._seen(version)
 
     def _annotation_changes(self) -> dict[str, str | None]:
-        node, wishes = self.node(), self._wishes
-        if node is None or wishes is None:
+        node, wanted = self.node(), self._wanted
+        if node is None or wanted is None:
             return {}
-        return advertise.annotation_changes(node, wishes, self._keys)
+        return annotation_changes(node, wanted, self.keys)
 
     def _share_changes(self) -> dict[str, dict[str, str | None]]:
-        node, wishes = self.node(), self._wishes
-        if node is None or wishes is None:
+        node, wanted = self.node(), self._wanted
+        if node is None or wanted is None:
             return {}
-        return advertise.share_changes(node, wishes, self._keys)
+        return share_changes(node, wanted, self.keys)
 
-    async def _calm_down(self, keys: list[str]) -> None:
-        """Wait before a foreign change is put right: not the first time, then ever longer."""
+    async def _slow_down(self, keys: list[str]) -> None:
+        """Wait before a foreign change is corrected: not the first time, then ever longer."""
         now = self._clock()
         wait = 0.0
         if self._repaired_at is None or now - self._repaired_at > _QUIET_S:
@@ -252,15 +241,15 @@ class NodeStatus:
         else:
             wait = self._calm.next()
         _log.warning(
-            "somebody else has changed what our node says, putting it right",
-            extra={"node": self._name, "keys": keys, "wait": round(wait, 3)},
+            "another writer changed our node's annotations or shares, correcting",
+            extra={"node": self.name, "keys": keys, "wait": round(wait, 3)},
         )
         if wait:
-            self._wished.clear()
-            # What we want ourselves does not wait for a quarrel to end.
+            self._wanted_changed.clear()
+            # A change of our own does not wait for the other writer to stop.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._wished.wait()
+                    await self._wanted_changed.wait()
         self._repaired_at = self._clock()
 
     async def _write_annotations(self) -> int | None:
@@ -270,7 +259,7 @@ class NodeStatus:
             return await self._patch_annotations(changes) if changes else None
 
     async def _remove(self, key: str) -> None:
-        """Remove an annotation; what may be tried again is."""
+        """Remove an annotation; retry what may be retried."""
         backoff = Backoff(first=0.1, longest=1.0, random=self._random)
         while True:
             try:
@@ -288,16 +277,16 @@ class NodeStatus:
             changes = self._share_changes()
             if not changes:
                 return None
-            path = f"{paths.nodes(self._name)}/status"
+            path = f"{paths.nodes(self.name)}/status"
             body = await self._client.patch(path, codec.encode({"status": changes}))
-        _log.info("wrote shares", extra={"node": self._name, "shares": changes})
+        _log.info("wrote shares", extra={"node": self.name, "shares": changes})
         return _version(body)
 
     async def _patch_annotations(self, changes: Mapping[str, str | None]) -> int | None:
-        self._marked = self._marked or changes.get(self._keys.binding) is not None
+        self._marked = self._marked or changes.get(self.keys.binding) is not None
         patch = {"metadata": {"annotations": changes}}
-        body = await self._client.patch(paths.nodes(self._name), codec.encode(patch))
-        _log.info("wrote annotations", extra={"node": self._name, "keys": sorted(changes)})
+        body = await self._client.patch(paths.nodes(self.name), codec.encode(patch))
+        _log.info("wrote annotations", extra={"node": self.name, "keys": sorted(changes)})
         return _version(body)
 
     async def _seen(self, version: int) -> None:
@@ -307,20 +296,81 @@ class NodeStatus:
                 await self._reflector.wait_version(version)
         except TimeoutError:
             _log.warning(
-                "the watch has not shown our own write, comparing with a list",
-                extra={"node": self._name, "version": version},
+                "the watch has not shown our own write, listing again",
+                extra={"node": self.name, "version": version},
             )
             self._reflector.request_relist()
 
     def _not_withdrawn(self, why: str) -> None:
         _log.warning(
-            "the mark of late binding stays on the node; pods bound to it wait for the next agent",
-            extra={"node": self._name, "key": self._keys.binding, "error": why},
+            "cannot remove the mark of late binding; pods bound to this node wait for its next "
+            "agent",
+            extra={"node": self.name, "key": self.keys.binding, "error": why},
         )
 
 
+def annotation_changes(
+    node: objects.Node, wanted: Advertisement, keys: AnnotationKeys
+) -> dict[str, str | None]:
+    """Return the annotations that differ, as a merge patch: null removes."""
+    kept = sorted({*wanted.shares, *_stale(node, wanted, keys)})
+    target = {**wanted.annotations, keys.shares: ",".join(kept) or None}
+    return {key: value for key, value in target.items() if node.annotations.get(key) != value}
+
+
+def share_changes(
+    node: objects.Node, wanted: Advertisement, keys: AnnotationKeys
+) -> dict[str, dict[str, str | None]]:
+    """Return what differs in the node's status, as a merge patch."""
+    removed: dict[str, str | None] = dict.fromkeys(_stale(node, wanted, keys))
+    target = removed | {name: str(amount) for name, amount in wanted.shares.items()}
+    changes = {
+        "capacity": _differing(node.capacity, target),
+        "allocatable": _differing(node.allocatable, target),
+    }
+    return {field: differing for field, differing in changes.items() if differing}
+
+
+def _differing(
+    there: Mapping[str, objects.Amount | None], target: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    return {
+        name: value
+        for name, value in target.items()
+        if (name in there if value is None else _amount(there.get(name)) != int(value))
+    }
+
+
+def _stale(node: objects.Node, wanted: Advertisement, keys: AnnotationKeys) -> list[str]:
+    """Return the resources that an agent of ours wrote once, and that are to be removed."""
+    return [
+        name
+        for name in text_values.comma_list(node.annotation(keys.shares))
+        if name not in wanted.shares and (name in node.capacity or name in node.allocatable)
+        if _is_extended(name)
+    ]
+
+
+def _is_extended(name: str) -> bool:
+    """Return whether the name can be ours: whatever the annotation lists, cpu is not."""
+    try:
+        quantity.check_resource_name(name, what="resource")
+    except wire_errors.WireError:
+        return False
+    return True
+
+
+def _amount(amount: objects.Amount | None) -> int | None:
+    if amount is None:
+        return None
+    try:
+        return quantity.exact_integer(amount, what="amount", high=quantity.INT64_MAX)
+    except wire_errors.WireError:
+        return None  # differs from every amount, and is corrected
+
+
 def _version(body: bytes) -> int | None:
-    """Return what the server says the node's version is now; None: its answer is unreadable."""
+    """Return the Node's version from an answer of the server; None: unreadable."""
     try:
         return store.meta(body)[1]
     except wire_errors.WireError:

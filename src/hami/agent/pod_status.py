@@ -1,33 +1,36 @@
-"""Write a pod's status: prepared, or refused again and again.
+"""Patch a pod's status: prepared, failed, or refused again and again.
 
-What the agent writes to pods: one patch, after the first container is prepared.
-`bind-phase=success` and the label by which HAMi's monitor finds pods; where the node has a lock,
-also the emptied list of what is still to be handed out, and then the lock is given back. None of
-it holds up a container's start. A write that fails is tried until it lands or the pod is gone; the
-ledger remembers across restarts what is still to be told.
+One patch per pod, after its first container is prepared: `bind-phase=success` and the label by
+which HAMi's monitor finds pods. Where the node has a lock, the patch also empties the list of what
+is still to be handed out, and the lock is released before it. None of this delays a container's
+start. A failed write is retried until it succeeds or the pod is deleted; the ledger remembers
+across restarts which pods are still to be patched.
 
-Pods whose start was refused again and again.
-kubelet tries for ever. After three refusals within two minutes the pod gets an event of ours, and
-where the administrator wants that it is evicted: its controller makes a new one, which is placed
-anew.
+kubelet retries a refused start for ever. After three refusals within two minutes the pod gets an
+event, and with `--evict-refused` it is evicted: its controller makes a new one, which is scheduled
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random as randomness
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from hami.agent.allocator import Allocator
+from hami.agent.node_status import NodeStatus
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.kube.transport import Backoff
 from hami.node.ledger_record import LedgerRecord
-from hami.wire import annotation_keys, codec
+from hami.wire import annotation_keys, codec, node_marks, objects
+from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
 
 _log = logging.getLogger(__name__)
@@ -36,51 +39,43 @@ SUCCESS, FAILED = "success", "failed"
 _LONGEST_LABEL = 63
 _TIMEOUT = 10.0
 
-ReleaseLock = Callable[[LedgerRecord | None, str, str], Awaitable[None]]
-"""Gives the node's lock back if that pod (its record, namespace, name) has it."""
 Work = Callable[[], Awaitable[None]]
-Told = Callable[[str], Awaitable[None]]
-"""Notes that the pod with this UID was told."""
 
 
 class PodStatus:
+    """Writes to pods that they have their cards, or that they get none."""
+
     def __init__(
-        self,
-        client: Client,
-        node: str,
-        *,
-        to_allocate: str,
-        release_lock: ReleaseLock,
-        told: Told,
+        self, client: Client, node: NodeStatus, allocator: Allocator, *, to_allocate: str
     ) -> None:
         self._client = client
         self._node = node
+        self._allocator = allocator
         #: The annotation that HAMi's plugins consume.
         self._to_allocate = to_allocate
-        self._release_lock = release_lock
-        self._told = told
         self._queue: asyncio.Queue[Work] = asyncio.Queue()
         self._pending: set[str] = set()
 
     def prepared(self, record: LedgerRecord) -> None:
-        """Tell the pod that it has its cards; once per pod."""
-        if record.told or not record.tokens or record.uid in self._pending:
+        """Write to the pod that it has its cards; once per pod."""
+        if record.reported or not record.allocations or record.uid in self._pending:
             return
         self._pending.add(record.uid)
-        self._queue.put_nowait(self._telling(record))
+        self._queue.put_nowait(self._success(record))
 
-    def failed(self, *, uid: str, namespace: str, name: str) -> None:
-        """Tell a pod that it gets no cards, and let the next one have the node's lock."""
-        body = self._body(uid, {annotation_keys.BIND_PHASE: FAILED}, label=False)
-        release = self._releasing(None, namespace, name)
+    def failed(self, pod: Pod) -> None:
+        """Write to the pod that it gets no cards, and release the node's lock for the next pod."""
+        body = self._body(pod.uid, {annotation_keys.BIND_PHASE: FAILED}, label=False)
+        release = self._releasing(None, pod.namespace, pod.name)
 
-        async def tell() -> None:
+        async def report() -> None:
             await release()
-            await self._patch(namespace, name, body)
+            await self._patch(pod.namespace, pod.name, body)
 
-        self._queue.put_nowait(tell)
+        self._queue.put_nowait(report)
 
     async def run(self) -> NoReturn:
+        """Write queued statuses, each in a task of its own, for ever."""
         async with asyncio.TaskGroup() as group:
             while True:
                 work = await self._queue.get()
@@ -94,35 +89,35 @@ class PodStatus:
             except errors.KubeError as error:
                 wait = backoff.next(error.retry_after)
                 _log.warning(
-                    "a pod cannot be told of its cards yet",
+                    "cannot write a pod's status yet, retrying",
                     extra={"error": str(error), "again_in_s": round(wait, 1)},
                 )
                 await asyncio.sleep(wait)
             else:
                 return
 
-    def _telling(self, record: LedgerRecord) -> Work:
+    def _success(self, record: LedgerRecord) -> Work:
         annotations = {annotation_keys.BIND_PHASE: SUCCESS}
-        by_lock = any(not token.cdi for token in record.tokens)
-        if by_lock:
+        if any(not allocation.cdi for allocation in record.allocations):
             annotations[self._to_allocate] = ";" * len(record.containers)
-        body = self._body(record.uid, annotations, label=len(self._node) <= _LONGEST_LABEL)
+        label = len(self._node.name) <= _LONGEST_LABEL
+        body = self._body(record.uid, annotations, label=label)
         release = self._releasing(record, record.namespace, record.name)
 
-        async def tell() -> None:
+        async def report() -> None:
             await release()
-            there = await self._patch(record.namespace, record.name, body)
-            if there:
-                await self._told(record.uid)
+            exists = await self._patch(record.namespace, record.name, body)
+            if exists:
+                await self._allocator.mark_reported(record.uid)
             self._pending.discard(record.uid)
 
-        return tell
+        return report
 
     def _releasing(self, record: LedgerRecord | None, namespace: str, name: str) -> Work:
-        """Give the lock back before the pod is told, and once.
+        """Return what releases the node's lock, once, and before the pod is patched.
 
-        The next pod waits for it, and what this one says changes nothing for that. Later, the lock
-        may be that of another pod with the same name.
+        The next pod waits for the lock, and nothing in this pod's patch matters to it. Later, the
+        lock may belong to another pod of the same name.
         """
         released = False
 
@@ -134,27 +129,98 @@ class PodStatus:
 
         return release
 
+    async def _release_lock(self, record: LedgerRecord | None, namespace: str, name: str) -> None:
+        """Release the node's lock; for a pod that never needed it this sends no request."""
+        late = record is not None and all(allocation.cdi for allocation in record.allocations)
+        if not late or _is_held_by(self._node.lock(), namespace, name):
+            await release_lock(self._client, self._node.name, namespace=namespace, name=name)
+
     def _body(self, uid: str, annotations: dict[str, str], *, label: bool) -> bytes:
         # The UID makes the server refuse when the name is another pod's by now.
         metadata: dict[str, object] = {"uid": uid, "annotations": annotations}
         if label:
-            metadata["labels"] = {annotation_keys.ASSIGNED_NODE: self._node}
+            metadata["labels"] = {annotation_keys.ASSIGNED_NODE: self._node.name}
         return codec.encode({"metadata": metadata})
 
     async def _patch(self, namespace: str, name: str, body: bytes) -> bool:
-        """Write; False: the pod is gone, or its name is another's."""
+        """Patch a pod; False: it was deleted, or its name is another pod's."""
         try:
             await self._client.patch(paths.pods(namespace, name), body, timeout=_TIMEOUT)
         except (errors.NotFound, errors.Conflict):
             return False
         except errors.Invalid as error:
-            # Asking again would not help; the pod runs nevertheless.
+            # A retry would not help; the pod runs nevertheless.
             _log.warning(
-                "the API server does not take what we tell of a pod",
+                "the API server refuses a pod's status",
                 extra={"pod": f"{namespace}/{name}", "error": str(error)},
             )
             return False
         return True
+
+
+_RELEASE_ATTEMPTS = 8
+
+
+async def release_lock(
+    client: Client,
+    node: str,
+    *,
+    namespace: str,
+    name: str,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    random: Callable[[], float] = randomness.random,
+) -> bool:
+    """Remove the node's lock if it names this pod; return whether it certainly does not now.
+
+    The lock may be another pod's by now, or be taken by the scheduler at the same moment. So the
+    patch names the version of the Node that was read. Should the lock stay nevertheless, the
+    scheduler finds that its pod has its cards, and removes it.
+    """
+    backoff = Backoff(first=0.1, longest=5.0, random=random)
+    failure: Exception | None = None
+    for _ in range(_RELEASE_ATTEMPTS):
+        try:
+            return await _release_once(client, node, namespace, name)
+        except errors.NotFound:
+            return True  # no node, no lock
+        except errors.KubeError as error:
+            failure = error
+            if error.retry is errors.Retry.NEVER:
+                break
+            await sleep(backoff.next(error.retry_after))
+        except wire_errors.WireError as error:
+            failure = error
+            break
+    _log.warning(
+        "cannot release the node lock; the scheduler will remove it",
+        extra={"node": node, "namespace": namespace, "pod": name, "error": str(failure)},
+    )
+    return False
+
+
+async def _release_once(client: Client, node: str, namespace: str, name: str) -> bool:
+    body = await client.get(paths.nodes(node))
+    found = codec.decode(body, objects.Node, what=f"node {node}")
+    if not _is_held_by(found.annotation(annotation_keys.NODE_LOCK), namespace, name):
+        return True
+    patch = {
+        "metadata": {
+            "annotations": {annotation_keys.NODE_LOCK: None},
+            "resourceVersion": found.metadata and found.metadata.resource_version,
+        }
+    }
+    await client.patch(paths.nodes(node), codec.encode(patch))
+    return True
+
+
+def _is_held_by(lock: str, namespace: str, name: str) -> bool:
+    """Return whether a lock names this pod; a value that is no lock names none."""
+    if not lock:
+        return False
+    try:
+        return node_marks.decode_lock(lock).held_by(namespace, name)
+    except wire_errors.WireError:
+        return False
 
 
 REASON = "GPUStartRefused"
@@ -163,6 +229,8 @@ _WITHIN = 120.0
 
 
 class RefusedPods:
+    """Counts refused starts; reports, and if configured evicts, pods that cannot start."""
+
     def __init__(
         self,
         client: Client,
@@ -177,19 +245,20 @@ class RefusedPods:
         self._events = events
         self._evict = evict
         self._clock = clock
+        #: By pod UID, the times of its last refusals.
         self._times: dict[str, deque[float]] = {}
         self._evicting: set[asyncio.Task[None]] = set()
-        pods.subscribe(self._forget)
+        pods.subscribe(self._pod_changed)
 
-    def _forget(self, old: Pod | None, new: Pod | None) -> None:
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:
             self._times.pop(old.uid, None)
 
     def refused(self, uid: str, message: str) -> None:
-        """Take note; the third within two minutes has consequences."""
+        """Count a refusal; the third within two minutes sends an event."""
         pod = self._pods.find(uid)
         if pod is None:
-            return  # nobody to tell, and nobody who would be forgotten again
+            return  # no pod to send an event to, and no deletion that would forget the count
         times = self._times.setdefault(uid, deque(maxlen=_TIMES))
         times.append(self._clock())
         if len(times) < _TIMES or times[-1] - times[0] > _WITHIN:
@@ -204,21 +273,21 @@ class RefusedPods:
             message=f"refused {_TIMES} times: {message}",
         )
         if self._evict:
-            task = asyncio.create_task(self._send_away(pod))
+            task = asyncio.create_task(self._evict_pod(pod))
             self._evicting.add(task)
             task.add_done_callback(self._evicting.discard)
 
-    async def _send_away(self, pod: Pod) -> None:
+    async def _evict_pod(self, pod: Pod) -> None:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
-        told = {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid}
+        about = {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid}
         try:
             await self._client.create(paths.eviction(pod.namespace, pod.name), codec.encode(body))
         except errors.KubeError as error:
-            _log.warning("a refused pod is not evicted", extra={**told, "error": str(error)})
+            _log.warning("cannot evict a refused pod", extra={**about, "error": str(error)})
         else:
-            _log.info("a refused pod is evicted", extra=told)
+            _log.info("evicted a refused pod", extra=about)

@@ -1,16 +1,17 @@
-"""Reconcile the ledger with pods, kubelet and files.
+"""Reconcile the ledger with pods, kubelet's checkpoint and files.
 
-Pods that run here but are not in the ledger: a lost disk, a damaged record, HAMi's own agent.
-kubelet's checkpoint has their tokens, and the API server their signed grants. What both agree on is
-taken in, so that nobody is given a card's share a second time. A token that was made for another
-pod is not: under the lock, kubelet may have given it to the wrong one, who then must not start.
-Files of tokens that neither the ledger nor the checkpoint knows are removed, but never while a
-record cannot be read or a process lives.
+Release: a pod's record is removed when the pod has ended, or when the API server says that there is
+no such pod. The informer alone is not enough, because it may be behind. As long as a process of the
+pod still runs on a card (a pod that was deleted by force), the pod keeps what it holds.
 
-Forgetting pods that are gone.
-A record goes when its pod has ended, or when the API server says that there is no such pod; the
-cache alone is not believed, because it may be behind. As long as a process of the pod still lives
-on a card (a pod that was deleted by force), the pod holds what it has.
+Recover: a running pod may be missing from the ledger after a lost disk, a damaged record, or
+because HAMi's own agent started it. kubelet's checkpoint has its allocation ids and the API server
+its signed grant. What both agree on is recorded, so that a card's share is not given twice. An
+allocation id that was made for another pod is refused: under the node lock kubelet may have given
+it to the wrong pod, which must not start.
+
+Clean up: files of allocation ids that neither ledger nor checkpoint knows are removed, but never
+while a record cannot be read or while a process uses them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from hami.agent.allocator import Allocator
-from hami.agent.containers import limits
-from hami.agent.containers.prepare import Preparer
+from hami.agent import allocator as allocations
+from hami.agent.allocator import Allocator, CardFull, Change
+from hami.agent.containers import cdi_spec, library, limits
+from hami.agent.containers.library import Library
+from hami.agent.containers.prepare import VISIBLE, Preparer
+from hami.agent.containers.state_files import StateFiles
 from hami.agent.errors import AgentError, RefusalError
 from hami.agent.grants import Grants
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import CheckpointError, Entry
-from hami.agent.kubelet.kubelet_api import Allocation
-from hami.agent.late_binding import VISIBLE, slot_of
+from hami.agent.kubelet.kubelet_api import AllocateResponse
+from hami.agent.pod_status import PodStatus
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -44,225 +48,145 @@ from hami.wire.objects import Pod
 
 _log = logging.getLogger(__name__)
 
-TokenEntry = tuple[str, Entry, Allocation]
-"""A token, kubelet's entry of it, and our answer in that."""
+#: Seconds between two rounds without a cause.
+_EVERY = 5.0
+#: Seconds for one question to the API server.
+_TIMEOUT = 5.0
+#: Seconds that a grant waits for deleted pods whose processes are still ending.
+_PATIENCE = 10.0
+_RETRY_EVERY = 0.25
+
+Recovered = Callable[[LedgerRecord], None]
 
 
-class Adopter:
+class _KubeletAllocation(NamedTuple):
+    """One of our answers, as kubelet's checkpoint has it."""
+
+    allocation_id: str
+    entry: Entry
+    response: AllocateResponse
+
+
+class Reconciler:
+    """Keeps the ledger equal to the pods that hold cards of this node."""
+
     def __init__(
         self,
-        place: NodeLayout,
+        client: Client,
+        layout: NodeLayout,
         resource: str,
         *,
         pods: NodePods,
         grants: Grants,
-        shares: Allocator,
+        allocator: Allocator,
         preparer: Preparer,
-        busy: Callable[[str], bool],
-        adopted: Callable[[LedgerRecord], None],
+        states: StateFiles,
+        library: Library,
+        pod_status: PodStatus,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._layout = place
+        self._client = client
+        self._layout = layout
         self._resource = resource
         self._pods = pods
         self._grants = grants
-        self._shares = shares
+        self._allocator = allocator
+        self._ledger = allocator.ledger
         self._preparer = preparer
-        #: Whether a process of the container with this token lives.
-        self._busy = busy
-        self._adopted = adopted
-        #: By pod UID, why it was not taken in: said once, tried again.
+        self._states = states
+        self._library = library
+        self._pod_status = pod_status
+        self._clock = clock
+        self._requested = asyncio.Event()
+        self._releasing = asyncio.Lock()
+        #: By pod UID, why it was not recovered: logged once, tried again.
         self._refused: dict[str, str] = {}
+        self._handlers: list[Recovered] = []
+        pods.subscribe(self._pod_changed)
 
-    async def adopt(self) -> None:
-        """Take in every pod of kubelet's checkpoint that holds tokens of ours."""
-        if not self._shares.ready:
-            return
-        refused = self._refused
-        self._refused = {}
-        held = self._held()
-        if self._grants.allow_unsigned:
-            held = {uid: [] for uid in self._foreign()} | held
-        for uid, tokens in held.items():
-            pod = self._pods.find(uid)
-            if pod is None or pod.finished or self._shares.ledger.get(uid) is not None:
-                continue
-            try:
-                found = self._with_tokens(self._grants.record_of(pod, now=time.time()), tokens)
-                record = await self._shares.admit(uid, _unless_known(found), patience=0)
-            except RefusalError as error:
-                self._refused[uid] = why = str(error)
-                if refused.get(uid) != why:
-                    _log.warning("a pod cannot be taken in", extra={"uid": uid, "error": why})
-            else:
-                _log.info(
-                    "a pod was taken in that the ledger did not know",
-                    extra={"pod": f"{pod.namespace}/{pod.name}", "uid": uid},
-                )
-                self._adopted(record)
+    def add_handler(self, handler: Recovered) -> None:
+        """Call the handler with the record of every pod that was recovered."""
+        self._handlers.append(handler)
 
-    def _held(self) -> dict[str, list[TokenEntry]]:
-        """Return the tokens that were prepared, by pod UID."""
-        found: dict[str, list[TokenEntry]] = {}
-        for token, entry, answer in self._ours():
-            # Without files it was never started: it is taken in when it is.
-            if self._layout.token_folder(token).is_dir():
-                found.setdefault(entry.pod_uid, []).append((token, entry, answer))
-        return found
+    def request(self) -> None:
+        """Have a round soon."""
+        self._requested.set()
 
-    def _foreign(self) -> list[str]:
-        """Return the UIDs of pods that another agent gave their cards: they hold them as well."""
-        return [
-            entry.pod_uid
-            for entry, answer in self._answers()
-            if checkpoint.token_of(answer) is None
-        ]
-
-    def _with_tokens(self, record: LedgerRecord, entries: Iterable[TokenEntry]) -> LedgerRecord:
-        tokens = tuple(self._token(record, *entry) for entry in entries)
-        return msgspec.structs.replace(record, tokens=tokens)
-
-    def _token(
-        self, record: LedgerRecord, token: str, entry: Entry, answer: Allocation
-    ) -> AllocationRecord:
-        slot = slot_of(record, entry.container)
-        cards = ",".join(card.card for card in limits.by_card(record.grants_of(slot)))
-        cdi = bool(answer.cdi_devices)
-        owner = self._owner(token)
-        if (owner and owner != record.uid) or (not cdi and answer.envs.get(VISIBLE) != cards):
-            raise RefusalError(
-                f"container {entry.container} of pod {record.namespace}/{record.name}",
-                f"kubelet gave it what was made for another one (pod {owner or 'unknown'})",
-                "delete the pod to have it placed anew",
-            )
-        return AllocationRecord(
-            token=token,
-            container=entry.container,
-            slot=slot,
-            device_ids=tuple(sorted(entry.device_ids)),
-            cdi=cdi,
-        )
-
-    def _owner(self, token: str) -> str:
-        """Return the UID of the pod that a token was made for; empty: nobody knows."""
-        known = self._shares.ledger.by_token(token)
-        if known is not None:
-            return known.uid
-        try:
-            return policy_file.decode(self._layout.policy(token).read_bytes()).pod_uid
-        except (OSError, wire_errors.WireError):
-            return ""
-
-    def _ours(self) -> Iterator[TokenEntry]:
-        for entry, answer in self._answers():
-            if (token := checkpoint.token_of(answer)) is not None:
-                yield token, entry, answer
-
-    def _answers(self) -> Iterator[tuple[Entry, Allocation]]:
-        for entry in checkpoint.read(self._layout.checkpoint).entries:
-            if entry.resource == self._resource:
-                with contextlib.suppress(CheckpointError):  # who starts that container hears of it
-                    yield entry, entry.allocation()
-
-    async def tidy(self) -> None:
-        """Take in whom the ledger does not know; remove what belongs to nobody."""
-        self._shares.ledger.look_again()
-        await self.adopt()
-        self._clear_strays()
-
-    def _clear_strays(self) -> None:
-        if self._shares.ledger.damaged or not self._pods.synced:
-            return
-        known = self._shares.ledger.by_token
-        strays = {token for token in self._preparer.tokens() if known(token) is None}
-        if not strays:
-            return
-        strays -= {token for token, entry, _ in self._ours() if self._pods.find(entry.pod_uid)}
-        for token in sorted(strays):
-            if self._busy(token):
-                continue
-            try:
-                self._preparer.forget(token)
-            except AgentError as error:
-                _log.warning("files of a token stay", extra={"token": token, "error": str(error)})
-            else:
-                _log.info("files of a token that nobody knows are removed", extra={"token": token})
-
-
-def _unless_known(found: LedgerRecord) -> Callable[[LedgerRecord | None], LedgerRecord]:
-    return lambda known: known or found
-
-
-#: Seconds.
-_EVERY = 5.0
-_TIMEOUT = 5.0
-
-
-class Cleaner:
-    def __init__(
-        self,
-        client: Client,
-        pods: NodePods,
-        *,
-        records: Callable[[], list[LedgerRecord]],
-        remove: Callable[[str], Awaitable[None]],
-        busy: Callable[[str], bool],
-        tidy: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._client = client
-        self._pods = pods
-        self._records = records
-        self._remove = remove
-        #: Whether a process of the container with this token lives.
-        self._busy = busy
-        #: Takes in pods that are not in the ledger, and removes files that belong to nobody.
-        self._tidy = tidy
-        self._wake = asyncio.Event()
-        self._sweeping = asyncio.Lock()
-        pods.subscribe(self._notice)
-
-    def _notice(self, _old: Pod | None, new: Pod | None) -> None:
+    def _pod_changed(self, _old: Pod | None, new: Pod | None) -> None:
         if new is None or new.finished:
-            self.look()
+            self.request()
 
-    def look(self) -> None:
-        """Sweep and tidy soon."""
-        self._wake.set()
+    async def admit(self, uid: str, change: Change, *, patience: float = _PATIENCE) -> LedgerRecord:
+        """Add or update a pod's record, releasing deleted pods where the cards are full.
+
+        RefusalError: it does not fit. `patience`: seconds that deleted pods get to end their
+        processes.
+        """
+        if self._ledger.get(uid) is None:
+            await self._allocator.wait_ready()
+        deadline = self._clock() + patience
+        last = False
+        while True:
+            try:
+                return await self._allocator.admit(uid, change)
+            except CardFull:
+                if last:
+                    raise
+            ending = await self.release_deleted_pods()
+            last = not ending or self._clock() >= deadline
+            if not last:
+                await asyncio.sleep(_RETRY_EVERY)
+
+    async def restore(self) -> NoReturn:
+        """Once the cards are known, write again what a reboot removed."""
+        await self._allocator.wait_cards()
+        self._allocator.restore()
+        self.request()
+        await asyncio.Event().wait()
+        raise AssertionError
 
     async def run(self) -> NoReturn:
+        """Once the pods are known, write outstanding pod statuses, then reconcile for ever."""
+        await self._pods.reflector.wait_synced()
+        for record in self._ledger.records():
+            if record.allocations:
+                self._pod_status.prepared(record)
         while True:
-            self._wake.clear()
-            await self.sweep()
+            self._requested.clear()
+            await self.release_deleted_pods()
             try:
-                await self._tidy()
+                await self.recover_and_clean_up()
             except (AgentError, OSError) as error:
-                _log.debug("files of nobody were not looked for", extra={"error": str(error)})
+                _log.debug("cannot check for orphaned files", extra={"error": str(error)})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY):
-                    await self._wake.wait()
+                    await self._requested.wait()
 
-    async def sweep(self) -> bool:
-        """Forget who is gone; tell whether somebody gone still has processes."""
-        async with self._sweeping:
-            leaving = False
+    # Release.
+
+    async def release_deleted_pods(self) -> bool:
+        """Remove records of pods that have ended; return whether one still has processes."""
+        async with self._releasing:
+            ending = False
             if not self._pods.synced:
-                return leaving
-            for record in self._records():
-                if not await self._gone(record):
+                return ending
+            for record in self._ledger.records():
+                if not await self._has_ended(record):
                     continue
-                told = {"pod": f"{record.namespace}/{record.name}", "uid": record.uid}
+                about = {"pod": f"{record.namespace}/{record.name}", "uid": record.uid}
                 try:
-                    if any(self._busy(token.token) for token in record.tokens):
-                        leaving = True
+                    if any(self._states.busy(each.allocation_id) for each in record.allocations):
+                        ending = True
                         continue
-                    await self._remove(record.uid)
+                    await self._allocator.remove(record.uid)
                 except (AgentError, OSError) as error:
-                    # It is still there, and counts; the others go on.
-                    _log.warning("a pod is not forgotten yet", extra={**told, "error": str(error)})
+                    # The record stays and counts; the other pods are still released.
+                    _log.warning("cannot release cards yet", extra={**about, "error": str(error)})
                 else:
-                    _log.info("a pod gave its cards back", extra=told)
-            return leaving
+                    _log.info("released cards", extra=about)
+            return ending
 
-    async def _gone(self, record: LedgerRecord) -> bool:
+    async def _has_ended(self, record: LedgerRecord) -> bool:
         pod = self._pods.find(record.uid)
         if pod is not None:
             return pod.finished
@@ -273,5 +197,154 @@ class Cleaner:
         except errors.NotFound:
             return True
         except (errors.KubeError, wire_errors.WireError):
-            return False  # nobody says so
+            return False  # not certain, so the pod keeps its cards
         return found.uid != record.uid or found.finished
+
+    # Recover.
+
+    async def recover_and_clean_up(self) -> None:
+        """Record running pods that the ledger does not know; remove files without an owner."""
+        self._ledger.recheck_damaged()
+        await self.recover_pods()
+        self.remove_orphaned_files()
+
+    async def recover_pods(self) -> None:
+        """Record every pod of kubelet's checkpoint that holds allocations of ours."""
+        if not self._allocator.ready:
+            return
+        refused_before = self._refused
+        self._refused = {}
+        prepared = self._prepared()
+        if self._grants.allow_unsigned:
+            prepared = {uid: [] for uid in self._foreign()} | prepared
+        for uid, held in prepared.items():
+            pod = self._pods.find(uid)
+            if pod is None or pod.finished or self._ledger.get(uid) is not None:
+                continue
+            try:
+                found = self._with_allocations(self._grants.record_of(pod, now=time.time()), held)
+                record = await self.admit(uid, _unless_known(found), patience=0)
+            except RefusalError as error:
+                self._refused[uid] = why = str(error)
+                if refused_before.get(uid) != why:
+                    _log.warning(
+                        "cannot record a running pod that the ledger does not know",
+                        extra={"uid": uid, "error": why},
+                    )
+            else:
+                _log.info(
+                    "recorded a running pod that the ledger did not know",
+                    extra={"pod": f"{pod.namespace}/{pod.name}", "uid": uid},
+                )
+                self._recovered(record)
+
+    def _recovered(self, record: LedgerRecord) -> None:
+        self._pod_status.prepared(record)
+        for handler in self._handlers:
+            handler(record)
+
+    def _prepared(self) -> dict[str, list[_KubeletAllocation]]:
+        """Return the allocations that were prepared once, by pod UID."""
+        found: dict[str, list[_KubeletAllocation]] = {}
+        for held in self._ours():
+            # Without files it was never started: its PreStart will record it.
+            if self._layout.allocation_folder(held.allocation_id).is_dir():
+                found.setdefault(held.entry.pod_uid, []).append(held)
+        return found
+
+    def _foreign(self) -> list[str]:
+        """Return the UIDs of pods that another agent gave cards of this node."""
+        return [
+            entry.pod_uid
+            for entry, response in self._responses()
+            if checkpoint.allocation_id_of(response) is None
+        ]
+
+    def _with_allocations(
+        self, record: LedgerRecord, held: Sequence[_KubeletAllocation]
+    ) -> LedgerRecord:
+        found = tuple(self._allocation(record, *each) for each in held)
+        return msgspec.structs.replace(record, allocations=found)
+
+    def _allocation(
+        self, record: LedgerRecord, allocation_id: str, entry: Entry, response: AllocateResponse
+    ) -> AllocationRecord:
+        index = allocations.container_index(record, entry.container)
+        cards = ",".join(share.card for share in limits.by_card(record.shares_of(index)))
+        cdi = bool(response.cdi_devices)
+        owner = self._owner(allocation_id)
+        if (owner and owner != record.uid) or (not cdi and response.envs.get(VISIBLE) != cards):
+            raise RefusalError(
+                f"container {entry.container} of pod {record.namespace}/{record.name}",
+                f"kubelet gave it the cards that were prepared for pod {owner or '(unknown)'}",
+                "delete the pod to reschedule it",
+            )
+        return AllocationRecord(
+            allocation_id=allocation_id,
+            container=entry.container,
+            container_index=index,
+            device_ids=tuple(sorted(entry.device_ids)),
+            cdi=cdi,
+        )
+
+    def _owner(self, allocation_id: str) -> str:
+        """Return the UID of the pod that an allocation id was made for; empty: not known."""
+        known = self._ledger.by_allocation_id(allocation_id)
+        if known is not None:
+            return known.uid
+        try:
+            policy = policy_file.decode(self._layout.policy(allocation_id).read_bytes())
+        except (OSError, wire_errors.WireError):
+            return ""
+        return policy.pod_uid
+
+    def _ours(self) -> Iterator[_KubeletAllocation]:
+        for entry, response in self._responses():
+            if (allocation_id := checkpoint.allocation_id_of(response)) is not None:
+                yield _KubeletAllocation(allocation_id, entry, response)
+
+    def _responses(self) -> Iterator[tuple[Entry, AllocateResponse]]:
+        for entry in checkpoint.read(self._layout.checkpoint).entries:
+            if entry.resource == self._resource:
+                with contextlib.suppress(CheckpointError):  # PreStart refuses that container
+                    yield entry, entry.response()
+
+    # Clean up.
+
+    def remove_orphaned_files(self) -> None:
+        """Remove files of allocation ids that no pod has; not while a record is unreadable."""
+        if self._ledger.damaged or not self._pods.synced:
+            return
+        known = self._ledger.by_allocation_id
+        orphans = {each for each in self._preparer.allocation_ids() if known(each) is None}
+        if not orphans:
+            return
+        orphans -= {
+            held.allocation_id for held in self._ours() if self._pods.find(held.entry.pod_uid)
+        }
+        for allocation_id in sorted(orphans):
+            if self._states.busy(allocation_id):
+                continue
+            about = {"allocation_id": allocation_id}
+            try:
+                self._preparer.forget(allocation_id)
+            except AgentError as error:
+                _log.warning("cannot remove orphaned files", extra={**about, "error": str(error)})
+            else:
+                _log.info("removed orphaned files", extra=about)
+
+    def prune_libraries(self) -> None:
+        """Remove libraries of earlier versions that no container mounts."""
+        mounted_by_specs = cdi_spec.libraries_in_use(self._layout)
+        try:
+            entries = checkpoint.read(self._layout.checkpoint).entries
+            mounts = [mount for entry in entries for mount in entry.response().mounts]
+        except CheckpointError:
+            return  # it is not known what is in use
+        if mounted_by_specs is not None:
+            in_answers = {library.digest_of(self._layout, mount.host_path) for mount in mounts}
+            self._library.prune(mounted_by_specs | in_answers)
+
+
+def _unless_known(found: LedgerRecord) -> Change:
+    return lambda known: known or found

@@ -1,115 +1,69 @@
-"""MIG devices that are there, offered as resources of their own (strategy `mixed`).
+"""Device plugins for existing MIG devices, one resource per profile (`mixed`).
 
-kubelet hands them out by itself: a MIG device is a card of its own for the container that has it,
-so no grant, no limit and no PreStart is needed.
+kubelet hands MIG devices out by itself: a MIG device is a card of its own for the container that
+has it, so it needs no grant, no limit and no PreStart.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NoReturn
 
+from hami.agent.binding_mode import BindingMode
 from hami.agent.cards.device_ids import ListedDevice
+from hami.agent.cards.node_cards import NodeCards
+from hami.agent.containers.nvidia_cdi import NvidiaSpecs
+from hami.agent.containers.prepare import VISIBLE, Injection
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
-from hami.agent.late_binding import VISIBLE
 from hami.node.layout import NodeLayout
 from hami.node.nvml_cards import MigDevice
 
 
-class MigPlugin:
-    pre_start_required = False
-    preferred_allocation = False
-
-    def __init__(
-        self,
-        resource: str,
-        *,
-        parts: Callable[[], Sequence[MigDevice]],
-        healthy: Callable[[str], bool],
-        cdi_name: Callable[[str], str],
-    ) -> None:
-        self.resource = resource
-        self._parts = parts
-        #: Of a card by its UUID.
-        self._healthy = healthy
-        #: The CDI device of a MIG device; empty: NVIDIA's runtime is told by the environment.
-        self._cdi_name = cdi_name
-        self.list: DeviceList[ListedDevice] = DeviceList()
-
-    def refresh(self) -> None:
-        """Tell kubelet what there is now."""
-        self.list.set(
-            [ListedDevice(part.uuid, self._healthy(part.parent)) for part in self._parts()]
-        )
-
-    def devices(self) -> AsyncIterator[Sequence[ListedDevice]]:
-        return self.list.watch()
-
-    async def allocate(self, requests: Sequence[tuple[str, ...]]) -> list[Allocation]:
-        return [self._answer(device_ids) for device_ids in requests]
-
-    def _answer(self, device_ids: Sequence[str]) -> Allocation:
-        known = {part.uuid for part in self._parts()}
-        for device_id in device_ids:
-            if device_id not in known:
-                raise RefusalError(
-                    f"{self.resource} {device_id}",
-                    "is no MIG device of this node any more",
-                    "delete the pod to have it placed anew",
-                )
-        names = [self._cdi_name(device_id) for device_id in device_ids]
-        if all(names):
-            return Allocation(cdi_devices=tuple(names))
-        return Allocation(envs={VISIBLE: ",".join(device_ids)})
-
-    async def pre_start(self, device_ids: frozenset[str]) -> None:
-        """Do nothing: kubelet was told not to ask."""
-
-    async def preferred(
-        self, _available: Sequence[str], _must_include: Sequence[str], _size: int
-    ) -> tuple[str, ...]:
-        return ()
-
-
 class MigPlugins:
-    """One plugin for each profile that there is; profiles come and go with the cards."""
+    """One plugin for each profile; profiles appear and disappear with the cards."""
 
     def __init__(
         self,
         layout: NodeLayout,
         *,
-        parts: Callable[[], Mapping[str, tuple[MigDevice, ...]]],
-        healthy: Callable[[str], bool],
-        cdi_name: Callable[[str], str],
+        cards: NodeCards,
+        mode: BindingMode,
+        nvidia: NvidiaSpecs,
+        injection: Injection,
     ) -> None:
         self._layout = layout
-        self._parts = parts
-        self._healthy = healthy
-        self._cdi_name = cdi_name
+        self._cards = cards
+        self._mode = mode
+        self._nvidia = nvidia
+        self._injection = injection
         self._plugins: dict[str, MigPlugin] = {}
-        self._links: dict[str, Registration] = {}
+        self._registrations: dict[str, Registration] = {}
         self._new = asyncio.Event()
 
     def refresh(self) -> None:
-        """Tell kubelet what there is now. A profile that is gone is offered as nothing."""
-        for resource in self._parts().keys() - self._plugins.keys():
-            self._plugins[resource] = MigPlugin(
-                resource,
-                parts=functools.partial(self._parts_of, resource),
-                healthy=self._healthy,
-                cdi_name=self._cdi_name,
-            )
+        """Give kubelet the current MIG devices; a profile without any has an empty list."""
+        for resource in self._cards.inventory.static_mig.keys() - self._plugins.keys():
+            self._plugins[resource] = MigPlugin(resource, self)
             self._new.set()
         for plugin in self._plugins.values():
             plugin.refresh()
 
-    def _parts_of(self, resource: str) -> tuple[MigDevice, ...]:
-        return self._parts().get(resource, ())
+    def devices(self, resource: str) -> tuple[MigDevice, ...]:
+        """Return the MIG devices that a resource offers now."""
+        return self._cards.inventory.static_mig.get(resource, ())
+
+    def is_healthy(self, device: MigDevice) -> bool:
+        return self._cards.health.is_healthy(device.parent)
+
+    def cdi_name(self, uuid: str) -> str:
+        """Return a MIG device's CDI name; empty: NVIDIA's runtime reads the environment."""
+        if self._injection == "runtime" or not self._mode.late:
+            return ""
+        return self._nvidia.qualified_name(uuid)
 
     async def run(self) -> NoReturn:
         """Serve every profile's plugin, for ever."""
@@ -117,12 +71,61 @@ class MigPlugins:
             while True:
                 await self._new.wait()
                 self._new.clear()
-                for resource in self._plugins.keys() - self._links.keys():
+                for resource in self._plugins.keys() - self._registrations.keys():
                     socket = "nvidia-" + resource.rpartition("/")[2]
-                    link = Registration(self._layout, self._plugins[resource], socket)
-                    self._links[resource] = link
-                    group.create_task(link.run())
+                    registration = Registration(self._layout, self._plugins[resource], socket)
+                    self._registrations[resource] = registration
+                    group.create_task(registration.run())
 
     async def stop(self) -> None:
-        for link in self._links.values():
-            await link.stop()
+        for registration in self._registrations.values():
+            await registration.stop()
+
+
+class MigPlugin:
+    """Answers kubelet for the MIG devices of one profile."""
+
+    pre_start_required = False
+    preferred_allocation = False
+
+    def __init__(self, resource: str, plugins: MigPlugins) -> None:
+        self.resource = resource
+        self._plugins = plugins
+        self.list: DeviceList[ListedDevice] = DeviceList()
+
+    def refresh(self) -> None:
+        """Give kubelet the current list."""
+        self.list.set(
+            [
+                ListedDevice(device.uuid, self._plugins.is_healthy(device))
+                for device in self._plugins.devices(self.resource)
+            ]
+        )
+
+    def devices(self) -> AsyncIterator[Sequence[ListedDevice]]:
+        return self.list.watch()
+
+    async def allocate(self, requests: Sequence[tuple[str, ...]]) -> list[AllocateResponse]:
+        return [self._answer(device_ids) for device_ids in requests]
+
+    def _answer(self, device_ids: Sequence[str]) -> AllocateResponse:
+        known = {device.uuid for device in self._plugins.devices(self.resource)}
+        for device_id in device_ids:
+            if device_id not in known:
+                raise RefusalError(
+                    f"{self.resource} {device_id}",
+                    "is no MIG device of this node any more",
+                    "delete the pod to reschedule it",
+                )
+        names = [self._plugins.cdi_name(device_id) for device_id in device_ids]
+        if all(names):
+            return AllocateResponse(cdi_devices=tuple(names))
+        return AllocateResponse(envs={VISIBLE: ",".join(device_ids)})
+
+    async def pre_start(self, device_ids: frozenset[str]) -> None:
+        """Do nothing: `pre_start_required` is false, so kubelet does not call this."""
+
+    async def preferred(
+        self, _available: Sequence[str], _must_include: Sequence[str], _size: int
+    ) -> tuple[str, ...]:
+        return ()

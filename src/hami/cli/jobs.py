@@ -246,7 +246,7 @@ def _marks() -> tuple[str, ...]:
     """Return the annotations of nodes that only our own processes write."""
     (keys,) = (vendor.annotations for vendor in table.built_in() if vendor.section == "nvidia")
     agents = (keys.register, keys.pair_scores, keys.binding, keys.lock_reason, keys.shares)
-    return (annotation_keys.WAKE_UP, *agents)
+    return (annotation_keys.REQUEUE, *agents)
 
 
 def _add_flags(made: errors.Parser) -> None:

@@ -18,10 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from hami.cluster import card_table, node_info, pod_info, quota
-from hami.cluster.card_table import CardTable, width_for
+from hami.cluster.card_table import CardTable, Mask, width_for
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Hold, PodInfo
 from hami.cluster.quota import QuotaLimits
@@ -77,7 +76,7 @@ class Asked(msgspec.Struct, frozen=True):
     #: How often rows of nodes had changed when it was looked up.
     layout: int
     #: By width of the card table: a mask of its rows; None is all rows that hold a node.
-    masks: Mapping[int, npt.NDArray[np.bool_]] | None
+    masks: Mapping[int, Mask] | None
     #: Names of which we know no card.
     unknown: tuple[str, ...] = ()
     #: The names without their order.

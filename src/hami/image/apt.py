@@ -1,9 +1,9 @@
 """A private apt: the host's sources and keys, a state of its own.
 
-Its configuration is read after the host's and takes back what would reach outside the cache: the
-hooks that run after an update (some images delete the host's archives there), the locks, the
-sandbox user. Mirrors are named in apt's messages; their host names are cut out of ours, because a
-build log travels further than a machine's sources.list.
+Its configuration is read after the host's and undoes what would reach outside the cache: hooks that
+run after an update (some images delete the host's archives there), locks, the sandbox user. apt's
+messages name mirrors; their host names are cut out of ours, because a build log travels further
+than a machine's sources.list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from hami.image.errors import ImageError
 
 _DAY = 24 * 3600.0
-_SHOWN = 6  # last lines of apt's own words in an error
+_SHOWN = 6  # last lines of apt's output in an error
 _LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _URI_HOST = re.compile(r"(?P<scheme>[\w+]+://)(?P<host>[^/\s'\"]+)")
 _NAMED_HOST = re.compile(
@@ -65,14 +65,14 @@ Maintainer: none <none@localhost>
 Description: counts as installed
 
 """
-_PROVIDES = {"debconf": "debconf-2.0", "mawk": "awk"}  # what others ask for by another name
+_PROVIDES = {"debconf": "debconf-2.0", "mawk": "awk"}  # other packages depend on these names
 
 
 @dataclass(frozen=True)
 class File:
-    """One package of a closure and where its .deb lies, or will lie.
+    """One package of a closure; `path` is its .deb, once it is fetched.
 
-    `mirror` is set where the mirror is a folder of this machine, from which apt does not copy.
+    `mirror` is set if the mirror is a folder of this machine: apt does not copy from it.
     """
 
     name: str
@@ -107,20 +107,22 @@ class Apt:
         (self._at / "status").write_text(status)
 
     def update(self, say: Callable[[str], None], *, force: bool = False) -> bool:
-        """Read the mirrors' lists unless that was done within a day; tell whether it was now."""
+        """Read the mirrors' lists, unless they were read within a day; return True if it did."""
         stamp = self._at / "updated"
         if not force and stamp.exists() and 0 <= time.time() - stamp.stat().st_mtime < _DAY:
             return False
         say("reading the package lists of this machine's Debian mirrors")
         stamp.unlink(missing_ok=True)
         self._run("update", "-q", remedy="try `apt-get update` on this machine: it must work too")
-        self._run("autoclean", "-qq")  # what the mirrors no longer have is not wanted again
+        self._run("autoclean", "-qq")  # packages that the mirrors no longer have
         stamp.touch()
         return True
 
     def resolve(self, packages: Sequence[str]) -> tuple[File, ...]:
-        """Find all that `packages` need: apt's own choice, nothing fetched."""
-        unfetched = f"Dir::Cache::archives={self._at / 'none'}"  # apt lists only what it lacks
+        """Return all packages that `packages` need, by apt's own choice; nothing is fetched."""
+        unfetched = (
+            f"Dir::Cache::archives={self._at / 'none'}"  # apt lists only packages that it lacks
+        )
         text = self._run(
             *("install", "-qq", "-y", "--print-uris", "-o", unfetched, *packages),
             remedy="see `apt-cache policy` for what this machine's sources have",
@@ -128,7 +130,7 @@ class Apt:
         return tuple(self._file(line) for line in text.splitlines() if line.startswith("'"))
 
     def download(self, packages: Sequence[str], files: Sequence[File]) -> None:
-        """Fetch what is missing; `files` is the answer of `resolve` for the same packages."""
+        """Fetch missing packages; `files` is the result of `resolve` for the same packages."""
         self._run("install", "-q", "-y", "--download-only", *packages)
         for file in files:
             if file.mirror and not file.path.exists():
@@ -169,7 +171,7 @@ class Apt:
 
 
 def hide_hosts(text: str) -> str:
-    """Cut the names and addresses of mirrors and proxies out of apt's words."""
+    """Cut the names and addresses of mirrors and proxies out of apt's output."""
     hosts = {found["host"] for found in _URI_HOST.finditer(text)}
     hosts |= {host.rpartition("@")[2].partition(":")[0] for host in hosts}
     text = _URI_HOST.sub(r"\g<scheme>MIRROR", text)

@@ -1,7 +1,8 @@
-"""Reading a .deb in Python: an `ar` archive with a tar of files in it.
+"""Read a .deb in Python: an `ar` archive with a tar of files in it.
 
-So that unpacking needs no dpkg, and what is written is decided by `tree`, not by a tool's options.
-Debian packs with xz (older ones gzip, bzip2), which Python reads; Ubuntu's zstd needs `dpkg-deb`.
+So unpacking needs no dpkg, and `tree` decides what is written, not the options of a tool. Debian
+packs with xz (older packages with gzip or bzip2), which Python reads; Ubuntu's zstd needs
+`dpkg-deb`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def extract(archive: Path, root: Path, *, skip: Callable[[str], bool]) -> None:
         with _OPENERS[name](fileobj=io.BytesIO(content)) as stream:
             tree.extract(stream, root, what=archive.name, skip=skip)
             while stream.fileobj.read(1 << 20):
-                pass  # to the end: the sums of what is packed stand there
+                pass  # to the end: the checksums are there
     except _DAMAGE as error:
         raise ImageError(
             f"package {archive.name}",
@@ -49,7 +50,7 @@ def extract(archive: Path, root: Path, *, skip: Callable[[str], bool]) -> None:
 
 
 def _files(archive: Path) -> tuple[str, bytes]:
-    """Read the tar of files, compressed in a way that Python knows, and its name."""
+    """Return the name and content of the tar of files, compressed in a way that Python reads."""
     found = []
     for name, content in _members(archive):
         found.append(name)

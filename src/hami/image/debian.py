@@ -1,15 +1,15 @@
-"""Root folders from Debian packages, without touching the host's package state.
+"""Root folders from Debian packages, without changing the host's packages.
 
 A private apt (its own lists, cache and status; the host's sources, keys and proxy settings) finds
 the closure of the wanted packages, libc included, as if nothing were installed. apt checks the
-indexes by signature and what it fetches by hash; we check the hash again before each use, so a
-damaged cache repairs itself. It runs as an ordinary user too.
+indexes by signature and packages by hash; the hash is checked again before each use, so a damaged
+cache repairs itself. Root is not needed.
 
-No maintainer script is run. What that leaves out, and who does it instead:
+No maintainer script is run. Their work is done elsewhere:
 
 - `update-alternatives` links (iptables, awk, sh): the table `ALTERNATIVES`.
 - the bundle /etc/ssl/certs/ca-certificates.crt: written here from the package's certificates.
-- users, groups, /etc/passwd: whoever needs them writes them; services are never started.
+- users, groups, /etc/passwd: written by `recipes`; services are never started.
 - ldconfig's cache: not needed, Debian's library folders are the loader's default ones.
 - Python byte code: see `recipes`.
 
@@ -31,7 +31,7 @@ from hami.image.errors import ImageError, only_image_errors
 
 SCRIPT_HELPERS = frozenset({"debconf", "dpkg", "init-system-helpers", "usr-is-merged"})
 
-# link -> what it names in the same folder; made where the first is missing and the second there.
+# Link and its target in the same folder; made if the link is missing and the target is there.
 ALTERNATIVES: Mapping[str, str] = {
     "usr/bin/awk": "mawk",
     "usr/bin/sh": "bash",
@@ -58,7 +58,7 @@ class Package:
 
 
 def documentation(name: str) -> bool:
-    """Whether `name` is there for people reading at a terminal (licences are not)."""
+    """Return True for documentation; licences are none, because they must stay."""
     return _DOCUMENTATION.match(name) is not None
 
 
@@ -74,9 +74,9 @@ def unpack(
 ) -> tuple[Package, ...]:
     """Extract `packages` (`name` or `name=version-glob`) and all they depend on into `root`.
 
-    Files for which `skip` is true are left out, and so are the packages named in `without`. What
-    was extracted is returned, sorted by name. On an error `root` is half-filled: give a temporary
-    folder and rename it.
+    Files for which `skip` is true are left out, and so are the packages named in `without`. The
+    extracted packages are returned, sorted by name. On an error `root` is half-filled: give a
+    temporary folder and rename it.
     """
     closure = Closure(packages, cache=cache, without=without, say=say)
     closure.extract(root, skip=skip, alternatives=alternatives)
@@ -113,7 +113,7 @@ class Closure:
 
     @property
     def hashes(self) -> list[str]:
-        """What tells this closure from any other: the hash of every package in it."""
+        """The hash of every package: they identify this closure."""
         return [file.sha256 for file in self._files]
 
     def extract(
@@ -189,7 +189,7 @@ def link_alternatives(root: Path, alternatives: Mapping[str, str]) -> None:
 
 
 def bundle_certificates(root: Path) -> None:
-    """Write what update-ca-certificates would: every certificate of the package in one file."""
+    """Write all certificates of the package into one file, as update-ca-certificates does."""
     certificates = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
     if not certificates:
         return
@@ -200,7 +200,7 @@ def bundle_certificates(root: Path) -> None:
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """One apt at a time in a cache; a process that dies gives the lock back."""
+    """Hold the lock of a cache: one apt at a time. The lock of a killed process is free."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""What a Linux program or library needs besides the kernel, read from the file itself.
+"""Libraries that a Linux program or library needs, read from the file itself.
 
 A program in an image without its loader or one of its libraries fails only in a pod, and with a
-message that names the wrong file. Better said when the image is built: `check_static` for images
-of one binary, `check_libraries` for a whole root.
+message that names the wrong file. So it is checked when the image is built: `check_static` for
+images of one binary, `check_libraries` for a whole root.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Program:
 
 
 def read(path: Path) -> Program:
-    """Read what `path` says of itself."""
+    """Read the headers of `path`."""
     try:
         data = path.read_bytes()
         if not data.startswith(_MAGIC):
@@ -75,7 +75,7 @@ def check_static(binary: Path, architecture: str) -> None:
 
 
 def check_libraries(roots: Sequence[Path]) -> None:
-    """Refuse a root, given as its layers, where a library that some file needs is in none."""
+    """Refuse a root, given as its layers, if a library that a file needs is in none of them."""
     needed: dict[str, str] = {}
     present: set[str] = set()
     for root in roots:

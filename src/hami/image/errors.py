@@ -1,7 +1,7 @@
 """The one error of building and reading images.
 
-Whatever goes wrong between a package archive and a finished image, `ImageError` says it: what was
-read, its value, the rule it breaks and what to do. Nothing else escapes this package.
+All errors between a package archive and a finished image are `ImageError`: object, rule and remedy.
+No other exception leaves this package.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class ImageError(RuntimeError):
-    """An image, a layer or a package cannot be made or is not what it says it is."""
+    """An image, a layer or a package cannot be made, or breaks a rule."""
 
     def __init__(self, what: str, rule: str, remedy: str = "") -> None:
         self.what = what
@@ -23,8 +23,8 @@ class ImageError(RuntimeError):
 
 @contextmanager
 def only_image_errors(what: str) -> Iterator[None]:
-    """Tell what the file system refused (no space, no permission) as an `ImageError` too."""
+    """Raise errors of the file system (no space, no permission) as `ImageError`."""
     try:
         yield
     except OSError as error:
-        raise ImageError(what, f"failed ({error})", "is there space, and may you write?") from error
+        raise ImageError(what, f"failed ({error})", "check free space and permissions") from error

@@ -1,12 +1,12 @@
-"""Layers: a folder becomes one gzipped tar, the same bytes for the same folder.
+"""Pack a folder into a layer: one gzipped tar, the same bytes each time.
 
 Members are sorted, belong to root, and carry one fixed time (SOURCE_DATE_EPOCH, else 1970); modes,
 symbolic and hard links are kept. The gzip has neither name nor time. (Another version of zlib may
 pack differently; `diff_id`, the digest of the tar, is the same then too.)
 
-`Store` keeps finished layers under a key of what they were made from, so that a layer whose inputs
-did not change is neither built nor packed again. Each is checked by digest before it is used; one
-that nobody used for two weeks is deleted when another is made.
+`Store` keeps finished layers under a key of their inputs, so that a layer whose inputs did not
+change is neither built nor packed again. Each is checked by digest before it is used; one that was
+not used for two weeks is deleted when another is made.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WHITEOUT = ".wh."  # such a name would delete a file of a lower layer
 
 @dataclass(frozen=True)
 class Layer:
-    """A finished layer: `path` is the gzipped tar, `made_by` what the image's history says."""
+    """A finished layer: `path` is the gzipped tar, `made_by` its line in the image's history."""
 
     path: Path
     digest: str
@@ -45,7 +45,7 @@ class Layer:
 
 
 def epoch() -> int:
-    """Read the time that stands on everything we write."""
+    """Return the time of all files that we write, in Unix seconds."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "0")
     if not text.isascii() or not text.isdigit() or int(text) >= 1 << 33:
         raise ImageError(
@@ -57,7 +57,7 @@ def epoch() -> int:
 
 
 class _Hashed:
-    """A file to write to that knows the digest and length of what it was given."""
+    """A file for writing that computes digest and length of its content."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -78,7 +78,7 @@ class _Hashed:
 
 
 def pack(folder: Path, out: Path, *, made_by: str, time: int | None = None) -> Layer:
-    """Write all that is in `folder` to `out` as a layer."""
+    """Write the content of `folder` to `out` as a layer."""
     with out.open("wb") as file:
         packed = _Hashed(file)
         with gzip.GzipFile("", "wb", _LEVEL, cast("BinaryIO", packed), mtime=0) as zipped:
@@ -123,7 +123,7 @@ def _add(tar: tarfile.TarFile, folder: Path, time: int) -> None:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All below `folder`, a folder before what is in it, in an order that no locale changes."""
+    """Yield all below `folder`, a folder before its content, in an order that no locale changes."""
     for path in sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name)):
         yield path
         if path.is_dir() and not path.is_symlink():
@@ -137,14 +137,14 @@ def unpack(layer: Layer, root: Path) -> None:
 
 
 class Store:
-    """Finished layers in a folder, by what they were made from."""
+    """Finished layers in a folder, by their inputs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def layer(self, made_by: str, inputs: object, write: Callable[[Path], None]) -> Layer:
-        """Give the layer made from `inputs` (any JSON); `write` fills a folder if it is not there.
+        """Return the layer of `inputs` (any JSON); `write` fills a folder if it must be made.
 
         The builder's own code and the time stamped on files are inputs of every layer.
         """
@@ -172,8 +172,8 @@ class Store:
             tree.folder(root)
             write(root)
             layer = pack(root, Path(name, "layer"), made_by=made_by)
-            facts = (layer.digest, str(layer.size), layer.diff_id)
-            Path(name, "facts").write_text(" ".join((*facts, _check(*facts))))
+            numbers = (layer.digest, str(layer.size), layer.diff_id)
+            Path(name, "facts").write_text(" ".join((*numbers, _check(*numbers))))
             blob = self._folder / f"{key}.tar.gz"
             layer.path.replace(blob)
             Path(name, "facts").replace(self._folder / key)
@@ -181,7 +181,7 @@ class Store:
         return replace(layer, path=blob)
 
     def _forget(self) -> None:
-        """Delete what was not used for long, and what a killed build left."""
+        """Delete layers that were not used for long, and folders of killed builds."""
         oldest = now() - _KEPT
         for path in self._folder.iterdir():
             if path.lstat().st_mtime < oldest:
@@ -191,8 +191,8 @@ class Store:
                     path.unlink(missing_ok=True)
 
 
-def _check(*facts: str) -> str:
-    return hashlib.sha256(" ".join(facts).encode()).hexdigest()
+def _check(*numbers: str) -> str:
+    return hashlib.sha256(" ".join(numbers).encode()).hexdigest()
 
 
 def _own_code() -> str:

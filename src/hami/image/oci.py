@@ -1,9 +1,9 @@
-"""One archive that containerd, Docker and registries' tools all read.
+"""Write an image archive that containerd, Docker and registry tools all read.
 
 It is an OCI image layout in a tar (`oci-layout`, `index.json`, `blobs/`) that also carries Docker's
 `manifest.json` over the same blobs: `ctr images import`, `docker load` and `skopeo`/`crane` each
-find the one they know. The index names the image twice, as containerd looks for it (the full
-name) and as the OCI specification says (the tag). Same inputs, same bytes.
+find the one that they read. The index names the image twice: by its full name, as containerd needs,
+and by its tag, as the OCI specification needs. Same inputs, same bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Settings:
-    """What a container of the image starts with, unless its pod says otherwise."""
+    """Defaults of a container of the image, unless its pod overrides them."""
 
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
@@ -54,7 +54,7 @@ class Settings:
 
 
 def architecture() -> str:
-    """Name this machine's architecture as images do."""
+    """Return this machine's architecture as images name it."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise ImageError(
@@ -66,7 +66,7 @@ def architecture() -> str:
 
 
 def full_name(name: str) -> str:
-    """Write `name` as kubelet and Docker look it up: with the host and folder they leave out."""
+    """Return `name` as kubelet and Docker look it up: with default host and folder added."""
     found = _NAME.fullmatch(name)
     if found is None:
         raise ImageError(
@@ -92,7 +92,7 @@ def blob_path(digest: str) -> str:
 
 
 def write(out: Path, *, names: Sequence[str], layers: Sequence[Layer], settings: Settings) -> str:
-    """Write the image of `layers`, lowest first, to `out`; give its manifest's digest."""
+    """Write the image of `layers`, lowest first, to `out`; return its manifest's digest."""
     if not names or not layers:
         raise ImageError(f"image {out.name}", "needs at least one name and one layer")
     full = [full_name(name) for name in names]

@@ -1,11 +1,11 @@
-"""A Python root folder: Debian's interpreter, locked dependencies, our wheel, all byte-compiled.
+"""A Python root: Debian's interpreter, locked dependencies, our wheel, compiled.
 
-Three parts, one layer each, because they change at different speeds. Everything goes where
-Debian's Python looks by itself (/usr/local/lib/pythonX.Y/dist-packages): no PYTHONPATH to lose.
+Three parts, one layer each, because they change at different speeds. All files go where Debian's
+Python looks by default (/usr/local/lib/pythonX.Y/dist-packages): no PYTHONPATH is needed.
 
-Byte code is compiled by the image's own interpreter, started from the folder through its own
-loader (no chroot, no root), as `unchecked-hash`: a container that may not write never compiles, and
-the files' times do not matter. With a fixed hash seed the same sources give the same bytes.
+The image's own interpreter compiles the byte code, started from the folder through its own loader
+(no chroot, no root), as `unchecked-hash`: a container without write access never compiles, and the
+times of files do not matter. With a fixed hash seed the same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGES = (
     "python3-minimal",
 )
 
-# Libraries of modules nobody needs in a container: dbm, nis, sqlite3, curses, readline; and awk.
+# Libraries of modules that no container needs: dbm, nis, sqlite3, curses, readline; and awk.
 WITHOUT = debian.SCRIPT_HELPERS | {
     "libdb5.3",
     "libncursesw6",
@@ -53,12 +53,12 @@ _WHEEL = re.compile(r"(?P<name>\w+)-(?P<version>[^-]+)-py3-none-(?P<platforms>[\
 
 
 def useless(name: str) -> bool:
-    """Whether `name` can be left out of a Python image."""
+    """Return True for a file that a Python image does not need."""
     return debian.documentation(name) or _USELESS.match(name) is not None
 
 
 def version(root: Path) -> str:
-    """Tell which Python Debian's `python3` is in `root`, as in 3.11."""
+    """Return the version of Debian's `python3` in `root`, as in 3.11."""
     link = root / "usr/bin/python3"
     found = re.fullmatch(r"python(3\.\d+)", str(link.readlink()) if link.is_symlink() else "")
     if found is None:
@@ -67,7 +67,7 @@ def version(root: Path) -> str:
 
 
 def site(root: Path, of: Path) -> Path:
-    """Name the folder below `root` where the Python of the root `of` looks for packages."""
+    """Return the folder below `root` where the Python of the root `of` looks for packages."""
     return root / f"usr/local/lib/python{version(of)}/dist-packages"
 
 
@@ -88,7 +88,7 @@ def install(root: Path, requirements: Path, *, uv: Path, interpreter: Path) -> N
             ],
             scratch,
         )
-    _tidy(target)
+    _clean_up(target)
 
 
 def unzip(root: Path, wheel: Path, *, interpreter: Path) -> None:
@@ -113,11 +113,11 @@ def unzip(root: Path, wheel: Path, *, interpreter: Path) -> None:
             packed.extractall(target)
     except (OSError, zipfile.BadZipFile) as error:
         raise ImageError(f"wheel {wheel}", f"cannot be read ({error})", "build it again") from error
-    _tidy(target)
+    _clean_up(target)
 
 
 def has_command(wheel: Path) -> bool:
-    """Tell whether `python3 -m hami` works with `wheel`."""
+    """Return True if `python3 -m hami` works with `wheel`."""
     with zipfile.ZipFile(wheel) as packed:
         return "hami/__main__.py" in packed.namelist()
 
@@ -128,7 +128,7 @@ def wheel_version(wheel: Path) -> str:
 
 
 def compile_all(folder: Path, *, interpreter: Path) -> None:
-    """Byte-compile what is below `folder` with the Python in the root `interpreter`."""
+    """Byte-compile all below `folder` with the Python in the root `interpreter`."""
     python = interpreter / "usr/bin" / f"python{version(interpreter)}"
     libraries = [path.parent for path in sorted(interpreter.glob("usr/lib/*/libc.so.6"))]
     loaders = sorted(interpreter.glob("usr/lib/*/ld-linux-*.so.*"))
@@ -142,8 +142,8 @@ def compile_all(folder: Path, *, interpreter: Path) -> None:
     _run("compileall", command, str(folder), PYTHONHOME=str(interpreter / "usr"))
 
 
-def _tidy(target: Path) -> None:
-    """Drop tests, stubs and the installer's notes; set plain modes whatever the umask."""
+def _clean_up(target: Path) -> None:
+    """Delete tests, stubs and the installer's notes; set plain modes whatever the umask."""
     for path in sorted(target.rglob("*"), reverse=True):
         parts = path.relative_to(target).parts
         for_others = "tests" in parts[1:] or path.suffix == ".pyi"
@@ -151,7 +151,7 @@ def _tidy(target: Path) -> None:
         if not for_others and not notes:
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o111 else 0o644)
         elif path.is_dir():
-            path.rmdir()  # what was in it went before it
+            path.rmdir()  # its content was deleted before it
         else:
             path.unlink()
     for record in target.glob("*.dist-info/RECORD"):
@@ -163,7 +163,7 @@ def _tidy(target: Path) -> None:
         record.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
-# Trusts what the machine trusts: a company's mirror has a company's certificate.
+# uv trusts the machine's certificates: a company's mirror has a company's certificate.
 _UV = {"UV_SYSTEM_CERTS": "1"}
 
 
@@ -174,7 +174,7 @@ def _run(what: str, command: Sequence[str], folder: str, **environment: str) -> 
             command,
             cwd=folder,
             env={**_UV, **kept, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", **environment},
-            umask=0o022,  # what it makes must be readable for any user, whoever builds
+            umask=0o022,  # files must be readable for any user
             capture_output=True,
             text=True,
             check=False,

@@ -1,8 +1,8 @@
 """The images of this project, each from its parts to a checked archive.
 
 `cache` holds Debian packages and finished layers: a second build of the same parts only writes the
-archive, and a change of our code only makes the last, small layer of `hami` anew. Every archive is
-read back (`verify`) before it gets its name, so what lies at `out` is whole.
+archive, and a change of our code makes only the last, small layer of `hami` again. Every archive is
+read back (`verify`) before it gets its name, so the file `out` is always whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GROUPS = "root:x:0:\ntty:x:5:\nnobody:x:65534:\nnonroot:x:65532:\n"
 
 _LICENCE = "usr/share/doc/busybox-static/copyright"
 
-# PID 1 of a pod's sandbox: leaves on TERM, and `wait` reaps whatever orphans it is given.
+# PID 1 of a pod's sandbox: it ends on TERM, and `wait` reaps orphans.
 _PAUSE = 'trap "exit 0" TERM INT; while :; do sleep 2147483 & wait; done'
 
 
@@ -44,7 +44,7 @@ def busybox(
 def pause(
     out: Path, *, names: Sequence[str], cache: Path, say: Callable[[str], None] = print
 ) -> verify.Image:
-    """Build what holds a pod's namespaces. It has busybox's layer, so it takes no space."""
+    """Build the image that holds a pod's namespaces. Its layer is busybox's: no extra space."""
     settings = oci.Settings(
         entrypoint=("/bin/sh", "-c", _PAUSE), env={"PATH": oci.PATH}, user="65535:65535"
     )
@@ -175,7 +175,7 @@ def _python(store: layers.Store, cache: Path, say: Callable[[str], None]) -> lay
 
 
 def _base(root: Path) -> None:
-    """Write what any image has: accounts, and folders that mounts and programs expect."""
+    """Write the accounts, and the folders that mounts and programs expect, of any image."""
     for name in ("dev", "etc", "home/nonroot", "proc", "root", "run", "sys", "tmp", "var/tmp"):
         tree.folder(root / name)
     for name in ("tmp", "var/tmp"):

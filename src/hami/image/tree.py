@@ -1,12 +1,12 @@
-"""Writing the members of a tar stream into a root folder, and never outside it.
+"""Write the members of a tar stream into a root folder, and never outside it.
 
-Paths are understood as a process inside the root would understand them: a link to `/etc` is the
-root's own `etc`, not the host's. Debian packages need that (they carry absolute links, and after
-the merge of /usr their `bin/` is a link), and Python's own extraction filters refuse it.
+Paths are resolved as a process inside the root would resolve them: a link to `/etc` is the root's
+own `etc`, not the host's. Debian packages need that (they have absolute links, and after the merge
+of /usr their `bin/` is a link), and Python's own extraction filters refuse it.
 
 Names that are absolute or climb with `..` are refused rather than corrected, as are device files:
-no package we unpack has a reason for them. Owners are not kept, everything belongs to whoever
-runs this; so a set-uid or set-gid bit stays only where its owner is root anyway.
+no package that we unpack needs them. Owners are not kept: all files belong to the user that runs
+the build. So a set-uid or set-gid bit stays only where the owner in the archive is root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SETUID, _SETGID, _MODE = 0o4000, 0o2000, 0o7777
 
 
 def inside(root: Path, name: str, *, follow: bool = False) -> Path:
-    """Where `name` lies for a process whose root is `root`; its last part is a link or followed."""
+    """Return the path of `name` for a process in `root`; follow=False: the last link is kept."""
     parts = list(PurePosixPath("/", name).parts[1:])
     here, links = root, 0
     while parts:
@@ -45,7 +45,7 @@ def inside(root: Path, name: str, *, follow: bool = False) -> Path:
 
 
 def folder(path: Path) -> None:
-    """Make `path` and what is missing above it, readable by all whatever the umask."""
+    """Make `path` and missing folders above it, readable by all whatever the umask."""
     if not path.is_dir():
         folder(path.parent)
         path.mkdir()

@@ -1,8 +1,8 @@
-"""Reading an image archive and believing nothing in it.
+"""Read an image archive and check all of it.
 
 Every digest, size and diff_id is computed again, and the OCI manifest and Docker's must describe
-the same image under the same names. Whatever is wrong, `ImageError` names the place; an archive
-that passes loads the same image whichever of the two manifests a tool prefers.
+the same image under the same names. `ImageError` names the place of a fault; an archive that
+passes loads the same image whichever of the two manifests a tool reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDERS = {"blobs", "blobs/sha256"}
 
 @dataclass(frozen=True)
 class Image:
-    """What an archive holds: `config` is the whole image configuration as it was read."""
+    """The image in an archive; `config` is the whole image configuration as it was read."""
 
     names: tuple[str, ...]
     digest: str
@@ -37,7 +37,7 @@ class Image:
 
 
 def archive(path: Path) -> Image:
-    """Check the archive at `path` from end to end and say what is in it."""
+    """Check the archive at `path` from end to end, and return its image."""
     try:
         with tarfile.open(path, "r:") as tar:
             return _Archive(path, tar).image()
@@ -85,10 +85,10 @@ class _Archive:
         return Image(tuple(names), digest, tuple(layers), self._path.stat().st_size, config)
 
     def _blob(self, described: object, where: str, media_type: str) -> str:
-        """Check a blob against the entry that describes it; give its digest."""
+        """Check a blob against the entry that describes it; return its digest."""
         found = self._get(described, where, "mediaType", str)
         if found != media_type:
-            self._refuse(f"{where} describes a {found!r} where {media_type} stands")
+            self._refuse(f"{where} describes a {found!r}, not a {media_type}")
         digest: str = self._get(described, where, "digest", str)
         size: int = self._get(described, where, "size", int)
         member = self._member(oci.blob_path(digest))
@@ -118,9 +118,9 @@ class _Archive:
     def _platforms(self, entries: list[object], config: object) -> None:
         real = {key: self._get(config, "config", key, str) for key in ("architecture", "os")}
         for entry in entries:
-            said = self._get(entry, "index.json", "platform", dict)
-            if said != real:
-                self._refuse(f"index.json says the platform is {said}, the config {real}")
+            found = self._get(entry, "index.json", "platform", dict)
+            if found != real:
+                self._refuse(f"index.json says the platform is {found}, the config {real}")
 
     def _names(self, entries: list[object]) -> list[str]:
         names: list[str] = []

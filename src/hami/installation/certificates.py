@@ -1,21 +1,10 @@
-"""Make a server certificate with its own authority, and check one.
+"""Make a server certificate with its own authority, and check an existing one.
 
-Names and addresses that a server answers to, and whether a certificate's names cover them.
+The authority signs one certificate, and its key is not kept: a client that trusts it trusts exactly
+that server. A renewal therefore makes a new authority, too.
 
-A server's certificate with an authority of its own.
-The authority signs one certificate, and its key is forgotten: whoever trusts it trusts exactly that
-server. A renewal therefore makes a new authority, too.
-
-This module loads cryptography, an extra that only the jobs of an installation need. Import it where
-a certificate must be made or read, not before. Whether an existing one still serves is told by
-`hami.installation.certificates`.
-
-Certificates as text, one after the other: told apart and joined without being understood.
-
-Whether a certificate that exists still serves, as a TLS client would judge it.
-Certificates may come from others: a user's own authority, cert-manager, HAMi's job. So chains,
-wildcards and every kind of key are understood, and whatever the bytes are, the answer is a
-judgement and never an exception.
+This module loads cryptography, an extra that only the jobs of an installation need. Import it only
+where a certificate is made or checked; `hami.installation.pem` works without it.
 """
 
 from __future__ import annotations
@@ -32,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hami.installation import pem
 
-#: Clocks of other machines may be behind.
+#: Other machines' clocks may be behind.
 _SLACK = dt.timedelta(minutes=5)
 _SHOWN_DIGITS = 8
 _USAGES = (
@@ -49,21 +38,21 @@ _USAGES = (
 
 
 class Pair(NamedTuple):
-    """PEM: a certificate with what stands between it and its authority; its key; authorities."""
+    """PEM: a certificate with its intermediates, its key, and the authorities to trust."""
 
     certificate: bytes
     key: bytes
     authorities: bytes
 
     def __repr__(self) -> str:
-        return "Pair(...)"  # a key must not get into a log
+        return "Pair(...)"  # keeps the key out of logs
 
 
 def issue(hosts: Sequence[str], *, lifetime: dt.timedelta, now: dt.datetime) -> Pair:
-    """Make an authority and its one certificate."""
+    """Make an authority and the only certificate that it signs."""
     signing_key = ec.generate_private_key(ec.SECP256R1())
     signer = x509.SubjectKeyIdentifier.from_public_key(signing_key.public_key())
-    # Where a file holds several authorities, the names tell a person which is which.
+    # If a file holds several authorities, their names differ.
     issuer = _name(f"hami CA {signer.digest.hex()[:_SHOWN_DIGITS]}")
     dates = (now - _SLACK, now + lifetime)
     authority = (
@@ -141,19 +130,25 @@ _UNREADABLE = (
 
 
 class Judgement(NamedTuple):
-    #: Why it cannot serve; empty: it can.
+    """Whether a certificate can be used, and until when."""
+
+    #: Why it cannot be used; empty: it can.
     fault: str
     ends: dt.datetime | None = None
-    #: Whether it is in the last third of its life.
+    #: It is in the last third of its lifetime.
     old: bool = False
 
 
 class _Unfit(Exception):  # noqa: N818 - it never leaves this module
-    """It cannot serve; says why."""
+    """The certificate cannot be used; the message says why."""
 
 
 def judge(pair: Pair, hosts: Collection[str], *, now: dt.datetime) -> Judgement:
-    """Tell whether who trusts the authorities of a pair takes its certificate for each host."""
+    """Check that a client that trusts the pair's authorities accepts it for each host.
+
+    Certificates may come from a user's own authority, cert-manager or HAMi's job: chains, wildcards
+    and every kind of key are read. Unreadable bytes are a fault, never an exception.
+    """
     try:
         with _reading("tls.crt", pair.certificate):
             served = x509.load_pem_x509_certificates(pair.certificate)
@@ -176,7 +171,7 @@ def judge(pair: Pair, hosts: Collection[str], *, now: dt.datetime) -> Judgement:
 
 
 def still_valid(authorities: bytes, *, now: dt.datetime) -> list[bytes]:
-    """Return those authorities of a PEM text that can be read and have not ended."""
+    """Return the authorities of a PEM text that can be read and have not expired."""
     return [block for block in pem.blocks(authorities) if _ends_after(block, now)]
 
 
@@ -208,12 +203,12 @@ def _check_hosts(certificate: x509.Certificate, hosts: Collection[str]) -> None:
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
-        raise _Unfit("has a certificate for no host at all") from None
+        raise _Unfit("has a certificate that names no host") from None
     names = extension.value.get_values_for_type(x509.DNSName)
     addresses = extension.value.get_values_for_type(x509.IPAddress)
     for host in hosts:
         if not pem.covered(host, names, addresses):
-            raise _Unfit(f"has a certificate for other hosts than {host}")
+            raise _Unfit(f"has a certificate that does not cover {host}")
 
 
 def _check_key(certificate: x509.Certificate, content: bytes) -> None:
@@ -226,7 +221,7 @@ def _check_key(certificate: x509.Certificate, content: bytes) -> None:
 def _chain(
     served: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]
 ) -> list[x509.Certificate]:
-    """Return the way from a certificate to an authority that is trusted."""
+    """Return the chain from a certificate to a trusted authority."""
     chain = [served[0]]
     between = list(served[1:])
     while True:
@@ -251,9 +246,9 @@ def _signer(
 
 def _check_dates(certificate: x509.Certificate, now: dt.datetime) -> None:
     if now >= certificate.not_valid_after_utc:
-        raise _Unfit(f"has ended on {certificate.not_valid_after_utc:%Y-%m-%d}")
+        raise _Unfit(f"has expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
     if now < certificate.not_valid_before_utc:
-        raise _Unfit(f"begins only on {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC")
+        raise _Unfit(f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC")
 
 
 def _in_last_third(certificate: x509.Certificate, now: dt.datetime) -> bool:

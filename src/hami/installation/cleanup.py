@@ -1,10 +1,10 @@
-"""What stays behind an uninstall, and its removal: the lease, annotations of nodes, Secrets.
+"""Remove what an uninstall leaves behind: lease, node annotations, Secrets.
 
-Helm removes what it installed. The rest was made by our jobs, by kube-scheduler and by the
-scheduler while they ran. A Secret is removed only if a job of ours made it.
+Helm removes what it installed. The rest was written by our jobs, by kube-scheduler and by the
+scheduler while they ran. A Secret is removed only if a job of ours created it.
 
 Helm does not wait for the pods: a kube-scheduler that is about to end may write its lease once
-more. So the lease counts as gone when it has stayed away for a while, and nodes come after it.
+more. So the lease counts as removed once it has stayed away for a while, and nodes come after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hami.kube import listwatch, paths, store
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
-#: Seconds in which whoever still renews a lease would write it again.
+#: Seconds in which a running scheduler would write its lease again.
 AWAY_S = 5.0
 
 
@@ -30,14 +30,14 @@ class _Node(codec.Object, frozen=True):
 async def remove(
     job: Job, *, namespace: str, secrets: Sequence[str], lease: str, marks: Sequence[str]
 ) -> list[str]:
-    """Remove all that can be removed; returns what could not, and why.
+    """Remove everything that can be removed; returns what could not, and why.
 
-    `marks` are annotations of nodes: cards that nobody serves any more must not be there to choose.
+    `marks` are annotations of nodes that offer cards, which no agent serves any more.
     """
     failures: list[str] = []
 
     async def attempt(what: str, step: Callable[[], Awaitable[None]]) -> None:
-        # One refusal must not keep the rest from being removed.
+        # One refusal must not stop the removal of the rest.
         try:
             await job.persist(step)
         except InstallationError as error:
@@ -65,11 +65,11 @@ async def _lease(job: Job, what: str, path: str) -> None:
         await job.sleep(AWAY_S)
         if not await _deleted(job, path):
             return
-        job.say(f"{what}: somebody wrote it again; deleted again")
+        job.say(f"{what}: a scheduler wrote it again; deleted again")
     raise InstallationError(
         what,
-        f"comes back for {PATIENCE_S:g} s now, so a scheduler still runs",
-        "stop it, then run this again",
+        f"was written again for {PATIENCE_S:g} s, so a scheduler still runs",
+        "stop that scheduler, then run this again",
     )
 
 
@@ -87,7 +87,7 @@ async def _nodes(job: Job, marks: Sequence[str]) -> None:
         try:
             await job.client.patch(paths.nodes(name), change)
         except kube_errors.NotFound:
-            continue  # it went with its marks
+            continue  # the node was deleted meanwhile
         job.say(f"Node {name}: annotation {', '.join(found)} removed")
     if not marked:
         job.say("nodes: none has an annotation of ours")
@@ -106,14 +106,17 @@ async def _secret(job: Job, what: str, namespace: str, name: str) -> None:
         job.say(f"{what}: there is none")
     elif not found.ours:
         label = f"{secret_objects.MANAGED_BY}={secret_objects.US}"
-        job.say(f"{what}: left as it is; without the label {label} it is not ours")
+        job.say(
+            f"{what}: kept, because it lacks the label {label}: hami did not create it; "
+            "delete it yourself if you no longer need it"
+        )
     elif await _deleted(job, paths.secrets(namespace, name), uid=found.uid):
         job.say(f"{what}: deleted")
 
 
 async def _deleted(job: Job, path: str, *, uid: str = "") -> bool:
     """Delete one object; False: there was none."""
-    # With its UID, a namesake that was made meanwhile is not taken for it.
+    # With its UID, a new object of the same name is not deleted.
     body = codec.encode({"preconditions": {"uid": uid}}) if uid else None
     try:
         await job.client.delete(path, body)

@@ -1,11 +1,12 @@
-"""The Secret with the keys that sign grants (`hami.wire.grant`): made once, never overwritten.
+"""The Secret with the keys that sign grants: created once, rotated on demand.
 
-There is no `previous` at first: a second key that never signed would only be one more to steal.
+It is never overwritten. At first it has no `previous` key: one that never signed would only be one
+more to steal.
 
-A rotation has two halves, because files reach the nodes minutes apart and an agent starts nothing
-whose key it does not know. First the new key is written as `previous`, by which everybody knows
-it and nobody signs; when every node has it, the two change places. An interrupted rotation leaves
-a cluster that works, and can be begun again.
+A rotation has two halves, because files reach the nodes minutes apart and an agent starts no
+container whose grant has an unknown key. First the new key is written as `previous`: every node
+knows it, and the scheduler still signs with the old one. Then the two change places. A rotation
+that is interrupted leaves a working cluster and can be run again. `hami.wire.signature` signs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CURRENT, PREVIOUS = "current", "previous"
 
 
 async def ensure(job: Job, *, namespace: str, name: str) -> None:
-    """Have a Secret with a key; one that is there is only checked."""
+    """Create the Secret with a key; an existing one is only checked."""
     what = f"Secret {namespace}/{name}"
 
     async def step() -> None:
@@ -35,13 +36,13 @@ async def ensure(job: Job, *, namespace: str, name: str) -> None:
         key = secrets.token_bytes(signature.KEY_BYTES)
         kind = secret_objects.OPAQUE
         await secret_objects.create(job.client, namespace, name, kind=kind, entries={CURRENT: key})
-        job.say(f"{what}: made, key {signature.key_id(key)} signs")
+        job.say(f"{what}: created, key {signature.key_id(key)} signs")
 
     await job.persist(step)
 
 
 async def rotate(job: Job, *, namespace: str, name: str, wait: float) -> None:
-    """Sign with a new key, after `wait` seconds in which the new one reaches every node."""
+    """Sign with a new key, after the `wait` seconds in which it reaches every node."""
     what = f"Secret {namespace}/{name}"
     new = secrets.token_bytes(signature.KEY_BYTES)
 
@@ -50,10 +51,10 @@ async def rotate(job: Job, *, namespace: str, name: str, wait: float) -> None:
     ) -> signature.GrantKeys:
         found = await secret_objects.read(job.client, namespace, name)
         if found is None:
-            raise InstallationError(what, "there is none", "make it with `hami certs create`")
+            raise InstallationError(what, "does not exist", "create it with `hami certs create`")
         if not found.ours:
             raise InstallationError(
-                what, "was not made by hami", "change the key where it is managed"
+                what, "was not created by hami", "change the key where it is managed"
             )
         keys = _keys(found, what)
         wanted = entries(keys)
@@ -62,18 +63,18 @@ async def rotate(job: Job, *, namespace: str, name: str, wait: float) -> None:
         return keys
 
     old = await job.persist(lambda: write(lambda _: {PREVIOUS: new}))
-    job.say(f"{what}: key {signature.key_id(new)} is told to every node; this takes {wait:g} s")
+    job.say(f"{what}: key {signature.key_id(new)} goes to every node; this takes {wait:g} s")
     await job.sleep(wait)
 
     def exchanged(keys: signature.GrantKeys) -> Mapping[str, bytes]:
         if new not in (keys.current, keys.previous):
-            raise InstallationError(what, "was changed meanwhile", "begin the rotation again")
+            raise InstallationError(what, "was changed meanwhile", "run the rotation again")
         return {CURRENT: new, PREVIOUS: old.current}
 
     await job.persist(lambda: write(exchanged))
     job.say(
         f"{what}: key {signature.key_id(new)} signs; "
-        f"what {signature.key_id(old.current)} signed stays good"
+        f"grants signed by {signature.key_id(old.current)} stay valid"
     )
 
 

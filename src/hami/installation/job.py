@@ -1,12 +1,8 @@
-"""A job in the cluster: client, clock, log, retries, errors.
+"""A job in the cluster: client, clock, output, retries, errors.
 
-The one error of installing, beside those of the API server.
-It is for the person who installs: which object, what it is, the rule it breaks, what to do.
-
-What every step of a job has: the API server, time, somebody to tell, and patience.
-Jobs run right at an install, when the API server may be busy or its network not there yet. A step
-reads before it writes, so it can be done again as a whole: after a conflict, and also after an
-answer that was lost, whatever became of the write.
+Jobs run during an install, when the API server may be busy or not reachable yet. A step reads
+before it writes, so it can be repeated as a whole: after a conflict, and also after a lost
+response, whether the write succeeded or not.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from hami.kube.client import Client
 
 
 class InstallationError(Exception):
-    """Something in the cluster is in the way, and only a person can decide."""
+    """Something in the cluster prevents the job, and a person must decide."""
 
     def __init__(self, what: str, rule: str, remedy: str) -> None:
         super().__init__(f"{what}: {rule}; {remedy}")
@@ -33,8 +29,8 @@ class InstallationError(Exception):
         self.remedy = remedy
 
 
-class NotThereYet(InstallationError):  # noqa: N818 - the name says what happened
-    """An object that another makes is missing; it may come."""
+class NotThereYet(InstallationError):  # noqa: N818 - a state, not a failure
+    """An object that another component creates is missing; the job retries."""
 
 
 T = TypeVar("T")
@@ -50,15 +46,17 @@ def _now() -> dt.datetime:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
+    """What each step of a job needs."""
+
     client: Client
-    #: Told line by line what is done.
+    #: Prints one line of progress.
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], dt.datetime] = _now
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def persist(self, step: Callable[[], Awaitable[T]], *, patience: float = PATIENCE_S) -> T:
-        """Do a step until it succeeds, cannot succeed, or has been tried for so many seconds."""
+        """Repeat a step until it succeeds, cannot succeed, or `patience` seconds have passed."""
         ends = self.clock() + patience
         waits = transport.Backoff(first=_FIRST_WAIT_S, longest=_LONGEST_WAIT_S)
         while True:
@@ -68,7 +66,7 @@ class Job:
                 wait = waits.next(getattr(error, "retry_after", None))
                 if not _may_pass(error) or self.clock() + wait > ends:
                     raise
-                self.say(f"{error}; trying again")
+                self.say(f"{error}; retrying")
             await self.sleep(wait)
 
 

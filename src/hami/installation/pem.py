@@ -1,4 +1,7 @@
-"""Certificates as PEM text, and the host names that they must cover; loads no cryptography."""
+"""Certificates as PEM text, and the host names they must cover.
+
+Loads no cryptography, unlike `hami.installation.certificates`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from hami.wire import errors, text_values
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-#: The last part is no number: what looks like an address and is none, is none.
+#: The last part is no number: a malformed address is no name either.
 _NAME = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*(?!\d+$){_LABEL}", re.ASCII)
 _LONGEST = 253
 
 
 def parse(text: str, *, what: str) -> tuple[str, ...]:
-    """Read a comma list of host names and addresses, each once and in its usual form."""
+    """Read a comma list of host names and addresses, without repetitions, in canonical form."""
     hosts = tuple(dict.fromkeys(_host(word, what) for word in text_values.comma_list(text)))
     if not hosts:
         raise errors.WireError(
@@ -36,10 +39,10 @@ def host_address(host: str) -> Address | None:
 
 
 def covered(host: str, names: Collection[str], addresses: Collection[object]) -> bool:
-    """Tell whether a certificate with these names and addresses is good for a host."""
+    """Tell whether a certificate with these names and addresses covers a host."""
     if (wanted := host_address(host)) is not None:
         return wanted in addresses
-    # A star stands for exactly one part, the first.
+    # A star replaces exactly one part, the first.
     alike = {host, f"*.{host.partition('.')[2]}"}
     return any(name.lower() in alike for name in names)
 
@@ -67,12 +70,12 @@ def blocks(text: bytes) -> list[bytes]:
 
 
 def joined(*texts: bytes) -> bytes:
-    """Join PEM texts; a certificate that stands in several of them is taken once."""
+    """Join PEM texts; a certificate that is in several of them is taken once."""
     return b"".join(dict.fromkeys(block for text in texts for block in blocks(text)))
 
 
 def readable(text: bytes) -> bool:
-    """Tell whether TLS can be told to trust the certificates of this text."""
+    """Tell whether TLS can load the certificates of this text as trusted."""
     try:
         certificates = b"".join(blocks(text)).decode("ascii")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)

@@ -1,8 +1,8 @@
-"""Secrets as the API server keeps them: read, made, replaced in the version that was read.
+"""Read, create and replace Secrets through the API server.
 
-What we make carries the label `app.kubernetes.io/managed-by: hami`. It tells ours from a Secret
-that a user or cert-manager wrote under the same name, which nobody may delete for them. Whatever
-else stands on an object, labels and annotations of others too, is written back as it was.
+Secrets that hami creates carry the label `app.kubernetes.io/managed-by: hami`. It separates them
+from a Secret that a user or cert-manager wrote under the same name, which no job may delete. All
+other fields of an object, also labels and annotations of others, are written back unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Fields(codec.Object, frozen=True):
 
 
 class Secret:
-    """One as it was read. Its content never appears in a message or a repr."""
+    """A Secret as it was read. Its content never appears in a message or a repr."""
 
     def __init__(self, body: bytes) -> None:
         fields = codec.decode(body, _Fields, what="Secret")
@@ -49,14 +49,14 @@ class Secret:
         self._document = codec.decode(body, dict[str, Any], what="Secret")
 
     def entry(self, name: str) -> bytes:
-        """Return the bytes of an entry; empty if there is none, or none that can be read."""
+        """Return the bytes of an entry; empty if it is missing or cannot be read."""
         try:
             return base64.b64decode(self._data.get(name) or "", validate=True)
         except (binascii.Error, ValueError):
             return b""
 
     def with_entries(self, entries: Mapping[str, bytes]) -> bytes:
-        """Return the whole object with these entries changed, as ours, in the version read."""
+        """Return the whole object with these entries and our label, in the version read."""
         meta = self._document.get("metadata") or {}
         labels = {**(meta.get("labels") or {}), MANAGED_BY: US}
         changed = {
@@ -90,7 +90,7 @@ async def create(
 async def replace(
     client: Client, namespace: str, name: str, secret: Secret, entries: Mapping[str, bytes]
 ) -> None:
-    """Write entries into a Secret; a conflict if it is no longer as it was read."""
+    """Write entries into a Secret; raises a conflict if it has changed since it was read."""
     await client.replace(paths.secrets(namespace, name), secret.with_entries(entries))
 
 

@@ -1,11 +1,11 @@
-"""The Secret with the webhook's certificate: made, kept while it is good, renewed in time.
+"""The Secret with the webhook's certificate: created, checked, renewed in time.
 
 A renewal must not make a single call fail, although servers get the new files up to two minutes
 after the Secret has changed. So the authority goes first: the API server trusts it beside the old
 one, then the Secret changes, and its ca.crt holds the new authority and those before it.
 
-To have nothing old trusted any more (a key has leaked), delete the Secret and run both jobs again.
-A certificate that others made is left to them as long as it works, and replaced when it does not.
+If a key has leaked, delete the Secret and run both jobs again: then nothing old is trusted. A valid
+certificate that others made is kept, and replaced only once it no longer works.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from hami.installation.secret_objects import Secret
 TYPE = "kubernetes.io/tls"
 CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
 
-#: Earlier authorities that stay trusted; hosts that change every week must not fill the Secret.
+#: Earlier authorities that stay trusted; frequent changes of hosts must not fill the Secret.
 KEPT = 3
-#: Seconds for every API server to hear of the new authority.
+#: Seconds in which every API server learns of the new authority.
 SETTLE_S = 3.0
 
 
 class Wanted(NamedTuple):
+    """The Secret and the certificate that it must hold."""
+
     namespace: str
     name: str
     hosts: Sequence[str]
@@ -41,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 async def ensure(job: Job, wanted: Wanted) -> None:
-    """Have a Secret whose certificate is good for these hosts, and for a while yet."""
+    """Create or renew the Secret, so that its certificate covers the hosts and lasts a while."""
     await job.persist(lambda: _step(job, wanted))
 
 
@@ -56,22 +58,22 @@ async def _step(job: Job, wanted: Wanted) -> None:
         await _write(job, wanted, found)
         job.say(f"{wanted}: renewed, because it {why}")
         return
-    job.say(f"{wanted}: kept, it is good until {judged.ends:%Y-%m-%d}")
+    job.say(f"{wanted}: kept, it is valid until {judged.ends:%Y-%m-%d}")
     if judged.old:
-        job.say(f"{wanted}: was not made by hami, so its owner must renew it by then")
+        job.say(f"{wanted}: was not created by hami, so its owner must renew it by then")
 
 
 def _why_renew(secret: Secret, judged: Judgement) -> str:
     if judged.fault or not judged.old or not secret.ours:
         return judged.fault
-    return f"ends on {judged.ends:%Y-%m-%d} already"
+    return f"expires on {judged.ends:%Y-%m-%d} already"
 
 
 def _check_changeable(secret: Secret, wanted: Wanted, why: str) -> None:
     remedy = (
         f"delete it (kubectl -n {wanted.namespace} delete secret {wanted.name}), or name another"
     )
-    # A Secret keeps its type for life. HAMi's job makes opaque ones, which serve as well.
+    # A Secret's type cannot change. HAMi's job creates opaque ones, which work as well.
     if secret.type not in (TYPE, secret_objects.OPAQUE):
         raise InstallationError(
             str(wanted), f"{why}, and is of type {secret.type} instead of {TYPE}", remedy
@@ -98,7 +100,7 @@ async def _write(job: Job, wanted: Wanted, before: Secret | None) -> None:
         return
     await secret_objects.create(*at, kind=TYPE, entries=entries)
     hosts = ", ".join(wanted.hosts)
-    job.say(f"{wanted}: made, for {hosts} until {now + wanted.lifetime:%Y-%m-%d}")
+    job.say(f"{wanted}: created, for {hosts} until {now + wanted.lifetime:%Y-%m-%d}")
 
 
 def _pair(secret: Secret) -> Pair:

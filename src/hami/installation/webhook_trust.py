@@ -1,11 +1,11 @@
-"""Which authorities the API server trusts when it calls our webhook: its configuration's caBundle.
+"""The authorities that the API server trusts when it calls our webhook.
 
-`set_from_secret` makes it exactly what the Secret says. `add` is for a renewal: the new authority
-is trusted beside the old ones before the first server shows its certificate.
+They are the caBundle of the webhook's configuration. `set_from_secret` makes it equal to the
+Secret's ca.crt. `add` is for a renewal: the new authority is trusted beside the old ones before the
+first server uses its certificate.
 
-Items of a list cannot be addressed by a merge patch. So the configuration is read, changed and
-written back in the version that was read, and everything else in it stays: policies, selectors,
-rules.
+A merge patch cannot address items of a list. So the configuration is read, changed and written back
+in the version that was read; policies, selectors and rules in it stay.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from hami.kube import errors as kube_errors
 from hami.kube import paths
 from hami.wire import codec
 
-#: Seconds that a job waits for the objects it is about: the chart makes them in the same moment.
+#: Seconds that a job waits for its objects: the chart creates them at the same time.
 WAIT_S = 30.0
 
 
 async def set_from_secret(job: Job, *, namespace: str, secret: str, webhook: str) -> None:
-    """Have every webhook of the configuration trust what the Secret's ca.crt holds, only that."""
+    """Let every webhook of the configuration trust the Secret's ca.crt, and nothing else."""
 
     async def step() -> None:
         bundle = await _bundle(job, namespace, secret)
         if not await _change(job, webhook, lambda _: bundle):
             raise installation_job.NotThereYet(
                 f"MutatingWebhookConfiguration {webhook}",
-                "there is none",
+                "does not exist",
                 "install the chart with the webhook enabled, or correct --webhook",
             )
 
@@ -42,10 +42,10 @@ async def set_from_secret(job: Job, *, namespace: str, secret: str, webhook: str
 
 
 async def add(job: Job, webhook: str, authorities: bytes) -> bool:
-    """Have every webhook trust these as well; False: there is no such configuration yet."""
+    """Let every webhook trust these as well; False: the configuration does not exist yet."""
 
     def extended(bundle: bytes) -> bytes:
-        # One that cannot be read protects nothing, and no call succeeds with it.
+        # An unreadable bundle is dropped: no call succeeds with it.
         return pem.joined(bundle if pem.readable(bundle) else b"", authorities)
 
     return await job.persist(lambda: _change(job, webhook, extended))
@@ -55,7 +55,7 @@ async def _bundle(job: Job, namespace: str, name: str) -> bytes:
     secret = await secret_objects.read(job.client, namespace, name)
     if secret is None:
         raise installation_job.NotThereYet(
-            f"Secret {namespace}/{name}", "there is none", "run `hami certs create` first"
+            f"Secret {namespace}/{name}", "does not exist", "run `hami certs create` first"
         )
     bundle = secret.entry("ca.crt")
     if not pem.readable(bundle):
@@ -69,7 +69,7 @@ async def _bundle(job: Job, namespace: str, name: str) -> bytes:
 
 
 async def _change(job: Job, name: str, change: Callable[[bytes], bytes]) -> bool:
-    """Change what each webhook trusts; False: there is no such configuration."""
+    """Change the authorities that each webhook trusts; False: no such configuration."""
     path = paths.mutating_webhooks(name)
     what = f"MutatingWebhookConfiguration {name}"
     try:
@@ -84,7 +84,7 @@ async def _change(job: Job, name: str, change: Callable[[bytes], bytes]) -> bool
         return True
     await job.client.replace(path, codec.encode({**document, "webhooks": changed}))
     names = ", ".join(str(hook.get("name")) for hook in changed)
-    job.say(f"{what}: has new authorities to trust, for {names}")
+    job.say(f"{what}: trusts new authorities, for {names}")
     return True
 
 

@@ -1,8 +1,8 @@
-"""What the driver says of the node's cards now: memory, how busy they are, and who is on them.
+"""Sample the driver: memory, utilization and processes of the node's cards.
 
-Every question may take milliseconds, or hang with the driver: `Sampler.take` belongs into a thread
-of its own. Without a driver there is nothing to sample, which is said once; containers' own numbers
-do not need it. What one card does not answer is missing from that card only.
+Each call may take milliseconds, or hang with the driver: `Sampler.take` belongs into a thread of
+its own. Without a driver the sample is empty, which is logged once; the numbers of containers do
+not need it. A value that one card does not report is missing from that card only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds between two looks at which cards there are, and between two tries to open the driver.
+#: Seconds between two lists of the cards, and between two tries to open the driver.
 _RELIST = 60.0
 _REOPEN = 30.0
 
 
 class Driver(Protocol):
-    """What we ask of `hami.node.nvml.Nvml`."""
+    """The calls of `hami.node.nvml.Nvml` that a sample needs."""
 
     def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]: ...
     def memory_used(self, uuid: str) -> int: ...
@@ -40,34 +40,39 @@ class Driver(Protocol):
     def close(self) -> None: ...
 
 
-class CardNow(msgspec.Struct, frozen=True, kw_only=True):
-    """None: the driver does not tell."""
+class CardSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One card; None: the driver does not report it."""
 
     card: Card
+    #: Bytes.
     memory_used: int | None = None
     #: Percent, of compute and of the memory's bandwidth.
     utilization: tuple[int, int] | None = None
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes run on: a card, or a MIG device of one."""
+class CardProcesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes on a card, or on one MIG device of it."""
 
     uuid: str
     index: int
     mig: bool = False
     processes: tuple[GpuProcess, ...] = ()
-    #: Percent of the card's compute by pid; who is missing did nothing. None: not told.
+    #: Percent of the card's compute by pid, without idle processes. None: not reported.
     compute: Mapping[int, int] | None = None
 
 
 class DriverSample(msgspec.Struct, frozen=True, kw_only=True):
-    #: By the sampler's clock.
+    """All cards of the node at one time."""
+
+    #: Seconds of the sampler's clock.
     taken: float
-    cards: tuple[CardNow, ...] = ()
-    parts: tuple[Part, ...] = ()
+    cards: tuple[CardSample, ...] = ()
+    processes: tuple[CardProcesses, ...] = ()
 
 
 class Sampler:
+    """Opens the driver and asks it, and opens it again after it failed."""
+
     def __init__(
         self,
         driver_root: str = "",
@@ -84,14 +89,14 @@ class Sampler:
         self._cards: tuple[Card, ...] = ()
         #: By card, when the last sample of its processes was taken, in the driver's time.
         self._sampled: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
+        """Return True while the driver answers."""
         return self._driver is not None
 
     def take(self) -> DriverSample:
-        """Ask the driver; never raises for what the driver says."""
+        """Ask the driver for all cards; never raises an error of the driver."""
         taken = self._clock()
         driver = self._opened()
         if driver is None:
@@ -99,17 +104,17 @@ class Sampler:
         try:
             self._list(driver)
         except NvmlError as error:
-            self._tell(str(error))
+            self._report(str(error))
             self._end()
             return DriverSample(taken=taken)
         return DriverSample(
             taken=taken,
-            cards=tuple(_card_now(driver, card) for card in self._cards),
-            parts=tuple(part for card in self._cards for part in self._parts(driver, card)),
+            cards=tuple(_card_sample(driver, card) for card in self._cards),
+            processes=tuple(each for card in self._cards for each in self._processes(driver, card)),
         )
 
     def still_there(self, uuids: Sequence[str]) -> dict[str, frozenset[int]]:
-        """Ask again who is on these cards and MIG devices."""
+        """Return the pids that are now on these cards and MIG devices."""
         driver = self._driver
         if driver is None:
             return {}
@@ -128,10 +133,10 @@ class Sampler:
             try:
                 self._driver = self._open_driver(self._driver_root)
             except NvmlError as error:
-                self._tell(str(error))
+                self._report(str(error))
             else:
                 self._next_list = 0.0
-                _log.info("the driver answers")
+                _log.info("opened the driver")
         return self._driver
 
     def _list(self, driver: Driver) -> None:
@@ -139,19 +144,19 @@ class Sampler:
             return
         cards, problems = driver.cards()
         if problems:
-            # A card that came back is seen only by whoever looks anew.
+            # NVML shows a card that came back only after it was opened again.
             driver.reopen()
             cards, problems = driver.cards()
         for problem in problems:
-            self._tell(str(problem))
+            self._report(str(problem))
         self._cards = cards
         self._next_list = self._clock() + _RELIST
 
-    def _parts(self, driver: Driver, card: Card) -> list[Part]:
+    def _processes(self, driver: Driver, card: Card) -> list[CardProcesses]:
         if card.mig_enabled:
-            # All runs on its parts, and nobody tells how busy those are.
+            # Processes run on its MIG devices; NVML does not report how busy those are.
             return [
-                Part(
+                CardProcesses(
                     uuid=mig.uuid,
                     index=card.index,
                     mig=True,
@@ -161,7 +166,7 @@ class Sampler:
             ]
         processes = _asked(driver.processes, card.uuid)
         return [
-            Part(
+            CardProcesses(
                 uuid=card.uuid,
                 index=card.index,
                 processes=processes or (),
@@ -182,14 +187,14 @@ class Sampler:
         if driver is not None:
             driver.close()
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning("the driver does not answer as it should", extra={"error": text})
+    def _report(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            _log.warning("cannot read all of the driver's numbers", extra={"error": text})
 
 
-def _card_now(driver: Driver, card: Card) -> CardNow:
-    return CardNow(
+def _card_sample(driver: Driver, card: Card) -> CardSample:
+    return CardSample(
         card=card,
         memory_used=_asked(driver.memory_used, card.uuid),
         utilization=_asked(driver.utilization, card.uuid),
@@ -197,6 +202,7 @@ def _card_now(driver: Driver, card: Card) -> CardNow:
 
 
 def _asked(question: Callable[..., T], *about: object) -> T | None:
+    """Call the driver; None: it does not answer this for this card."""
     try:
         return question(*about)
     except NvmlError:

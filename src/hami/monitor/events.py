@@ -1,6 +1,7 @@
-"""Events about processes that have more than they should: on their pod, else on the node.
+"""Events about containers above their limit and unmanaged processes.
 
-Each process is named once for each card, for as long as it lives.
+They are on the pod of the process, else on the node. Each process is named once for each card, for
+as long as it lives.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hami.kube.events import EventRecorder
-from hami.monitor.findings import Findings, OnCard, Over
+from hami.monitor.findings import Findings, OverLimit, OwnedProcess
 from hami.monitor.processes import Owner
 
 OVER_LIMIT = "VGPUOverLimit"
@@ -18,28 +19,30 @@ _MIB = 2**20
 _NAMED = 5
 
 #: Reason, pid, start, card.
-_Said = tuple[str, int, int, str]
+_Fault = tuple[str, int, int, str]
 
 
 class AuditEvents:
+    """Reports findings as events, each once."""
+
     def __init__(self, recorder: EventRecorder, node: str) -> None:
         self._recorder = recorder
         self._node = node
-        self._said: set[_Said] = set()
+        self._reported: set[_Fault] = set()
 
-    def tell(self, verdict: Findings) -> None:
-        """Tell what is new; forget processes that are no longer at fault or no longer there."""
-        before, self._said = self._said, set()
-        for over in verdict.over:
-            said = {_said(OVER_LIMIT, process) for process in over.processes}
-            if not said <= before:
+    def report(self, findings: Findings) -> None:
+        """Report new faults; forget those of processes that ended or are at fault no longer."""
+        before, self._reported = self._reported, set()
+        for over in findings.over:
+            faults = {_fault(OVER_LIMIT, process) for process in over.processes}
+            if not faults <= before:
                 self._record(over.processes[0].owner, OVER_LIMIT, _over_text(over))
-            self._said |= said
-        for process in verdict.unmanaged:
-            one = _said(UNMANAGED, process)
-            if one not in before:
+            self._reported |= faults
+        for process in findings.unmanaged:
+            fault = _fault(UNMANAGED, process)
+            if fault not in before:
                 self._record(process.owner, UNMANAGED, _unmanaged_text(process))
-            self._said.add(one)
+            self._reported.add(fault)
 
     def _record(self, owner: Owner, reason: str, message: str) -> None:
         if owner.pod:
@@ -63,22 +66,22 @@ class AuditEvents:
             )
 
 
-def _said(reason: str, process: OnCard) -> _Said:
-    return (reason, process.pid, process.start, process.uuid)
+def _fault(reason: str, process: OwnedProcess) -> _Fault:
+    return (reason, process.pid, process.start, process.card)
 
 
-def _over_text(over: Over) -> str:
+def _over_text(over: OverLimit) -> str:
     return (
         f"container {over.container.key.container} has {_mib(over.used)} of card "
-        f"{over.share.card} by the driver's account, {_mib(over.bytes)} above its limit of "
+        f"{over.share.card} by the driver's account, {_mib(over.excess)} above its limit of "
         f"{_mib(over.share.memory_bytes)} (processes of the node: {_list(over.processes)}); "
-        "restart the container, and look for what goes around libvgpu in it"
+        "restart the container, and check it for programs that avoid libvgpu"
     )
 
 
-def _unmanaged_text(process: OnCard) -> str:
+def _unmanaged_text(process: OwnedProcess) -> str:
     memory = "memory" if process.memory is None else _mib(process.memory)
-    what = f"process {process.pid} of the node has {memory} of card {process.uuid}"
+    what = f"process {process.pid} of the node has {memory} of card {process.card}"
     container = process.owner.container
     if container is None and not process.owner.pod:
         return (
@@ -91,8 +94,8 @@ def _unmanaged_text(process: OnCard) -> str:
             "or keep this one from pods (filterDevices in the node configuration)"
         )
     name = container.key.container
-    if container.share(process.uuid) is None:
-        return f"{what}, which container {name} was not given; restart it, and look at its devices"
+    if container.share(process.card) is None:
+        return f"{what}, which container {name} was not given; restart it, and check its devices"
     return (
         f"{what} without libvgpu, so the limits of container {name} do not hold for it; it is "
         "a static program, or left the container's mounts, or cleared /etc/ld.so.preload: start it "
@@ -100,10 +103,10 @@ def _unmanaged_text(process: OnCard) -> str:
     )
 
 
-def _list(processes: Iterable[OnCard]) -> str:
+def _list(processes: Iterable[OwnedProcess]) -> str:
     ordered = sorted(processes, key=lambda process: -(process.memory or 0))
-    told = [f"{process.pid} with {_mib(process.memory or 0)}" for process in ordered[:_NAMED]]
-    return ", ".join(told) + (", …" if len(ordered) > _NAMED else "")
+    named = [f"{process.pid} with {_mib(process.memory or 0)}" for process in ordered[:_NAMED]]
+    return ", ".join(named) + (", …" if len(ordered) > _NAMED else "")
 
 
 def _mib(count: int) -> str:

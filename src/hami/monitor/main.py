@@ -1,8 +1,8 @@
-"""`hami monitor`, from start to end: what containers use, shown, and held against the driver.
+"""`hami monitor`: show what containers use, and compare it with the driver.
 
-It writes nothing but Events, and the two numbers that HAMi's library expects. It needs neither the
-API server nor the driver to go on: what they would add is missing meanwhile. It is meant to be
-small: no numpy, no grpc.
+It writes only Events, and the two numbers that HAMi's library expects. It goes on without the API
+server and without the driver: what they would add is missing meanwhile. To stay small it loads
+neither numpy nor grpc.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
-import socket
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,16 @@ from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.monitor import pods as node_pods
 from hami.monitor.audit import Audit
-from hami.monitor.containers import Unreadable
+from hami.monitor.collect import Collector
+from hami.monitor.containers import PreparedContainers, Unreadable
 from hami.monitor.driver import Sampler
 from hami.monitor.events import AuditEvents
-from hami.monitor.hami_feedback import HamiFeedback
+from hami.monitor.hami import HamiContainers, HamiFeedback
+from hami.monitor.metrics import NodeMetrics
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
-from hami.monitor.scrape import Scrape
 from hami.monitor.settings import Settings
-from hami.monitor.usage import Readings
+from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
 from hami.serving import addresses, endpoints, lifetime, metrics
 from hami.serving.http_server import Server
@@ -50,9 +50,7 @@ async def run(settings: Settings) -> None:
 class Monitor:
     """All parts of one node's monitor."""
 
-    def __init__(
-        self, settings: Settings, client: Client, *, sampler: Sampler | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, client: Client) -> None:
         self.settings = settings
         self.registry = metrics.Registry()
         self.registry.build_info(version=importlib.metadata.version("hami"))
@@ -68,42 +66,48 @@ class Monitor:
             state_dir=Path(settings.state_dir),
             run_dir=Path(settings.run_dir),
         )
-        node = settings.node_name or socket.gethostname()
+        node = settings.node
         self.pods = Pods()
         self.reflector = node_pods.reflector(
             client, self.pods, node=node, resync=settings.resync_interval
         )
         self.events = EventRecorder(client, component=USER_AGENT, host=node)
-        self.sampler = sampler or Sampler(settings.driver_root)
+        self.sampler = Sampler(settings.driver_root)
         self.registry.gauge(
             "hami_monitor_driver_up", "Whether the driver answers: 1 or 0."
-        ).set_function(lambda: float(self.sampler.open))
-        readings = Readings(layout, self.pods, unreadable)
-        self.rounds = Audit(
-            sampler=self.sampler,
-            processes=Processes(Path(settings.proc_dir)),
-            readings=readings,
-            pods=self.pods,
-            teller=AuditEvents(self.events, node),
-        )
-        self.upkeep = HamiFeedback(
+        ).set_function(self.sampler.is_open)
+        prepared = PreparedContainers(layout, unreadable)
+        usage = UsageReader(layout, unreadable)
+        hami_containers = HamiContainers(layout, self.pods, unreadable)
+        self.hami_feedback = HamiFeedback(
             layout,
-            readings=readings,
+            containers=hami_containers,
             pods=self.pods,
             unreadable=unreadable,
             keep_for=settings.hami_resync_interval,
         )
-        self.scrape = Scrape(
-            node=node,
-            readings=readings,
-            rounds=self.rounds,
+        self.audit = Audit(
+            sampler=self.sampler,
+            processes=Processes(Path(settings.proc_dir)),
+            prepared=prepared,
+            usage=usage,
+            hami_containers=hami_containers,
             pods=self.pods,
-            legacy=settings.legacy_metrics,
+            events=AuditEvents(self.events, node),
         )
+        collector = Collector(
+            node=node,
+            prepared=prepared,
+            usage=usage,
+            hami_containers=hami_containers,
+            audit=self.audit,
+            pods=self.pods,
+        )
+        node_metrics = NodeMetrics(collector, legacy=settings.legacy_metrics)
         self.stopping = lifetime.Stopping(0.0)
         checks = endpoints.Health({"running": self.stopping.why_not_ready})
         self.routes = (
-            metrics.route(self.registry, self.scrape.families),
+            metrics.route(self.registry, node_metrics.families),
             *endpoints.health_routes(checks.ready),
         )
 
@@ -116,8 +120,8 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
         works: dict[str, Coroutine[Any, Any, None]] = {
             "cache of pods": monitor.reflector.run(),
             "events": monitor.events.run(),
-            "driver": monitor.rounds.run(),
-            "HAMi's containers": monitor.upkeep.run(),
+            "audit": monitor.audit.run(),
+            "HAMi's containers": monitor.hami_feedback.run(),
             "memory": _keep_small(monitor),
         }
         tasks = lifetime.start(group, works)

@@ -1,116 +1,120 @@
-"""The node in Prometheus' text format: its cards, and what containers have of them.
+"""Write a snapshot of the node in Prometheus' text format.
 
-Names and labels are HAMi's, so that its dashboards work; of our own are compute by container, use
-above the limit and use that nobody manages. The old names come too when asked for. Written by hand:
-a client library would take longer for it than all the reading does.
+Names and labels are HAMi's, so that its dashboards work; compute by container, usage above the
+limit and unmanaged usage are ours. HAMi's old names are added on request. The text is written by
+hand: a client library would take longer for it than all reading takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-import msgspec
-
-from hami.monitor.audit import Latest
-from hami.monitor.collect import Row
-from hami.monitor.driver import CardNow
-from hami.monitor.findings import OnCard
+from hami.monitor.collect import Collector, NodeSnapshot, ShareUsage
+from hami.monitor.driver import CardSample
+from hami.monitor.findings import OwnedProcess
 from hami.monitor.pods import Seen
 from hami.serving import metrics
 from hami.wire import errors, mig
 from hami.wire.mig import Allocation
 
-#: What Prometheus takes for one value.
+#: The value of a sample.
 Number = int | float
 
 
-class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one scrape shows."""
+class NodeMetrics:
+    """The node's part of /metrics."""
 
-    node: str
-    rows: Sequence[Row]
-    #: None: the driver has not answered lately.
-    latest: Latest | None
-    pods: Iterable[Seen] = ()
+    def __init__(self, collector: Collector, *, legacy: bool) -> None:
+        self._collector = collector
+        self._legacy = legacy
+
+    async def families(self) -> AsyncIterator[bytes]:
+        """Collect a snapshot, and yield the text of one family after the other."""
+        for family in families(await self._collector.collect(), legacy=self._legacy):
+            yield family
 
 
-def families(picture: NodeSnapshot, *, legacy: bool) -> Iterator[bytes]:
+def families(snapshot: NodeSnapshot, *, legacy: bool) -> Iterator[bytes]:
     """Yield the text of one family after the other."""
-    shares = [_share_labels(row) for row in picture.rows]
-    for name, told, value in _SHARES:
-        yield _family(name, told, _share_lines(picture.rows, shares, value))
-    cards = picture.latest.cards if picture.latest is not None else ()
-    for name, told, names, card_value in _CARDS:
-        yield _family(name, told, _card_lines(picture.node, cards, names, card_value))
+    labels = [_share_labels(each) for each in snapshot.shares]
+    for name, text, value in _SHARES:
+        yield _family(name, text, _share_lines(snapshot.shares, labels, value))
+    cards = snapshot.findings.sample.cards if snapshot.findings is not None else ()
+    for name, text, names, card_value in _CARDS:
+        yield _family(name, text, _card_lines(snapshot.node, cards, names, card_value))
     yield _family(
         "hami_gpu_unmanaged_memory_bytes",
         "Memory of a card in processes that no limiter of hami accounts for; without names: all "
         "that belongs to no pod.",
-        _unmanaged(picture),
+        _unmanaged(snapshot),
     )
-    slices = [part for pod in picture.pods for part in _mig_slices(pod)]
+    slices = [each for pod in snapshot.pods for each in _mig_slices(pod)]
     yield _family("hami_mig_device_info", "MIG devices of containers: always 1.", map(_mig, slices))
     if legacy:
-        old = [_old_share_labels(row) for row in picture.rows]
-        for name, told, value in _OLD_SHARES:
-            yield _family(name, told, _share_lines(picture.rows, old, value))
-        yield _family(*_OLD_MEMORY, _old_memory(picture.rows, old))
-        for name, told, names, card_value in _OLD_CARDS:
-            yield _family(name, told, _card_lines(picture.node, cards, names, card_value))
+        old = [_old_share_labels(each) for each in snapshot.shares]
+        for name, text, value in _OLD_SHARES:
+            yield _family(name, text, _share_lines(snapshot.shares, old, value))
+        yield _family(*_OLD_MEMORY, _old_memory(snapshot.shares, old))
+        for name, text, names, card_value in _OLD_CARDS:
+            yield _family(name, text, _card_lines(snapshot.node, cards, names, card_value))
         yield _family("MigInfo", "Old name of hami_mig_device_info.", map(_old_mig, slices))
 
 
-def _family(name: str, told: str, lines: Iterable[tuple[str, Number]]) -> bytes:
-    text = "".join([f"{name}{{{labels}}} {value}\n" for labels, value in lines])
-    return f"# HELP {name} {told}\n# TYPE {name} gauge\n{text}".encode("utf-8", "replace")
+def _family(name: str, text: str, lines: Iterable[tuple[str, Number]]) -> bytes:
+    samples = "".join([f"{name}{{{labels}}} {value}\n" for labels, value in lines])
+    return f"# HELP {name} {text}\n# TYPE {name} gauge\n{samples}".encode("utf-8", "replace")
 
 
 def _labels(names: Sequence[str], values: Iterable[object]) -> str:
-    told = zip(names, values, strict=True)
-    pairs = [f'{name}="{metrics.escape_label(str(value))}"' for name, value in told]
+    named = zip(names, values, strict=True)
+    pairs = [f'{name}="{metrics.escape_label(str(value))}"' for name, value in named]
     return ",".join([*pairs, 'zone="vGPU"'])
 
 
-# What containers have.
+# Shares of containers.
 
 _SHARE_NAMES = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
 _OLD_SHARE_NAMES = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
 
 
-def _share_labels(row: Row) -> str:
-    return _labels(_SHARE_NAMES, (row.namespace, row.pod, row.container, row.place, row.uuid))
+def _share_labels(share: ShareUsage) -> str:
+    return _labels(
+        _SHARE_NAMES, (share.namespace, share.pod, share.container, share.index, share.card)
+    )
 
 
-def _old_share_labels(row: Row) -> str:
-    return _labels(_OLD_SHARE_NAMES, (row.namespace, row.pod, row.container, row.place, row.uuid))
+def _old_share_labels(share: ShareUsage) -> str:
+    return _labels(
+        _OLD_SHARE_NAMES, (share.namespace, share.pod, share.container, share.index, share.card)
+    )
 
 
-_Value = Callable[[Row], Number | None]
+_Value = Callable[[ShareUsage], Number | None]
 
 
 def _share_lines(
-    rows: Iterable[Row], labels: Iterable[str], value: _Value
+    shares: Iterable[ShareUsage], labels: Iterable[str], value: _Value
 ) -> Iterator[tuple[str, Number]]:
-    for row, text in zip(rows, labels, strict=True):
-        number = value(row)
+    for share, text in zip(shares, labels, strict=True):
+        number = value(share)
         if number is not None:
             yield text, number
 
 
-def _memory_used(row: Row) -> int | None:
-    return row.memory_used
+def _memory_used(share: ShareUsage) -> int | None:
+    return share.memory_used
 
 
-def _memory_limit(row: Row) -> int:
-    return row.memory_limit
+def _memory_limit(share: ShareUsage) -> int:
+    return share.memory_limit
 
 
-def _core_used(row: Row) -> int | None:
-    return row.core_used
+def _core_used(share: ShareUsage) -> int | None:
+    return share.core_used
 
 
-def _since_last_kernel(row: Row) -> float | None:
-    return row.since_last_kernel
+def _since_last_kernel(share: ShareUsage) -> float | None:
+    return share.since_last_kernel
 
 
 _SHARES: tuple[tuple[str, str, _Value], ...] = (
@@ -128,12 +132,12 @@ _SHARES: tuple[tuple[str, str, _Value], ...] = (
     (
         "hami_vgpu_core_limit_percent",
         "Compute of a card that a container may use; 100 is no limit.",
-        lambda row: row.core_limit,
+        lambda share: share.core_limit,
     ),
     (
         "hami_vgpu_over_limit_bytes",
         "Memory of a card that a container has above its limit, by the driver's account.",
-        lambda row: row.over_limit,
+        lambda share: share.over_limit,
     ),
     ("hami_container_device_memory_bytes", "As hami_vgpu_memory_used_bytes.", _memory_used),
     ("hami_container_device_utilization_ratio", "As hami_vgpu_core_used_percent.", _core_used),
@@ -145,17 +149,17 @@ _SHARES: tuple[tuple[str, str, _Value], ...] = (
     (
         "hami_vgpu_memory_context_bytes",
         "Of a container's memory, what the driver takes by itself: contexts, modules, streams.",
-        lambda row: row.context,
+        lambda share: share.context,
     ),
     (
         "hami_vgpu_memory_module_bytes",
         "Of a container's memory, modules, where HAMi's library tells them apart.",
-        lambda row: row.module,
+        lambda share: share.module,
     ),
     (
         "hami_vgpu_memory_buffer_bytes",
         "Of a container's memory, what its programs asked for.",
-        lambda row: row.data,
+        lambda share: share.data,
     ),
 )
 
@@ -188,13 +192,15 @@ _OLD_MEMORY = (
 )
 
 
-def _old_memory(rows: Iterable[Row], labels: Iterable[str]) -> Iterator[tuple[str, Number]]:
-    for row, text in zip(rows, labels, strict=True):
-        if row.memory_used is not None:
-            parts = (row.context, row.module, row.data, row.offset)
+def _old_memory(
+    shares: Iterable[ShareUsage], labels: Iterable[str]
+) -> Iterator[tuple[str, Number]]:
+    for share, text in zip(shares, labels, strict=True):
+        if share.memory_used is not None:
+            parts = (share.context, share.module, share.data, share.offset)
             names = ("context", "module", "data", "offset")
-            told = ",".join(f'{n}="{p or 0}"' for n, p in zip(names, parts, strict=True))
-            yield f"{told},{text}", row.memory_used
+            sizes = ",".join(f'{n}="{p or 0}"' for n, p in zip(names, parts, strict=True))
+            yield f"{sizes},{text}", share.memory_used
 
 
 # Cards.
@@ -205,34 +211,34 @@ _OLD_HOST_NAMES = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
 
 def _card_lines(
     node: str,
-    cards: Iterable[CardNow],
+    cards: Iterable[CardSample],
     names: Sequence[str],
-    value: Callable[[CardNow], int | None],
+    value: Callable[[CardSample], int | None],
 ) -> Iterator[tuple[str, Number]]:
     for each in cards:
         number = value(each)
         if number is not None:
             card = each.card
-            told = (node, card.index, card.uuid, f"NVIDIA-{card.name}")
-            yield _labels(names, told[len(told) - len(names) :]), number
+            values = (node, card.index, card.uuid, f"NVIDIA-{card.name}")
+            yield _labels(names, values[len(values) - len(names) :]), number
 
 
-def _card_memory(each: CardNow) -> int | None:
+def _card_memory(each: CardSample) -> int | None:
     return each.memory_used
 
 
-def _card_busy(each: CardNow) -> int | None:
+def _card_busy(each: CardSample) -> int | None:
     return each.utilization[0] if each.utilization is not None else None
 
 
-def _card_memory_busy(each: CardNow) -> int | None:
+def _card_memory_busy(each: CardSample) -> int | None:
     return each.utilization[1] if each.utilization is not None else None
 
 
-_CARDS: tuple[tuple[str, str, tuple[str, ...], Callable[[CardNow], int | None]], ...] = (
+_CARDS: tuple[tuple[str, str, tuple[str, ...], Callable[[CardSample], int | None]], ...] = (
     (
         "hami_host_gpu_memory_used_bytes",
-        "Memory of a card in use, by whomever.",
+        "Memory of a card in use, by all processes.",
         _HOST_NAMES,
         _card_memory,
     ),
@@ -268,28 +274,28 @@ _OLD_CARDS = (
 _UNMANAGED_NAMES = ("node", "device_uuid", "device_index", "namespace", "pod", "container")
 
 
-def _unmanaged(picture: NodeSnapshot) -> Iterator[tuple[str, Number]]:
-    if picture.latest is None:
+def _unmanaged(snapshot: NodeSnapshot) -> Iterator[tuple[str, Number]]:
+    if snapshot.findings is None:
         return
     sums: dict[tuple[object, ...], int] = {
-        # What is watched and clean is shown as such.
-        (part.uuid, part.index, "", "", ""): 0
-        for part in picture.latest.parts
-        if not part.mig
+        # A card without unmanaged processes is shown with 0.
+        (each.uuid, each.index, "", "", ""): 0
+        for each in snapshot.findings.sample.processes
+        if not each.mig
     }
-    for process in picture.latest.verdict.unmanaged:
+    for process in snapshot.findings.unmanaged:
         key = _unmanaged_key(process)
         sums[key] = sums.get(key, 0) + (process.memory or 0)
     for key, memory in sums.items():
-        yield _labels(_UNMANAGED_NAMES, (picture.node, *key)), memory
+        yield _labels(_UNMANAGED_NAMES, (snapshot.node, *key)), memory
 
 
-def _unmanaged_key(process: OnCard) -> tuple[object, ...]:
+def _unmanaged_key(process: OwnedProcess) -> tuple[object, ...]:
     owner = process.owner
-    return (process.uuid, process.index, owner.namespace, owner.pod, owner.key.container)
+    return (process.card, process.card_index, owner.namespace, owner.pod, owner.key.container)
 
 
-# MIG devices that the scheduler had made.
+# MIG devices that the scheduler placed.
 
 _MIG_NAMES = (
     *_SHARE_NAMES,
@@ -305,7 +311,7 @@ def _mig_slices(pod: Seen) -> Iterator[_Slice]:
     try:
         found = mig.decode_allocations(pod.mig_allocations)
     except errors.WireError:
-        return  # it concerns this pod, and the agent says so where it reads it
+        return  # it affects this pod only, and the agent reports it
     for one in found:
         if one.mig_uuid is not None and one.container_index < len(pod.containers):
             name = pod.containers[one.container_index]

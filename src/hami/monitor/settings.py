@@ -1,14 +1,18 @@
-"""What the node's monitor can be told; the names are those of the agent where both have them."""
+"""Settings of `hami monitor`; those that the agent has too are named alike."""
 
 from __future__ import annotations
+
+import socket
 
 import msgspec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One field for each flag."""
+
     # The node.
 
-    #: Our node, as the API server calls it.
+    #: Our node, as the API server names it; empty: the host name.
     node_name: str = ""
     #: The folder above `vgpu`, as for the agent.
     hook_path: str = "/usr/local"
@@ -20,14 +24,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     proc_dir: str = "/proc"
     #: Where the driver's libraries are, for example /driver-root; empty: where the linker looks.
     driver_root: str = ""
-    #: Seconds after which what HAMi's plugin left of a gone pod is removed.
+    #: Seconds after which files of HAMi's plugin for a deleted pod are removed.
     hami_resync_interval: float = 300.0
 
     # Serving.
 
-    #: Where /metrics and health answer.
+    #: Address of /metrics and health; empty: neither is served.
     metrics_bind_address: str = ":9394"
-    #: Whether HAMi's old metric names are written beside the new ones.
+    #: Write HAMi's old metric names beside the new ones.
     legacy_metrics: bool = False
 
     # The API server.
@@ -39,9 +43,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kube_burst: int = 0
     #: Seconds for one request; 0: 30.
     kube_timeout: float = 0.0
-    #: Seconds between two comparisons of the caches with the API server.
+    #: Seconds between two resyncs of the informers with the API server.
     resync_interval: float = 900.0
 
     # Logs.
 
     debug: bool = False
+
+    @property
+    def node(self) -> str:
+        return self.node_name or socket.gethostname()

@@ -1,14 +1,12 @@
 """Files on a node: atomic writes, untrusted reads, process locks.
 
-Files on a node: written whole or not at all, and read without trust.
-What the agent writes is renamed into place, so that nobody ever reads half of it, and survives a
-power cut where that matters. What a tenant can write may be a symlink, a pipe, a terabyte, or be
-cut off under the reader: it is opened without following or waiting, looked at, and read by offset,
+What the agent writes is renamed into place, so that no reader sees half of it, and survives a power
+cut where that matters. What a tenant can write may be a symlink, a pipe, a terabyte, or be
+truncated under the reader: it is opened without following or waiting, checked, and read by offset,
 never mapped.
 
-Whether processes of a container live: the kernel knows who holds the lock of a slot.
-Each process of a container holds a lock on byte LOCK_BASE + slot of the state file (an OFD lock,
-which the kernel drops however the process ends). Whoever looks from outside only asks.
+Each process of a container holds a lock on byte LOCK_BASE + index of its entry in the state file
+(an OFD lock, which the kernel drops however the process ends). `any_held` only queries it.
 """
 
 from __future__ import annotations
@@ -28,20 +26,20 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTT
 
 
 class UntrustedFileError(Exception):
-    """A file that a tenant can write is not what it should be; the message names it and why."""
+    """A file that a tenant can write cannot be used; the message names it and says why."""
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Put a file into place in one step; `durable`: it is on disk when this returns.
+    """Write a file in one step; `durable`: it is on disk when this returns.
 
-    The draft lies beside it under a name that begins with a dot and has no suffix that anyone
-    looks for, so a folder that is watched (as CDI's is) shows only whole files.
+    The draft is beside it under a name that begins with a dot and has no suffix, so a folder that
+    is watched (as CDI's is) shows only complete files.
     """
     draft = path.parent / f".{uuid.uuid4().hex}"
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask says
+            os.fchmod(file.fileno(), mode)  # independent of the umask
             file.write(content)
             if durable:
                 file.flush()
@@ -56,7 +54,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the folder's entries on disk: a rename is not before that."""
+    """Write the folder's entries to disk: before that, a rename is not durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -66,7 +64,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def untrusted(path: Path) -> Iterator[tuple[int, int]]:
-    """Open a file that a tenant can write; give its descriptor and its size of this moment."""
+    """Open a file that a tenant can write; yield its descriptor and its current size."""
     try:
         handle = os.open(path, _FLAGS)
     except OSError as error:
@@ -74,14 +72,14 @@ def untrusted(path: Path) -> Iterator[tuple[int, int]]:
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise UntrustedFileError(f"{path} is no regular file")
+            raise UntrustedFileError(f"{path} is not a regular file")
         yield handle, status.st_size
     finally:
         os.close(handle)
 
 
 def read_at(handle: int, size: int, offset: int) -> bytes:
-    """Read up to `size` bytes; fewer where the file ends before, whatever its size was."""
+    """Read up to `size` bytes; fewer if the file ends before, whatever its size was."""
     parts = []
     while size:
         part = os.pread(handle, size, offset)
@@ -98,7 +96,7 @@ _FLOCK = struct.Struct("@hhqqi0q")
 
 
 def any_held(handle: int, first: int = 0, count: int = file_layout.MAX_PROCESSES) -> bool:
-    """Tell whether somebody holds the lock of one of these slots."""
+    """Return whether a process holds the lock of one of these process entries."""
     start = file_layout.LOCK_BASE + first
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
     answer: bytes = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, asked)

@@ -1,7 +1,7 @@
-"""Where everything lies on a GPU node (design D6), for the agent and the monitor alike.
+"""Paths on a GPU node, for agent and monitor.
 
-The agent runs in a container that has these folders at the paths that the node has them at, so one
-path is good for our own files, for kubelet and for the runtime.
+The agent runs in a container that has these folders at the same paths as the node, so one path is
+valid for our own files, for kubelet and for the runtime. See docs/designs/003-isolation.md.
 """
 
 from __future__ import annotations
@@ -11,43 +11,45 @@ import re
 from pathlib import Path
 
 CDI_KIND = "hami.io/vgpu"
-#: Names the token in kubelet's record of an answer, in every mode.
-TOKEN_ANNOTATION = "hami.io/vgpu-token"  # noqa: S105 - the name of an annotation
+#: Carries the allocation id in our answer to Allocate, in both binding modes.
+ALLOCATION_ANNOTATION = "hami.io/vgpu-token"
 
-_TOKEN = re.compile(r"[0-9a-f]{32}")
+_ALLOCATION_ID = re.compile(r"[0-9a-f]{32}")
 _UID = re.compile(r"[0-9a-zA-Z-]{1,63}")
 
 
-def is_token(text: str) -> bool:
-    """Tell whether a text is a token of ours: nothing else becomes part of a path."""
-    return _TOKEN.fullmatch(text) is not None
+def is_allocation_id(text: str) -> bool:
+    """Return whether a text is an allocation id: nothing else may become part of a path."""
+    return _ALLOCATION_ID.fullmatch(text) is not None
 
 
 def is_uid(text: str) -> bool:
-    """Tell whether a text can be a pod's UID: nothing else becomes part of a path."""
+    """Return whether a text can be a pod's UID: nothing else may become part of a path."""
     return _UID.fullmatch(text) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLayout:
+    """Folders from the settings, and the paths below them."""
+
     hook_path: Path = Path("/usr/local")
     state_dir: Path = Path("/var/lib/hami")
     run_dir: Path = Path("/run/hami")
     cdi_dir: Path = Path("/var/run/cdi")
     kubelet_dir: Path = Path("/var/lib/kubelet")
 
-    # In the container, beside the library: libvgpu looks there.
+    # In the container, beside the library.
 
     @property
     def inside(self) -> Path:
-        """The folder that a container finds everything in; the same path as on the node."""
+        """Return the folder of all mounts in a container; the same path as on the node."""
         return self.hook_path / "vgpu"
 
     # On persistent disk.
 
     @property
     def libraries(self) -> Path:
-        """Holds <sha256>/libvgpu.so: a new library never takes the place of one in use."""
+        """Return the folder of <sha256>/libvgpu.so: a new library never replaces one in use."""
         return self.hook_path / "vgpu" / "lib"
 
     @property
@@ -55,19 +57,19 @@ class NodeLayout:
         return self.hook_path / "vgpu" / "ld.so.preload"
 
     @property
-    def tokens(self) -> Path:
+    def allocations(self) -> Path:
         return self.hook_path / "vgpu" / "tokens"
 
-    def token_folder(self, token: str) -> Path:
-        """Mounted read-only as `policy` beside the library."""
-        return self.tokens / token
+    def allocation_folder(self, allocation_id: str) -> Path:
+        """Return the folder that is mounted read-only as `policy` beside the library."""
+        return self.allocations / allocation_id
 
-    def policy(self, token: str) -> Path:
-        return self.tokens / token / "policy"
+    def policy(self, allocation_id: str) -> Path:
+        return self.allocations / allocation_id / "policy"
 
     @property
     def hami_containers(self) -> Path:
-        """Holds <pod UID>_<container>/*.cache of containers that HAMi's plugin started."""
+        """Return the folder of <pod UID>_<container>/*.cache, which HAMi's plugin creates."""
         return self.hook_path / "vgpu" / "containers"
 
     @property
@@ -77,21 +79,21 @@ class NodeLayout:
     def record(self, uid: str) -> Path:
         return self.ledger / f"{uid}.json"
 
-    # Gone after a reboot.
+    # Removed by a reboot.
 
     @property
     def states(self) -> Path:
         return self.run_dir / "state"
 
-    def state_folder(self, token: str) -> Path:
-        """Return the place of a small tmpfs of its own: whoever fills it harms only himself."""
-        return self.states / token
+    def state_folder(self, allocation_id: str) -> Path:
+        """Return the mount point of a small tmpfs: a container that fills it harms only itself."""
+        return self.states / allocation_id
 
-    def state(self, token: str) -> Path:
-        return self.states / token / "state"
+    def state(self, allocation_id: str) -> Path:
+        return self.states / allocation_id / "state"
 
-    def spec(self, token: str) -> Path:
-        return self.cdi_dir / f"{CDI_KIND.replace('/', '-')}-{token}.json"
+    def spec(self, allocation_id: str) -> Path:
+        return self.cdi_dir / f"{CDI_KIND.replace('/', '-')}-{allocation_id}.json"
 
     # kubelet's.
 

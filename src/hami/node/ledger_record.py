@@ -1,8 +1,11 @@
-"""What the node's ledger knows of one pod: its grant, frozen, and a token for each container.
+"""One pod's record in the node's ledger: its frozen grant and its allocations.
 
 One JSON file per pod UID on persistent disk. The agent writes it before a container may start; the
-monitor reads it to know whose a process is. A record that does not decode concerns its own pod
-only.
+monitor reads it to map a process to its container. A record that does not decode affects its own
+pod only.
+
+Some JSON keys are older than the names used here (`rename`). They stay as they are, because files
+of earlier versions are on nodes.
 """
 
 from __future__ import annotations
@@ -16,61 +19,77 @@ from hami.wire.shares import PodShares, Share
 VERSION = 1
 
 
-class AllocationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to kubelet: a container, and what it was prepared with."""
+class AllocationRecord(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"allocation_id": "token", "container_index": "slot"},
+):
+    """One answer to kubelet's Allocate: the container, and the device ids it was given."""
 
-    token: str
+    #: 32 hexadecimal digits; names the container's policy file, state file and CDI spec.
+    allocation_id: str
     container: str
-    #: Position among the pod's containers, init containers first.
-    slot: int
+    #: Index among the pod's containers, init containers first.
+    container_index: int
     #: kubelet's ids; their names need not be those of the granted cards.
     device_ids: tuple[str, ...] = ()
-    #: Whether a CDI spec carries its edits; else kubelet's own answer does.
+    #: True: a CDI spec carries the container's edits. False: the answer to kubelet did.
     cdi: bool = True
 
 
 class ContainerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a container's spec matters to its share; the spec may be gone when it restarts."""
+    """The fields of a container's spec that its share depends on.
+
+    Kept here because a container may restart while the API server is unreachable.
+    """
 
     name: str
     kind: ContainerKind
     #: 0 is high, 1 is low.
     priority: int = 1
-    #: Whether the administrator lets it run without the limiter.
+    #: True: the administrator lets it run without the limiter.
     exempt: bool = False
 
 
-class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerRecord(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"allocations": "tokens", "reported": "told"}
+):
+    """A pod's grant as it was when its first container started, and what was made from it."""
+
     version: int = VERSION
     uid: str
     namespace: str
     name: str
-    #: The grant as it was signed: `hami.io/vgpu-devices-allocated`.
+    #: The grant as it was signed: the annotation `hami.io/vgpu-devices-allocated`.
     devices: str
     mac: str = ""
-    #: Every container of the pod, in the order of the slots.
+    #: Every container of the pod, in the order of the grant.
     containers: tuple[ContainerRecord, ...]
-    #: The last change of the share that was taken over; empty: none.
+    #: The last resize that was applied, in the form of `devices`; empty: none.
     resize: str = ""
-    #: Of the policy files: rises with every change of the share.
+    #: Generation of the policy files: rises with every change of the shares.
     generation: int = 1
-    tokens: tuple[AllocationRecord, ...] = ()
-    #: Whether the pod's annotations say that its cards are allocated.
-    told: bool = False
+    allocations: tuple[AllocationRecord, ...] = ()
+    #: True once the pod's annotations say that its cards are allocated.
+    reported: bool = False
     #: Unix seconds.
     created: float = 0.0
 
     @property
-    def slots(self) -> PodShares:
-        """What each container has now."""
+    def shares(self) -> PodShares:
+        """Return the current shares of each container, in container order."""
         return shares.decode(self.resize or self.devices, what=f"grant of pod {self.uid}")
 
-    def grants_of(self, slot: int) -> tuple[Share, ...]:
-        slots = self.slots
-        return slots[slot] if slot < len(slots) else ()
+    def shares_of(self, container_index: int) -> tuple[Share, ...]:
+        """Return the current shares of one container; empty: it has none."""
+        granted = self.shares
+        return granted[container_index] if container_index < len(granted) else ()
 
-    def token(self, token: str) -> AllocationRecord | None:
-        return next((each for each in self.tokens if each.token == token), None)
+    def allocation(self, allocation_id: str) -> AllocationRecord | None:
+        return next(
+            (each for each in self.allocations if each.allocation_id == allocation_id), None
+        )
 
 
 def encode(record: LedgerRecord) -> bytes:
@@ -82,14 +101,19 @@ def decode(data: bytes, *, what: str) -> LedgerRecord:
     record = codec.decode(data, LedgerRecord, what=what)
     if record.version != VERSION:
         raise errors.WireError(
-            f"{what}: version", record.version, f"is not {VERSION}", "run the hami that wrote it"
+            f"{what}: version",
+            record.version,
+            f"is not {VERSION}",
+            "run the version of hami that wrote it",
         )
     shares.decode(record.devices, what=f"{what}: devices")
     if record.resize:
         shares.decode(record.resize, what=f"{what}: resize")
-    for token in record.tokens:
-        if not 0 <= token.slot < len(record.containers):
+    for allocation in record.allocations:
+        if not 0 <= allocation.container_index < len(record.containers):
             raise errors.WireError(
-                f"{what}: slot", token.slot, f"is none of its {len(record.containers)} containers"
+                f"{what}: slot",
+                allocation.container_index,
+                f"is not the index of one of its {len(record.containers)} containers",
             )
     return record

@@ -1,11 +1,11 @@
-"""The driver's view of a node's GPUs, through NVML.
+"""The connection to the driver, through NVML.
 
-NVML is reached by nvidia-ml-py alone. Every call may block for milliseconds, or for ever where the
-driver hangs: never on the event loop. What one card refuses concerns that card: it is named in a
-`Problem` or a `NvmlError`, and the others are told as ever.
+Every call may block for milliseconds, or for ever where the driver hangs: never call it on the
+event loop. An error of one card affects that card only: it is named in a `Problem` or a
+`NvmlError`, and the others are read.
 
-Cards are asked by index first. NVML's search by UUID walks over all cards, and a dead one on the
-way can make it fail for the living.
+Cards are found by index first. NVML's search by UUID visits all cards, and a dead one before the
+wanted one can make it fail.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pynvml  # type: ignore[import-untyped]
 
 from hami.node import nvml_cards, nvml_library, nvml_processes
 from hami.node.nvml_cards import Card, CardLinks, Problem
-from hami.node.nvml_events import Xid, XidWatch
-from hami.node.nvml_library import NvmlError, ask, told
+from hami.node.nvml_events import XidEvent, XidWatch
+from hami.node.nvml_library import NvmlError, ask, ask_optional
 from hami.node.nvml_processes import GpuProcess, ProcessUtilization
 
-__all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "Xid", "XidWatch"]
+__all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "XidEvent", "XidWatch"]
 
 _WHAT = "NVML"
 _REOPEN_WAITS = 5.0
@@ -36,22 +36,22 @@ class Nvml:
         self._gate = _Gate()
         self._open = False
         self._handles: dict[str, Any] = {}
-        #: Who stood where: a lost card does not even tell its name.
+        #: UUID by index, as last seen: a lost card does not report its UUID.
         self._seen: dict[int, str] = {}
         self._watches = 0
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, driver_root: str = "") -> Self:
-        """Load the driver's library below that root, or where the linker looks, and begin."""
+        """Load the driver's library below that root, or from the linker's folders, and connect."""
         try:
             nvml_library.load(driver_root)
         except nvml_library.LibraryNotFoundError as error:
             raise NvmlError(
                 _WHAT,
                 str(error),
-                "install the NVIDIA driver on the node, or name the folder that it is installed "
-                "below by --driver-root",
+                "install the NVIDIA driver on the node, or set --driver-root to the folder that it "
+                "is installed below",
             ) from error
         nvml = cls()
         ask(_WHAT, pynvml.nvmlInit)
@@ -59,19 +59,19 @@ class Nvml:
         return nvml
 
     def close(self) -> None:
-        """End it. Where somebody still waits, or a call hangs, the process's end has to do."""
+        """Disconnect; not while a watch is open or a call hangs: then the process's end does."""
         with self._gate.alone(_REOPEN_WAITS) as alone:
             if alone and not self._watches:
                 self._end()
 
     def reopen(self) -> None:
-        """Look at the machine anew: cards that came back or were changed are seen only so.
+        """Connect again: only then are cards seen that came back or were changed.
 
-        Nobody may wait for XIDs meanwhile. If the driver is gone, every call says so until a later
-        reopen finds it.
+        No XID watch may be open. If the driver is missing, every call fails until a later reopen
+        finds it.
         """
         if self._watches:
-            raise NvmlError(_WHAT, "somebody waits for XIDs", "close that watch before")
+            raise NvmlError(_WHAT, "an XID watch is open", "close it before")
         with self._gate.alone(_REOPEN_WAITS) as alone:
             if not alone:
                 raise NvmlError(_WHAT, "a call does not return", "reboot the node")
@@ -106,7 +106,7 @@ class Nvml:
             return tuple(cards), tuple(problems)
 
     def links(self, cards: Sequence[Card]) -> tuple[tuple[CardLinks, ...], tuple[Problem, ...]]:
-        """Tell how these cards are joined; a card that does not answer has no links."""
+        """Return the links of these cards; a card that does not answer has none."""
         with self._gate.together():
             problems: list[Problem] = []
             handles: list[tuple[Card, Any]] = []
@@ -124,21 +124,21 @@ class Nvml:
             return tuple(links), tuple(problems)
 
     def probe(self, uuid: str) -> str:
-        """Tell why a card does not answer; empty: it does."""
+        """Return why a card does not answer; empty: it answers."""
         what = f"GPU {uuid}"
         with self._gate.together():
             try:
                 handle = self._handle(uuid)
-                told(what, pynvml.nvmlDeviceGetMemoryInfo, handle)
-                told(what, pynvml.nvmlDeviceGetUtilizationRates, handle)
+                ask_optional(what, pynvml.nvmlDeviceGetMemoryInfo, handle)
+                ask_optional(what, pynvml.nvmlDeviceGetUtilizationRates, handle)
             except NvmlError as error:
                 return f"{error.text}; {error.remedy}"
             return ""
 
     def recovery_action(self, uuid: str) -> int | None:
-        """Tell what the driver wants done before the card is good again, by NVML's number.
+        """Return NVML's number of the recovery that the card needs.
 
-        0: nothing. None: this driver or card does not say.
+        0: none. None: this driver or card does not report it.
         """
         what = f"recovery action of GPU {uuid}"
         field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -146,23 +146,25 @@ class Nvml:
             try:
                 values = ask(what, pynvml.nvmlDeviceGetFieldValues, self._handle(uuid), [field])
             except NvmlError:
-                return None  # whether it answers at all is for `probe` to say
+                return None  # `probe` finds out whether the card answers at all
             if values[0].nvmlReturn != pynvml.NVML_SUCCESS:
                 return None
             return int(values[0].value.uiVal)
 
     def memory_used(self, uuid: str) -> int:
-        """Tell the bytes that are taken, without those that the driver keeps for itself."""
+        """Return the used bytes, without those that the driver reserves."""
         what = f"memory of GPU {uuid}"
         with self._gate.together():
             handle = self._handle(uuid)
-            memory = told(what, pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+            memory = ask_optional(
+                what, pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2
+            )
             if memory is None:
                 memory = ask(what, pynvml.nvmlDeviceGetMemoryInfo, handle)
             return int(memory.used)
 
     def utilization(self, uuid: str) -> tuple[int, int]:
-        """Tell how busy compute and memory are, in percent; NvmlError where it is not told."""
+        """Return the utilization of compute and memory in percent; NvmlError: not reported."""
         with self._gate.together():
             rates = ask(
                 f"utilization of GPU {uuid}",
@@ -181,9 +183,9 @@ class Nvml:
     def process_utilization(
         self, uuid: str, since_us: int = 0
     ) -> tuple[ProcessUtilization, ...] | None:
-        """Give what each process did on a card, newest sample after `since_us` (driver's clock).
+        """Return each process's newest sample after `since_us` (driver's clock).
 
-        Nothing where nothing ran; None where card (one that is cut by MIG) or driver do not tell.
+        Empty: no process ran. None: driver or card (with MIG enabled) do not report it.
         """
         with self._gate.together():
             return nvml_processes.read_utilization(
@@ -191,7 +193,7 @@ class Nvml:
             )
 
     def watch_xids(self, uuids: Iterable[str]) -> XidWatch:
-        """Begin to collect XIDs of these cards; the watch names those that send none."""
+        """Start collecting XIDs of these cards; the watch names those that report none."""
         with self._gate.together():
             handles: dict[str, Any] = {}
             failed: dict[str, str] = {}
@@ -223,7 +225,7 @@ class Nvml:
         return Problem(subject=subject, rule=error.text, remedy=error.remedy)
 
     def _handle(self, uuid: str) -> Any:
-        """Find a card, by index before by UUID; the handle stays good until `reopen`."""
+        """Find a card, by index before by UUID; the handle is valid until `reopen`."""
         if (known := self._handles.get(uuid)) is not None:
             return known
         for index in range(ask("number of GPUs", pynvml.nvmlDeviceGetCount)):
@@ -245,9 +247,9 @@ class Nvml:
 
 def _parts(what: str, handle: Any) -> Iterator[tuple[Any, int, int]]:
     try:
-        mode = told(what, pynvml.nvmlDeviceGetMigMode, handle)
+        mode = ask_optional(what, pynvml.nvmlDeviceGetMigMode, handle)
     except NvmlError:
-        return  # a MIG device has no parts, and a card that is lost tells of none
+        return  # a MIG device has no MIG devices, and a lost card reports none
     if not (mode and mode[0]):
         return
     for part in nvml_cards.part_handles(handle, what)[0]:
@@ -278,7 +280,7 @@ class _Gate:
 
     @contextlib.contextmanager
     def alone(self, timeout: float) -> Iterator[bool]:
-        """Give whether all others have ended; if not, they may come again."""
+        """Yield whether all running calls have ended; if not, new calls are let in again."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             self._alone = True

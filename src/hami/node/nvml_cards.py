@@ -1,14 +1,8 @@
 """Cards, MIG devices and links of a node, read from NVML.
 
-A node's GPUs as its driver tells them: what is there, and what is wrong with which.
-Plain values: nothing here asks the driver. Names and sizes are NVML's own; what of them is offered
-to pods is decided elsewhere.
-
-Reads cards and their MIG devices from NVML.
-What only some cards or drivers tell may be missing; anything else that is refused makes the card,
-or that one MIG device, a problem of its own.
-
-Reads from NVML how the cards of a node are joined: PCIe ancestors and NVLinks.
+The values are NVML's own; what is offered to pods is decided elsewhere. A value that only some
+cards or drivers report may be missing. If any other call fails, that card, or that one MIG device,
+is a `Problem` of its own.
 """
 
 from __future__ import annotations
@@ -22,15 +16,15 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from hami.node.nvml_library import NvmlError, ask, told
+from hami.node.nvml_library import NvmlError, ask, ask_optional
 
-#: The far end of an NVLink that goes to a switch and not straight to another card.
+#: The remote end of an NVLink that leads to a switch instead of another card.
 NVSWITCH = "switch"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MigDevice:
-    """A part of a card that was cut off by MIG, before us and not by us."""
+    """An existing MIG device of a card; hami did not create it."""
 
     uuid: str
     #: As NVIDIA names it: 1g.10gb.
@@ -45,16 +39,18 @@ class MigDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
+    """One GPU."""
+
     uuid: str
-    #: NVML's: the place among the cards in the order of the bus.
+    #: NVML's index: the position in the order of the bus.
     index: int
-    #: Of /dev/nvidia<minor>; None: the driver does not tell.
+    #: Of /dev/nvidia<minor>; None: not reported.
     minor: int | None
     #: NVML's product name, unchanged.
     name: str
-    #: Bytes; 0: the driver does not tell.
+    #: Bytes; 0: not reported.
     memory: int
-    #: The NUMA node that the card is next to; 0 where that is not known.
+    #: The nearest NUMA node; 0 where it is not known.
     numa: int
     #: As the kernel writes it: 0000:1a:00.0.
     bus_id: str
@@ -64,7 +60,7 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that concerns one card (or part of it) and leaves the others as they are."""
+    """A problem of one card or MIG device; the others are not affected."""
 
     #: The card by index or UUID, or both.
     subject: str
@@ -77,13 +73,13 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CardLinks:
-    """How a card reaches the others of its node, as the card itself tells it."""
+    """A card's links to the others of its node, as the card reports them."""
 
     uuid: str
     bus_id: str
-    #: NVML's topology level by the other card's UUID; one that is missing could not be told.
+    #: NVML's topology level by the other card's UUID; a missing one is not known.
     ancestors: Mapping[str, int]
-    #: The far end of each NVLink that is up: a card's bus id, or NVSWITCH.
+    #: The remote end of each active NVLink: a card's bus id, or NVSWITCH.
     nvlinks: tuple[str, ...] = ()
 
 
@@ -96,20 +92,20 @@ _NO_SUCH_PART = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
 def read_card(handle: Any, index: int) -> tuple[Card, list[Problem]]:
-    """Read one card; NvmlError if it does not tell what it must. The problems are of its parts."""
+    """Read one card, and the problems of its MIG devices; NvmlError: a required call failed."""
     uuid = ask(f"UUID of GPU {index}", pynvml.nvmlDeviceGetUUID, handle)
     what = f"GPU {index} ({uuid})"
     name = ask(f"{what}, name", pynvml.nvmlDeviceGetName, handle)
     pci = ask(f"{what}, bus address", pynvml.nvmlDeviceGetPciInfo, handle)
     bus = bus_id(pci)
-    memory = told(f"{what}, memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
-    mode = told(f"{what}, MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
+    memory = ask_optional(f"{what}, memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
+    mode = ask_optional(f"{what}, MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
     mig_enabled = bool(mode and mode[0])
     parts, problems = _parts(handle, what, uuid) if mig_enabled else ([], [])
     card = Card(
         uuid=uuid,
         index=index,
-        minor=told(f"{what}, minor number", pynvml.nvmlDeviceGetMinorNumber, handle),
+        minor=ask_optional(f"{what}, minor number", pynvml.nvmlDeviceGetMinorNumber, handle),
         name=name,
         memory=memory.total if memory is not None else 0,
         numa=_numa(handle, what, bus),
@@ -121,15 +117,15 @@ def read_card(handle: Any, index: int) -> tuple[Card, list[Problem]]:
 
 
 def bus_id(pci: Any) -> str:
-    """Write a bus address as the kernel does; NVML's own text has eight digits in front."""
+    """Return a bus address as the kernel writes it; NVML's text has an eight-digit domain."""
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
 def part_handles(handle: Any, what: str) -> tuple[list[Any], list[Problem]]:
-    """Give the handles of a card's MIG devices. Their numbers have gaps."""
+    """Return the handles of a card's MIG devices. Their indexes have gaps."""
     found: list[Any] = []
     problems: list[Problem] = []
-    most = told(f"{what}, MIG devices", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    most = ask_optional(f"{what}, MIG devices", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
     for place in range(most):
         part = f"{what}, MIG device {place}"
         try:
@@ -158,12 +154,12 @@ def _parts(handle: Any, what: str, uuid: str) -> tuple[list[MigDevice], list[Pro
 def _part(handle: Any, card: str, parent: str) -> MigDevice:
     uuid = ask(f"UUID of a MIG device of {card}", pynvml.nvmlDeviceGetUUID, handle)
     what = f"{uuid} of {card}"
-    facts = ask(f"{what}, attributes", pynvml.nvmlDeviceGetAttributes, handle)
+    attributes = ask(f"{what}, attributes", pynvml.nvmlDeviceGetAttributes, handle)
     name = ask(f"{what}, name", pynvml.nvmlDeviceGetName, handle)
     return MigDevice(
         uuid=uuid,
-        profile=_profile(name, facts),
-        memory=facts.memorySizeMB * _MIB,
+        profile=_profile(name, attributes),
+        memory=attributes.memorySizeMB * _MIB,
         gpu_instance_id=ask(f"{what}, instance", pynvml.nvmlDeviceGetGpuInstanceId, handle),
         compute_instance_id=ask(
             f"{what}, compute instance", pynvml.nvmlDeviceGetComputeInstanceId, handle
@@ -172,18 +168,18 @@ def _part(handle: Any, card: str, parent: str) -> MigDevice:
     )
 
 
-def _profile(name: str, facts: Any) -> str:
-    """Take the profile from the device's name; drivers that do not say it there have sizes."""
+def _profile(name: str, attributes: Any) -> str:
+    """Return the profile in the device's name; without one, it is made from the sizes."""
     if found := _MIG_NAME.search(name):
         return found[1]
-    size = f"{facts.gpuInstanceSliceCount}g.{math.ceil(facts.memorySizeMB / 1024)}gb"
-    if facts.computeInstanceSliceCount != facts.gpuInstanceSliceCount:
-        return f"{facts.computeInstanceSliceCount}c.{size}"
+    size = f"{attributes.gpuInstanceSliceCount}g.{math.ceil(attributes.memorySizeMB / 1024)}gb"
+    if attributes.computeInstanceSliceCount != attributes.gpuInstanceSliceCount:
+        return f"{attributes.computeInstanceSliceCount}c.{size}"
     return size
 
 
 def _numa(handle: Any, what: str, bus: str) -> int:
-    """Find the card's NUMA node: a card near several is listed with the first."""
+    """Return the card's NUMA node; of several the first."""
     try:
         words = ask(
             f"{what}, NUMA node",
@@ -213,20 +209,22 @@ def handle_at(index: int) -> Any:
     return ask(f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
 
 
-#: What the question for a link's state answers behind the last link of a card.
+#: Errors of a link's state after the last link of a card.
 _NO_MORE = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def read_links(
     card: Card, handle: Any, others: Sequence[tuple[Card, Any]]
 ) -> tuple[CardLinks, list[Problem]]:
-    """Read one card's links to the others; a question that fails leaves that link out."""
+    """Read one card's links to the others; a call that fails leaves that link out."""
     problems: list[Problem] = []
     ancestors: dict[str, int] = {}
     for other, other_handle in others:
-        what = f"way from GPU {card.uuid} to {other.uuid}"
+        what = f"topology from GPU {card.uuid} to {other.uuid}"
         try:
-            level = told(what, pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other_handle)
+            level = ask_optional(
+                what, pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other_handle
+            )
         except NvmlError as error:
             problems.append(problem_of(error))
         else:
@@ -255,9 +253,11 @@ def _nvlinks(uuid: str, handle: Any) -> list[str]:
             raise
         if not active:
             continue
-        kind = told(what, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        kind = ask_optional(what, pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
         if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             ends.append(NVSWITCH)
-        elif (pci := told(what, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)) is not None:
+        elif (
+            pci := ask_optional(what, pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        ) is not None:
             ends.append(bus_id(pci))
     return ends

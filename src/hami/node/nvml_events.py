@@ -1,7 +1,7 @@
-"""Waits for critical errors (XIDs) of some cards. NVML's wait blocks: give it a thread.
+"""Wait for critical errors (XIDs) of some cards.
 
-A card that is lost makes every wait of its event set fail at once, whichever card something
-happens to; who waits leaves it out then, and takes it in again when it answers.
+NVML's wait blocks, so it needs a thread. A card that is lost makes every wait of its event set fail
+at once, for all cards: the caller then waits without it, and adds it again when it answers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ _XID = pynvml.nvmlEventTypeXidCriticalError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Xid:
-    #: The card's; empty: the driver named a card that we do not know.
+class XidEvent:
+    """One critical error."""
+
+    #: The card's UUID; empty: the driver named an unknown card.
     uuid: str
     code: int
 
 
 class XidWatch:
-    """An event set. One thread waits; any may close, which takes until that wait ends."""
+    """An event set. One thread waits; any thread may close it, which takes until the wait ends."""
 
     def __init__(
         self, handles: Mapping[str, Any], *, closed: Callable[[], None] = lambda: None
     ) -> None:
-        #: Cards that send no XIDs, and why.
+        #: Cards that report no XIDs, and why.
         self.unsupported: dict[str, str] = {}
         self._uuids: dict[int | None, str] = {}
         self._lock = threading.Lock()
@@ -47,13 +49,13 @@ class XidWatch:
 
     @property
     def uuids(self) -> frozenset[str]:
-        """The cards whose XIDs come."""
+        """Return the cards whose XIDs are reported."""
         return frozenset(self._uuids.values())
 
-    def wait(self, timeout_ms: int) -> Xid | None:
-        """Give the next XID, or None when the time is over or the watch closed.
+    def wait(self, timeout_ms: int) -> XidEvent | None:
+        """Return the next XID; None after the timeout, or if the watch is closed.
 
-        NvmlError: nothing comes any more, for none of the cards.
+        NvmlError: the wait fails for all cards from now on.
         """
         with self._lock:
             if self._closed:
@@ -66,7 +68,7 @@ class XidWatch:
                 raise
             if event.eventType != _XID:
                 return None
-            return Xid(self._uuid(event.device), event.eventData)
+            return XidEvent(self._uuid(event.device), event.eventData)
 
     def close(self) -> None:
         already, self._closed = self._closed, True  # before the lock: the next wait sees it
@@ -76,7 +78,7 @@ class XidWatch:
             try:
                 ask("waiting for XIDs", pynvml.nvmlEventSetFree, self._set)
             except NvmlError:
-                pass  # NVML was closed before, and the set with it
+                pass  # NVML was closed already, and the set with it
             finally:
                 self._on_closed()
 
@@ -84,12 +86,12 @@ class XidWatch:
         what = f"XIDs of GPU {uuid}"
         types = ask(what, pynvml.nvmlDeviceGetSupportedEventTypes, handle)
         if not types & _XID:
-            raise NvmlError(what, "the card reports none", "its faults show only in probes")
+            raise NvmlError(what, "the card reports none", "nothing to do: the card is only probed")
         ask(what, pynvml.nvmlDeviceRegisterEvents, handle, _XID, self._set)
         self._uuids[_address(handle)] = uuid
 
     def _uuid(self, device: Any) -> str:
-        """Name the card of an event. One that fell off the bus cannot be asked for its name."""
+        """Return the UUID of an event's card; one that fell off the bus cannot be asked for it."""
         known = self._uuids.get(_address(device))
         if known is not None:
             return known

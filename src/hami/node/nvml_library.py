@@ -1,12 +1,10 @@
-"""The NVML library: find, load, call with good errors.
+"""The NVML library: find, load, call with clear errors.
 
-Finds the driver's NVML library and loads it, so that nvidia-ml-py finds it too.
 nvidia-ml-py asks the linker for `libnvidia-ml.so.1` and nothing else. In our container the driver
-lies elsewhere, below a driver root. But the linker takes a library that the process has already
-for any other of the same soname: loading it once by its path is all that is needed.
+is elsewhere, below a driver root. But the linker uses a library that the process has loaded
+already for any other request of the same soname: loading it once by its path is enough.
 
-One call to NVML: what it gives, or an error that says what was asked, of what, and what to do.
-The only modules that import nvidia-ml-py are this one and those beside it; its exceptions end here.
+Only this module and those beside it import nvidia-ml-py; its exceptions end here.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ import pynvml  # type: ignore[import-untyped]
 
 NAME = "libnvidia-ml.so.1"
 
-#: What distributions call the architectures in their folders' names.
+#: Names of architectures in distributions' folders.
 _TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _MOST_LINKS = 16
 
 
 class LibraryNotFoundError(Exception):
-    """The library is not there or does not load; the message says where it was looked for."""
+    """The library is missing or does not load; the message names the folders."""
 
 
 def folders(machine: str = "") -> tuple[str, ...]:
-    """Name the folders below a driver root that drivers are installed in, likely ones first.
+    """Return the folders below a driver root where drivers are installed, likely ones first.
 
-    Those of other architectures come last: a root may name its folders otherwise than we expect,
-    and a library that does not fit is refused by the linker.
+    Those of other architectures come last: a root may have unexpected folder names, and the linker
+    refuses a library that does not fit.
     """
     machine = machine or platform.machine()
     own = _TRIPLETS.get(machine, f"{machine}-linux-gnu")
@@ -56,7 +54,7 @@ def folders(machine: str = "") -> tuple[str, ...]:
 
 
 def candidates(driver_root: str, machine: str = "") -> Iterator[Path]:
-    """Give the library's files below a root, as they really lie, each once."""
+    """Yield the library's files below a root, with links resolved, each once."""
     seen: set[Path] = set()
     root = Path(driver_root)
     for folder in folders(machine):
@@ -67,7 +65,7 @@ def candidates(driver_root: str, machine: str = "") -> Iterator[Path]:
 
 
 def load(driver_root: str = "") -> str:
-    """Load the library; give its path, or its name where the linker found it."""
+    """Load the library; return its path, or its name where the linker found it."""
     if not driver_root or driver_root == "/":
         return _load_by_name()
     refused: list[str] = []
@@ -81,7 +79,7 @@ def load(driver_root: str = "") -> str:
     if refused:
         raise LibraryNotFoundError("; ".join(refused))
     places = ", ".join(folder or "." for folder in folders())
-    raise LibraryNotFoundError(f"there is no {NAME} below {driver_root} (looked in {places})")
+    raise LibraryNotFoundError(f"there is no {NAME} below {driver_root} (tried {places})")
 
 
 def _load_by_name() -> str:
@@ -95,8 +93,8 @@ def _load_by_name() -> str:
 def _inside(root: Path, path: PurePosixPath) -> Path | None:
     """Follow symbolic links as a process with that root would; None: there is no such file.
 
-    Distributions have links with absolute targets (/etc/alternatives/...), which seen from our own
-    root lead nowhere, or to something else.
+    Distributions have links with absolute targets (/etc/alternatives/...), which are broken or
+    wrong from our own root.
     """
     pending = list(reversed(path.parts))
     at = root
@@ -129,14 +127,14 @@ def _inside(root: Path, path: PurePosixPath) -> Path | None:
 
 _T = TypeVar("_T")
 
-_CHECK_NODE = "look at `nvidia-smi` and the kernel log on the node"
+_CHECK_NODE = "check `nvidia-smi` and the kernel log on the node"
 _REMEDIES = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
         "load the NVIDIA driver on the node (`lsmod` lists nvidia) and let the agent see its "
         "device nodes"
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "the driver was updated under way: reboot the node, or unload its old kernel modules"
+        "the driver was updated while loaded: reboot the node, or unload its old kernel modules"
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: "run the agent privileged, as the chart does",
     pynvml.NVML_ERROR_OPERATING_SYSTEM: (
@@ -147,17 +145,17 @@ _REMEDIES = {
         "and the card"
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: "stop what runs on it, then `nvidia-smi --gpu-reset -i` it",
-    pynvml.NVML_ERROR_IRQ_ISSUE: "its interrupts do not arrive: look at the kernel log, reboot",
+    pynvml.NVML_ERROR_IRQ_ISSUE: "its interrupts do not arrive: check the kernel log, reboot",
     pynvml.NVML_ERROR_INSUFFICIENT_POWER: "plug in the card's external power",
     pynvml.NVML_ERROR_CORRUPTED_INFOROM: "its configuration memory is damaged: replace the card",
     pynvml.NVML_ERROR_NOT_FOUND: (
         "it is not among the GPUs that the driver has now: compare with `nvidia-smi -L`"
     ),
-    pynvml.NVML_ERROR_NOT_SUPPORTED: "nothing to do: this card or driver does not tell it",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "nothing to do: this card or driver does not report it",
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "a newer NVIDIA driver has it",
 }
-#: The card or the driver is too old, too new or too small for the question: no fault of a card.
-NOT_TOLD = frozenset(
+#: The card or the driver does not support the call: no fault of the card.
+UNSUPPORTED = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -168,19 +166,19 @@ NOT_TOLD = frozenset(
 
 
 class NvmlError(Exception):
-    """NVML refused something: what, NVML's words, and what to do about it."""
+    """A call of NVML failed: for what, NVML's error, and what to do about it."""
 
     def __init__(self, what: str, text: str, remedy: str, *, code: int = 0) -> None:
         self.what = what
         self.text = text
         self.remedy = remedy
-        #: NVML's number; 0: it was not NVML that refused.
+        #: NVML's error code; 0: the error is not NVML's.
         self.code = code
         super().__init__(f"{what}: {text}; {remedy}")
 
 
 def ask(what: str, function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function of nvidia-ml-py on behalf of `what`."""
+    """Call a function of nvidia-ml-py; `what` names the object in errors."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -189,19 +187,19 @@ def ask(what: str, function: Callable[..., _T], *arguments: Any) -> _T:
         raise error_of(what, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from None
 
 
-def told(what: str, function: Callable[..., _T], *arguments: Any) -> _T | None:
-    """Call as `ask` does; None where card or driver do not know the question."""
+def ask_optional(what: str, function: Callable[..., _T], *arguments: Any) -> _T | None:
+    """Call as `ask` does; None: card or driver do not support the call."""
     try:
         return ask(what, function, *arguments)
     except NvmlError as error:
-        if error.code in NOT_TOLD:
+        if error.code in UNSUPPORTED:
             return None
         raise
 
 
 def error_of(what: str, code: int) -> NvmlError:
     text = str(pynvml.NVMLError(code))
-    return NvmlError(what, f"NVML says {text!r} ({code})", remedy_of(code), code=code)
+    return NvmlError(what, f"NVML reports {text!r} ({code})", remedy_of(code), code=code)
 
 
 def remedy_of(code: int) -> str:

@@ -1,6 +1,6 @@
-"""Reads from NVML which processes are on a card, what they hold and how busy they keep it.
+"""Read a card's processes from NVML: their memory and utilization.
 
-The pids are those of the caller's own pid namespace: agent and monitor share the host's.
+Pids are those of the caller's pid namespace: agent and monitor share the host's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from hami.node.nvml_library import NOT_TOLD, NvmlError, ask
+from hami.node.nvml_library import UNSUPPORTED, NvmlError, ask
 
 _TRIES = 3
 _PERCENT = 100
-#: Instance numbers of what is on no MIG device.
+#: Instance numbers of processes that are on no MIG device.
 _NONE = 0xFFFFFFFF
 
-#: By purpose, newest form first: an older driver has only an older one.
+#: By purpose, newest version first: an older driver has only older ones.
 _LISTS: tuple[tuple[Callable[..., Any], ...], ...] = (
     (
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
@@ -38,14 +38,14 @@ _LISTS: tuple[tuple[Callable[..., Any], ...], ...] = (
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
     pid: int
-    #: Bytes on the card; None: the driver does not tell.
+    #: Bytes on the card; None: not reported.
     memory: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUtilization:
     pid: int
-    #: Microseconds since 1970, by the driver's clock: the next question's `since_us`.
+    #: Microseconds since 1970, by the driver's clock: the next call's `since_us`.
     at_us: int
     #: Percent of the card's compute and of its memory's bandwidth.
     compute: int
@@ -55,11 +55,11 @@ class ProcessUtilization:
 def read_processes(
     what: str, handle: Any, parts: Sequence[tuple[Any, int, int]]
 ) -> tuple[GpuProcess, ...]:
-    """List a card's processes, those on its MIG devices (handle and instances) too.
+    """List a card's processes, also those on its MIG devices (handle and instances).
 
     A process that computes and draws is in two lists with the same memory, and a driver may list
-    what is on a part with the whole card as well: of one place the larger number counts. On
-    several parts a process holds the sum.
+    processes of a MIG device with the whole card as well: for one device the larger number counts.
+    On several devices a process holds the sum.
     """
     places: dict[tuple[int, int, int], int | None] = {}
     for each, gpu, compute in ((handle, _NONE, _NONE), *parts):
@@ -81,19 +81,19 @@ def read_processes(
 def read_utilization(
     what: str, handle: Any, since_us: int
 ) -> tuple[ProcessUtilization, ...] | None:
-    """Give each process's newest sample after that time; None where the driver takes none."""
+    """Return each process's newest sample after that time; None: not supported."""
     try:
         samples = ask(what, pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
     except NvmlError as error:
-        # No sample is an error there, and nvidia-ml-py takes an empty answer for one as well.
+        # NVML reports "no sample" as an error; nvidia-ml-py does so for an empty answer too.
         if error.code in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND):
             return ()
-        if error.code in NOT_TOLD:
+        if error.code in UNSUPPORTED:
             return None
         raise
     newest: dict[int, ProcessUtilization] = {}
     for sample in samples:
-        # Drivers fill what they have no sample for with zeros or with what lay there.
+        # Drivers fill entries without a sample with zeros or with garbage.
         if not sample.pid or sample.smUtil > _PERCENT or sample.timeStamp <= since_us:
             continue
         found = ProcessUtilization(
@@ -118,13 +118,13 @@ def _list(what: str, handle: Any, forms: Sequence[Callable[..., Any]]) -> list[A
         except NvmlError as error:
             if error.code == pynvml.NVML_ERROR_NOT_SUPPORTED:
                 return []
-            if error.code not in NOT_TOLD:
+            if error.code not in UNSUPPORTED:
                 raise
     return []
 
 
 def _grown(what: str, handle: Any, form: Callable[..., Any]) -> list[Any]:
-    """Ask again if more processes came in between than there was room for."""
+    """Call again if more processes appeared meanwhile than there was room for."""
     tries = _TRIES
     while True:
         tries -= 1

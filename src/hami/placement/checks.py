@@ -117,10 +117,19 @@ class CardRefusals(msgspec.Struct, frozen=True):
         eligible: Mask = refused == 0
         return eligible
 
-    def only(self, bit: Usage) -> Mask:
-        """Return the cards that are refused for this and nothing else."""
-        found: Mask = (self.fixed == 0) & (self.usage == bit)
-        return found if self.own is None else found & (self.own == 0)
+    def of_row(self, row: int) -> CardRefusals:
+        """Return the refusals on one node."""
+        at = slice(row, row + 1)
+        own = None if self.own is None else self.own[:, at]
+        return CardRefusals(self.fixed[:, at], self.usage[:, at], own)
+
+    def only(self, bit: Usage) -> list[int]:
+        """Return the positions of the cards of one node that this refuses and nothing else."""
+        usage = self.usage.ravel().tolist()
+        if bit not in usage:
+            return []
+        others = self.fixed.ravel() if self.own is None else (self.fixed | self.own).ravel()
+        return [at for at, bits in enumerate(usage) if bits == bit and not others[at]]
 
     def of_rows(self, rows: Ints) -> CardRefusals:
         """Return the refusals on some nodes."""

@@ -339,7 +339,7 @@ def _miss(
     survey = finding.survey
     step = int(survey.failed_step[row])
     index, request = question.steps[step]
-    refusals = survey.refusals.of_rows(np.array([row]))
+    refusals = survey.refusals.of_row(row)
     reasons = card_reasons(question, step, refusals).ravel().tolist()
     memory_short: list[int] = []
     cores_short: list[int] = []
@@ -349,11 +349,11 @@ def _miss(
         memory_short = [
             family.amounts(request, int(cards.memory[column, row])).memory
             - int(cards.memory_left[column, row])
-            for column in np.flatnonzero(refusals.only(Usage.MEMORY))
+            for column in refusals.only(Usage.MEMORY)
         ]
         cores_short = [
             request.cores - int(cards.cores_left[column, row])
-            for column in np.flatnonzero(refusals.only(Usage.CORES))
+            for column in refusals.only(Usage.CORES)
         ]
     return NearMiss(
         node=finding.names[row],

@@ -185,5 +185,5 @@ class Requeue:
             _log.info("cannot requeue pod", extra={"pod": pod.key, "error": str(error)})
 
     def _patch(self, **metadata: str) -> bytes:
-        annotations = {annotation_keys.WAKE_UP: f"{self._now():.3f}"}
+        annotations = {annotation_keys.REQUEUE: f"{self._now():.3f}"}
         return codec.encode({"metadata": {"annotations": annotations, **metadata}})

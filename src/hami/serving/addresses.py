@@ -1,13 +1,12 @@
-"""Addresses to listen on, and who is at the other end.
+"""Addresses to listen on, and the peers of connections.
 
-Where to listen, as flags say it: `:9395`, `127.0.0.1:8080`, `[::1]:443`.
-The forms are those of Go, because users know them from HAMi. An empty host is every address of the
-machine, over IPv4 and IPv6 with one socket where the kernel can.
+Addresses are written as in Go, because users know that from HAMi: `:9395`, `127.0.0.1:8080`,
+`[::1]:443`. An empty host is every address of the machine, IPv4 and IPv6 with one socket if the
+kernel can.
 
-Who is at the other end of a connection.
-The scheduling verbs and profiling are for the sibling kube-scheduler, which calls over loopback,
-and for clients with a certificate of a configured CA. The address is the connection's own: a header
-can be written by anybody.
+Scheduling and profiling are for the sibling kube-scheduler, which calls over loopback, and for
+clients with a certificate of a configured CA. A peer's address is taken from the connection: a
+header could be forged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hami.serving import certificates, lifetime
 
 _LAST_PORT = 65535
 _FORMS = "write HOST:PORT, as in :9395, 127.0.0.1:8080 or [::1]:443"
-#: Connections the kernel holds for us while the loop is busy.
+#: Connections that the kernel queues while the loop is busy.
 BACKLOG = 1024
 _PREFERRED = (socket.AF_INET, socket.AF_INET6)
 
@@ -50,7 +49,7 @@ def parse(text: str) -> tuple[str, int]:
             ) from error
     elif ":" in host:
         raise lifetime.ServingError(
-            f"bind address {text!r}: an IPv6 address stands in brackets; {_FORMS}"
+            f"bind address {text!r}: an IPv6 address must be in brackets; {_FORMS}"
         )
     return host, int(port)
 
@@ -61,13 +60,13 @@ def listen(host: str, port: int) -> socket.socket:
         if not host:
             return _listen_everywhere(port)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # A name may have both: IPv4 first, as Go does, because clients try 127.0.0.1.
+        # A name may have both: IPv4 is preferred, as in Go, because clients try 127.0.0.1.
         family = min((entry[0] for entry in found), key=_PREFERRED.index)
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        # What a name's lookup says has a number below 0; of a socket's error we say it ourselves,
-        # because Python adds the address a second time.
+        # Errors of a name lookup have a number below 0 and a good text. Python's text of a socket
+        # error would repeat the address.
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise lifetime.ServingError(
@@ -84,19 +83,19 @@ def _listen_everywhere(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=BACKLOG)
 
 
-#: Tells of a peer's address whether it is this machine (or, in a pod, this pod).
+#: Tells whether a peer's address is this machine (or, in a pod, this pod).
 IsLocal = Callable[[str], bool]
 
 
 def address(transport: asyncio.BaseTransport | None) -> str:
-    """Return the peer's address without port; empty when it is gone or has none."""
+    """Return the peer's address without port; empty if it is disconnected or has none."""
     name = None if transport is None else transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) else ""
 
 
 @functools.lru_cache(maxsize=1024)
 def is_loopback(peer: str) -> bool:
-    """Tell whether an address is 127.0.0.0/8 or ::1, also in IPv6 clothes."""
+    """Tell whether an address is 127.0.0.0/8 or ::1, also as IPv4-mapped IPv6."""
     try:
         parsed = ipaddress.ip_address(peer)
     except ValueError:
@@ -108,7 +107,7 @@ def is_loopback(peer: str) -> bool:
 def has_certificate(
     transport: asyncio.BaseTransport | None, tls: certificates.LiveCertificate | None
 ) -> bool:
-    """Tell whether the peer showed a certificate of a CA that is trusted now."""
+    """Tell whether the peer presented a certificate of a CA that is trusted now."""
     if transport is None or tls is None:
         return False
     return tls.vouches_for(transport.get_extra_info("ssl_object"))

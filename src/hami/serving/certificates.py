@@ -1,20 +1,14 @@
-"""The serving certificate: exchanged while serving; expiry dates.
+"""The serving certificate: reloaded while serving; expiry dates.
 
-When a certificate expires, read from its own bytes.
-Python's ssl module tells the dates only of a peer that was verified, never of the certificate that
-we serve, and a library that could would weigh more than this file. A certificate is DER: nested
-(tag, length, content); the way to `notAfter` is short.
+kubelet swaps a mounted Secret by changing one symlink (`..data`); other tools rewrite the files one
+after the other. `watch` checks the files every second and makes a whole new TLS context when they
+have changed. It is used only if certificate and key belong together: a half-written pair leaves
+the old one in use.
 
-The certificate that we serve, exchanged while we serve.
-kubelet swaps a mounted Secret by turning one symlink (`..data`); other tools rewrite the files one
-after the other. `watch` looks at the files every second, makes a whole new TLS context when they
-changed, and takes it over only if certificate and key belong together: a half-written pair leaves
-the old one in service.
-
-A context cannot forget a client CA, and it resumes sessions that a forgotten CA vouched for. So it
-is never changed but replaced: `LiveCertificate.context` is a front that hands each new connection
-to the newest context. Connections that exist keep theirs; those of a client whose CA has been
-taken away are no longer vouched for (`vouches_for`), even if they are kept alive.
+A context cannot remove a client CA, and it resumes sessions that a removed CA signed. So it is
+never changed but replaced: `LiveCertificate.context` passes each new connection to the newest
+context. Existing connections keep theirs; clients of a removed CA are no longer trusted
+(`vouches_for`), even on connections that are kept alive.
 """
 
 from __future__ import annotations
@@ -35,7 +29,12 @@ _LONG_FORM = 0x80
 
 
 def expiry(pem: str) -> dt.datetime:
-    """Return when the first certificate of a PEM file ends; ValueError if it cannot be read."""
+    """Return when the first certificate of a PEM text expires; ValueError if unreadable.
+
+    Python's ssl module gives the dates only of a verified peer, and a library for it would be
+    larger than this. A certificate is DER, nested (tag, length, content); the path to `notAfter` is
+    short.
+    """
     first, end, _ = pem.partition(_END)
     start = first.find("-----BEGIN CERTIFICATE-----")
     if not end or start < 0:
@@ -47,9 +46,9 @@ def expiry(pem: str) -> dt.datetime:
     validity = fields[4 if fields[0][0] == _VERSION else 3]
     _, (tag, until) = _parts(_content(validity, _SEQUENCE))
     if tag not in (_UTC_TIME, _GENERALIZED_TIME):
-        raise ValueError("its end is no time")
+        raise ValueError("its expiry is no time")
     text = until.decode("ascii")
-    # Two digits of a year count from 1950 (RFC 5280), which strptime sees otherwise.
+    # Two digits of a year count from 1950 (RFC 5280); strptime counts from 1969.
     if tag == _UTC_TIME:
         text = ("19" if text >= "50" else "20") + text
     return dt.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=dt.UTC)
@@ -61,7 +60,7 @@ def _parts(data: bytes) -> list[tuple[int, bytes]]:
     at = 0
     while at < len(data):
         if at + 2 > len(data):
-            raise ValueError("cut off")
+            raise ValueError("it is cut off")
         tag, length = data[at], data[at + 1]
         at += 2
         if length >= _LONG_FORM:
@@ -69,7 +68,7 @@ def _parts(data: bytes) -> list[tuple[int, bytes]]:
             length = int.from_bytes(data[at : at + size], "big")
             at += size
         if at + length > len(data):
-            raise ValueError("cut off")
+            raise ValueError("it is cut off")
         found.append((tag, data[at : at + length]))
         at += length
     return found
@@ -77,7 +76,7 @@ def _parts(data: bytes) -> list[tuple[int, bytes]]:
 
 def _content(part: tuple[int, bytes], tag: int) -> bytes:
     if part[0] != tag:
-        raise ValueError(f"tag {part[0]} where {tag} must stand")
+        raise ValueError(f"it has tag {part[0]} instead of {tag}")
     return part[1]
 
 
@@ -90,21 +89,21 @@ _log = logging.getLogger(__name__)
 
 _DAY = dt.timedelta(days=1)
 
-#: What tells a changed file: of the file, and of the folder's `..data` link.
+#: Identity of the files and of the folder's `..data` link; it differs after a change.
 _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class _Context(ssl.SSLContext):
-    """One state of the files."""
+    """The TLS context of one version of the files."""
 
     #: The client CAs, each as its bytes.
     authorities: frozenset[bytes] = frozenset()
 
 
 class _Front(ssl.SSLContext):
-    """Stands for whichever context is newest, in servers that take one context for their life.
+    """Passes each connection to the newest context, for servers that take one context only.
 
-    asyncio and uvloop ask the context for one thing per connection: `wrap_bio`.
+    asyncio and uvloop call one method of it per connection: `wrap_bio`.
     """
 
     newest: _Context
@@ -114,7 +113,7 @@ class _Front(ssl.SSLContext):
 
 
 class LiveCertificate:
-    """Certificate, key and client CA as the files have them now."""
+    """Certificate, key and client CA as the files are now."""
 
     def __init__(
         self,
@@ -136,9 +135,9 @@ class LiveCertificate:
         self._poll_interval = poll_interval
         self._now = now
         self._seen = self._signature()
-        #: What was refused last, so that each content is reported once.
+        #: The files that were refused last, so that each version is reported once.
         self._refused: _Signature | None = None
-        #: Given to the server; never changes, hands connections to the newest context.
+        #: For the server; it never changes and passes connections to the newest context.
         self.context = _Front(ssl.PROTOCOL_TLS_SERVER)
         self.expires_at: dt.datetime
         self._load()
@@ -148,23 +147,23 @@ class LiveCertificate:
         return (self.expires_at - self._now()) / _DAY
 
     def vouches_for(self, connection: ssl.SSLObject | None) -> bool:
-        """Tell whether the peer has shown a certificate of a client CA that is still trusted."""
+        """Tell whether the peer presented a certificate of a client CA that is still trusted."""
         if connection is None or not isinstance(connection.context, _Context):
             return False
         if not connection.getpeercert(binary_form=True):
             return False
-        # Which of the CAs vouched is not told, so none may have gone since.
+        # ssl does not name the CA that signed it, so all of them must still be trusted.
         return connection.context.authorities <= self.context.newest.authorities
 
     async def watch(self) -> None:
-        """Follow the files for ever."""
+        """Check the files periodically, without end."""
         while True:
             await asyncio.sleep(self._poll_interval)
             self.refresh()
 
     def refresh(self) -> bool:
-        """Take over the files if they have changed and fit; returns whether they were."""
-        # Taken before the files are read: a change meanwhile is seen the next time.
+        """Load the files if they have changed and are valid; returns whether they were loaded."""
+        # Taken before the files are read: a change meanwhile is found at the next check.
         signature = self._signature()
         if signature == self._seen:
             return False
@@ -173,20 +172,20 @@ class LiveCertificate:
         except lifetime.ServingError as error:
             if signature != self._refused:
                 _log.warning(
-                    "changed certificate is not usable; the one before stays in service",
+                    "changed certificate is not usable, the previous one stays in use",
                     extra={"file": self._cert_file, "error": str(error)},
                 )
                 self._refused = signature
             return False
         self._seen, self._refused = signature, None
         _log.info(
-            "certificate exchanged",
+            "certificate reloaded",
             extra={"file": self._cert_file, "expires": self.expires_at.isoformat()},
         )
         return True
 
     def _load(self) -> None:
-        """Make a context of the files, and only if all is well the newest one."""
+        """Make a context of the files; it becomes the newest one if all of them are valid."""
         expires_at = self._expiry()
         context = _Context(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -205,12 +204,12 @@ class LiveCertificate:
         self.expires_at = expires_at
         if self.days_left() < 0:
             _log.error(
-                "certificate has expired, clients will refuse it; renew it",
+                "certificate has expired, clients refuse it; renew it with `hami certs create`",
                 extra={"file": self._cert_file, "expires": expires_at.isoformat()},
             )
 
     def _trust_clients(self, context: _Context) -> None:
-        # Optional: without a certificate a client may still ask for what anybody may.
+        # Optional: a client without a certificate may still use the public paths.
         context.verify_mode = ssl.CERT_OPTIONAL
         try:
             context.load_verify_locations(cafile=self._client_ca_file)
@@ -222,7 +221,7 @@ class LiveCertificate:
         context.authorities = frozenset(context.get_ca_certs(binary_form=True))
         if not context.authorities:
             raise lifetime.ServingError(
-                f"client CA {self._client_ca_file} holds no CA certificate, so nobody could be "
+                f"client CA {self._client_ca_file} holds no CA certificate, so no client could be "
                 "trusted; write the certificate of the CA that signs the clients' certificates"
             )
 
@@ -237,7 +236,7 @@ class LiveCertificate:
             ) from error
         except (ValueError, IndexError) as error:
             raise lifetime.ServingError(
-                f"certificate {self._cert_file} is none: {error}; "
+                f"certificate {self._cert_file} cannot be decoded: {error}; "
                 "write a PEM certificate chain, its own certificate first"
             ) from error
 

@@ -1,14 +1,12 @@
 """/healthz, /readyz and /debug.
 
-/debug: what the process does, asked from outside.
-For those who may schedule, when `--profiling` is set. The profile samples the loop's thread from
-another one, so it costs little and shows also what blocks the loop; its text is folded stacks, one
-per line with a count, which flame graph tools read as it is.
+/healthz checks nothing: an answer proves that the loop runs, and kubelet restarts a process that
+does not answer. /readyz has named checks, each of which returns what is missing; a parameter of the
+query selects some of them, as in `/readyz?webhook`.
 
-/healthz and /readyz.
-Health is that the loop turns: an answer is the proof, so /healthz checks nothing. Whoever is stuck
-does not answer, and kubelet restarts it. Readiness is named checks, each of which says what is
-missing; a parameter of the query chooses some of them, as `/readyz?webhook` does.
+/debug is for callers that may schedule, if `--profiling` is set. The profile samples the loop's
+thread from another one, so it costs little and also shows what blocks the loop. Its text is folded
+stacks, one per line with a count, which flame graph tools read.
 """
 
 from __future__ import annotations
@@ -32,6 +30,57 @@ _LONGEST = 60
 _INTERVAL = 0.01
 _SHOWN_ALLOCATIONS = 30
 
+#: Returns what is missing; empty: nothing.
+Check = Callable[[], str]
+#: Returns each check of /readyz with what it misses.
+Ready = Callable[[Request], Mapping[str, str]]
+
+
+class Health:
+    """The named checks of /readyz."""
+
+    def __init__(
+        self,
+        checks: Mapping[str, Check],
+        *,
+        subsets: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        self._checks = dict(checks)
+        #: Parameter of the query -> the checks that count then.
+        self._subsets = dict(subsets or {})
+        unknown = {name for names in self._subsets.values() for name in names} - set(self._checks)
+        assert not unknown, f"no such checks: {unknown}"
+
+    def failing(self, among: Collection[str] | None = None) -> dict[str, str]:
+        """Return what is missing, by check."""
+        found = {n: check() for n, check in self._checks.items() if among is None or n in among}
+        return {name: missing for name, missing in found.items() if missing}
+
+    def ready(self, request: Request) -> dict[str, str]:
+        """Return the checks that the query selects, with what each misses."""
+        chosen = next(
+            (self._subsets[name] for name in request.query if name in self._subsets), None
+        )
+        failing = self.failing(chosen)
+        names = self._checks if chosen is None else chosen
+        return {name: failing.get(name, "") for name in names}
+
+
+def health_routes(ready: Ready) -> tuple[Route, Route]:
+    async def answer_health(_: Request) -> Response:
+        return Response.text(200, "ok")
+
+    async def answer_ready(request: Request) -> Response:
+        checks = ready(request)
+        lines = [
+            f"[-] {name}: {missing}" if missing else f"[+] {name}"
+            for name, missing in checks.items()
+        ]
+        ok = not any(checks.values())
+        return Response.text(200 if ok else 503, "\n".join([*lines, "ok" if ok else "not ready"]))
+
+    return Route("GET", "/healthz", answer_health), Route("GET", "/readyz", answer_ready)
+
 
 def debug_routes() -> tuple[Route, ...]:
     profile = _Profile()
@@ -53,7 +102,7 @@ async def _tasks(_: Request) -> Response:
 
 
 class _Profile:
-    """One at a time: two would measure each other."""
+    """Takes one profile at a time: two would measure each other."""
 
     def __init__(self) -> None:
         self._running = False
@@ -62,7 +111,9 @@ class _Profile:
         asked = request.query.get("seconds", "10")
         if not (re.fullmatch(r"[0-9]{1,2}", asked) and 1 <= int(asked) <= _LONGEST):
             return Response.error(
-                400, f"seconds={asked[:20]!r} is no whole number from 1 to {_LONGEST}"
+                400,
+                f"seconds={asked[:20]!r} is no whole number from 1 to {_LONGEST}; "
+                "write for example /debug/profile?seconds=10",
             )
         if self._running:
             return Response.error(429, "a profile is being taken; try again when it has ended")
@@ -73,7 +124,7 @@ class _Profile:
                 _sample, threading.get_ident(), seconds=int(asked), ended=ended
             )
         finally:
-            ended.set()  # also when the caller has gone
+            ended.set()  # also if the caller has disconnected
             self._running = False
         lines = [f"{stack} {count}" for stack, count in stacks.most_common()]
         return Response.text(200, "\n".join(lines))
@@ -83,10 +134,10 @@ def _sample(thread: int, *, seconds: float, ended: threading.Event) -> collectio
     stacks: collections.Counter[str] = collections.Counter()
     for _ in range(round(seconds / _INTERVAL)):
         # The only way to see another thread's frames.
-        frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented, for all its name
+        frame = sys._current_frames().get(thread)  # noqa: SLF001 - documented in spite of its name
         if frame is not None:
             stacks[_folded(frame)] += 1
-        del frame  # it would keep alive what it refers to
+        del frame  # it would keep objects alive
         if ended.wait(_INTERVAL):
             break
     return stacks
@@ -119,54 +170,3 @@ async def _memory(_: Request) -> Response:
     else:
         lines.append("allocations are not traced; start with PYTHONTRACEMALLOC=1 to see them")
     return Response.text(200, "\n".join(lines))
-
-
-#: Says what is missing; an empty text is fine.
-Check = Callable[[], str]
-#: Answers /readyz: each check with what it misses.
-Ready = Callable[[Request], Mapping[str, str]]
-
-
-class Health:
-    """Named checks."""
-
-    def __init__(
-        self,
-        checks: Mapping[str, Check],
-        *,
-        subsets: Mapping[str, Collection[str]] | None = None,
-    ) -> None:
-        self._checks = dict(checks)
-        #: Parameter of the query -> the checks that count then.
-        self._subsets = dict(subsets or {})
-        unknown = {name for names in self._subsets.values() for name in names} - set(self._checks)
-        assert not unknown, f"no such checks: {unknown}"
-
-    def failing(self, among: Collection[str] | None = None) -> dict[str, str]:
-        """Return what is missing, by check."""
-        told = {n: check() for n, check in self._checks.items() if among is None or n in among}
-        return {name: missing for name, missing in told.items() if missing}
-
-    def ready(self, request: Request) -> dict[str, str]:
-        """Return all checks that the query asks for, with what each misses."""
-        chosen = next(
-            (self._subsets[name] for name in request.query if name in self._subsets), None
-        )
-        failing = self.failing(chosen)
-        names = self._checks if chosen is None else chosen
-        return {name: failing.get(name, "") for name in names}
-
-
-def health_routes(ready: Ready) -> tuple[Route, Route]:
-    async def answer_health(_: Request) -> Response:
-        return Response.text(200, "ok")
-
-    async def answer_ready(request: Request) -> Response:
-        told = ready(request)
-        lines = [
-            f"[-] {name}: {missing}" if missing else f"[+] {name}" for name, missing in told.items()
-        ]
-        ok = not any(told.values())
-        return Response.text(200 if ok else 503, "\n".join([*lines, "ok" if ok else "not ready"]))
-
-    return Route("GET", "/healthz", answer_health), Route("GET", "/readyz", answer_ready)

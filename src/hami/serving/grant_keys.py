@@ -1,9 +1,8 @@
-"""The keys that sign grants, from a mounted Secret that may change under us.
+"""The keys that sign grants, from a mounted Secret that may change at any time.
 
-`current` signs; `previous` is there for readers during a change of keys. The folder is looked at
-again whenever a file in it has changed. A folder that is unreadable while it is being swapped
-leaves the known keys in use; at start-up it is an error, because agents start nothing without a
-signature.
+`current` signs; readers also accept `previous`, during a rotation. The folder is read again when a
+file in it has changed. If it cannot be read while it is being swapped, the known keys stay in use.
+At start that is an error, because agents start no container without a signed grant.
 """
 
 from __future__ import annotations
@@ -19,28 +18,33 @@ CURRENT, PREVIOUS = "current", "previous"
 
 
 class GrantKeyError(Exception):
-    """The keys cannot be read; says which file, why, and what to do."""
+    """The keys cannot be read; names the file, the reason and the remedy."""
 
 
 class KeyFolder:
+    """The keys of a folder, read again after each change."""
+
     def __init__(self, folder: str) -> None:
         self._folder = pathlib.Path(folder)
-        self._stamp = self._look()
+        self._stamp = self._current_stamp()
         self._keys = self._read()
 
     def keys(self) -> signature.GrantKeys:
         """Return the keys as they are now."""
-        stamp = self._look()
+        stamp = self._current_stamp()
         if stamp != self._stamp:
             try:
                 self._keys = self._read()
             except GrantKeyError as error:
-                _log.warning("grant keys changed and cannot be read", extra={"error": str(error)})
+                _log.warning(
+                    "changed grant keys cannot be read, the previous ones stay in use",
+                    extra={"error": str(error)},
+                )
             else:
                 self._stamp = stamp
         return self._keys
 
-    def _look(self) -> tuple[object, ...]:
+    def _current_stamp(self) -> tuple[object, ...]:
         return tuple(self._stamp_of(self._folder / name) for name in (CURRENT, PREVIOUS))
 
     @staticmethod
@@ -57,7 +61,7 @@ class KeyFolder:
             raise GrantKeyError(
                 f"grant keys: {self._folder / CURRENT} does not exist; mount the Secret with the "
                 "keys there (32 random bytes each), name its folder with --grant-key-dir, or "
-                "turn signing off with --grant-key-dir= if your agents do not ask for it"
+                "turn signing off with --grant-key-dir= if your agents do not require it"
             )
         try:
             return signature.GrantKeys(current, self._read_file(PREVIOUS) or None)

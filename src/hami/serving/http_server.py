@@ -1,12 +1,12 @@
 """An HTTP server of a few routes: bytes in, bytes out.
 
-aiohttp speaks HTTP; this module adds what every listener of ours needs: one id per request, who may
-ask (`Route.trusted`), limits on bodies, errors that tell callers nothing of our inside, and an end
-that lets requests under way finish. Its low-level server is used, because a route here is a method
-and a path, and everything else of an aiohttp application would only cost time on each call.
+aiohttp speaks HTTP; this module adds what every listener of ours needs: one id per request, access
+rules (`Route.trusted`), limits on bodies, errors that show callers no internals, and a stop that
+lets requests under way finish. It uses aiohttp's low-level server: a route here is a method and a
+path, and an aiohttp application would only cost time on each call.
 
-Handlers are `async def handler(request: Request) -> Response`. One whose caller has gone is
-cancelled where it awaits.
+Handlers are `async def handler(request: Request) -> Response`. If the caller disconnects, its
+handler is cancelled where it awaits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEEP_ALIVE = 120.0
 _FORBIDDEN = 403
 #: Seconds for a body to arrive, as HAMi has it.
 _BODY_TIMEOUT = 60.0
-#: Seconds for answers that are already decided to leave, after the drain.
+#: Seconds to send finished responses after the drain.
 _LAST_WRITES = 1.0
 
 
@@ -44,30 +44,30 @@ class Request(msgspec.Struct, frozen=True):
     path: str
     #: The first value of each parameter.
     query: Mapping[str, str]
-    #: Found in any case of letters.
+    #: Case-insensitive.
     headers: Mapping[str, str]
     body: bytes
-    #: The other end's address.
+    #: The peer's address.
     peer: str
-    #: The same in logs, answer and effects.
+    #: The same in logs, response and effects.
     id: str
 
 
 class Response(msgspec.Struct, frozen=True):
     status: int = 200
-    #: A stream is sent in chunks as they come; one that fails breaks the connection.
+    #: A stream is sent chunk by chunk; one that fails breaks the connection.
     body: bytes | AsyncIterator[bytes] = b""
     content_type: str = _JSON
     headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def text(cls, status: int, message: str) -> Response:
-        """Answer with a line of text."""
+        """Return a response of one line of text."""
         return cls(status, f"{message.rstrip()}\n".encode("utf-8", "replace"), _TEXT)
 
     @classmethod
     def error(cls, status: int, message: str) -> Response:
-        """Answer with `{"error": message}`."""
+        """Return the response `{"error": message}`."""
         return cls(status, codec.encode({"error": message}))
 
 
@@ -84,8 +84,8 @@ class Route(msgspec.Struct, frozen=True):
     body_limit: int = 16 * MEBIBYTE
 
 
-class _Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
-    """The server answers in the handler's place."""
+class _Refusal(Exception):  # noqa: N818 - a response, not a failure
+    """The server answers instead of the handler."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
@@ -93,7 +93,7 @@ class _Refusal(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 class Server:
-    """One listener."""
+    """A listening socket with its routes."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Server:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; the port 0 finds a free one, then named by `port`."""
+        """Listen; port 0 takes a free one, which `port` then has."""
         listening = addresses.listen(host, port)
         self.port = listening.getsockname()[1]
         self._draining = False
@@ -136,17 +136,17 @@ class Server:
         await site.start()
 
     def let_go(self) -> None:
-        """Go on answering, but close each connection with its next answer.
+        """Keep answering, but close each connection with its next response.
 
-        Clients then come back elsewhere. A connection that is closed without warning while a
-        client writes into it costs that request, which Go's clients do not repeat.
+        Clients then connect to another replica. Closing a connection while a client writes into it
+        would lose that request, which Go's clients do not repeat.
         """
         self._draining = True
 
     async def stop(self) -> None:
-        """Take no new connections, let requests under way finish in time, cancel the rest.
+        """Take no new connections, wait for requests under way, cancel those that are late.
 
-        Kept-alive connections are served until then, but each answer closes its connection.
+        Kept-alive connections are served until then, but each response closes its connection.
         """
         if self._runner is None:
             return
@@ -154,7 +154,7 @@ class Server:
         self._draining = True
         for site in runner.sites:
             await site.stop()
-        # Requests that have been read begin to be handled.
+        # Let the handlers of requests that have been read begin.
         await asyncio.sleep(0)
         deadline = asyncio.get_running_loop().time() + self._drain_timeout
         with contextlib.suppress(TimeoutError):
@@ -164,7 +164,7 @@ class Server:
         late = list(self._under_way)
         if late:
             _log.warning(
-                "requests cancelled: they took longer than the drain",
+                "requests cancelled: they took longer than the drain timeout",
                 extra={"requests": len(late), "drain_timeout": self._drain_timeout},
             )
         for task in late:
@@ -178,14 +178,14 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         self._under_way.add(task)
-        # Not when this function ends: the answer has then still to be written.
+        # Not when this function ends: the response is written later.
         task.add_done_callback(self._under_way.discard)
         try:
             response = await self._answer(request, request_id)
         except _Refusal as refusal:
             response = refusal.response
             self._log_refusal(request, response.status)
-        # Whatever a handler raises is this one request's failure.
+        # An exception of a handler fails this request only.
         except Exception:  # noqa: BLE001 - logged with its traceback
             _log.exception("request failed", extra={"method": request.method, "path": request.path})
             response = Response.error(500, f"internal error; the log has it under id {request_id}")
@@ -239,9 +239,9 @@ class Server:
 
     def _log_refusal(self, request: web.BaseRequest, status: int) -> None:
         if status == _FORBIDDEN:
-            return  # told with its rule already
+            return  # already logged with its rule
         shown = {"method": request.method[:16], "path": request.path[:256], "status": status}
-        # Not by path: whoever tries out paths would fill the log.
+        # Not by path: a scan of paths would fill the log.
         self._refused.log(_log, logging.WARNING, "request refused", key=status, extra=shown)
 
     async def _write(
@@ -274,11 +274,11 @@ class Server:
                     await answer.write(chunk)
             await answer.write_eof()
         except ConnectionError:
-            pass  # the caller has gone; nobody is left to tell
-        # Whatever a stream raises: the status is out, so the caller learns it by the broken end.
+            pass  # the caller has disconnected
+        # The status is sent already, so the caller learns of a failure by the broken connection.
         except Exception:  # noqa: BLE001 - logged with its traceback
             _log.exception(
-                "answer broken off", extra={"method": request.method, "path": request.path}
+                "response stream failed", extra={"method": request.method, "path": request.path}
             )
             if request.transport is not None:
                 request.transport.abort()
@@ -286,17 +286,17 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[None]:
-    """Close a stream that may not be read to its end, because its reader has gone."""
+    """Close a stream that is not read to its end, because its reader has disconnected."""
     try:
         yield
     finally:
-        close = getattr(chunks, "aclose", None)  # generators have it, other iterators need not
+        close = getattr(chunks, "aclose", None)  # only generators have it
         if close is not None:
             await close()
 
 
 async def _read(request: web.BaseRequest, limit: int) -> bytes:
-    """Read the body, and no more than the limit, however long it says it is."""
+    """Read the body, at most `limit` bytes, whatever its Content-Length is."""
     if (request.content_length or 0) > limit:
         raise _Refusal(_too_large(limit))
     if request.headers.get("Expect", "").lower() == "100-continue":
@@ -318,7 +318,7 @@ async def _read(request: web.BaseRequest, limit: int) -> bytes:
         raise _Refusal(_closing(Response.error(400, "the body is not encoded as announced"))) from (
             error
         )
-    # Mostly it is one part; a copy of it would cost as much as reading it.
+    # Usually it is one part; joining would copy it.
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -1,22 +1,4 @@
-"""A process's life: start, memory, tasks, stop.
-
-How a process of ours lives: until it is told to stop, with tasks that must not end before.
-A background task that ends by itself ends the process: kubelet starts it anew, and everything it
-needs to know is in the API server.
-
-What a process keeps of the memory that it does not use: little.
-glibc keeps what was freed for the next time. A process that reads a large list every quarter of an
-hour, and otherwise little, would hold the room for that list for ever: twice what it needs. Here
-its limits are fixed (by themselves they grow with the largest buffer that was ever freed), and what
-lies free between things in use is given back from time to time.
-
-Another C library has other habits and none of these functions; nothing is done then.
-
-The one error of starting to serve.
-It is raised for what an operator must change: an address, a certificate, a missing package. The
-message names the value, the rule it breaks and the remedy. What goes wrong later is an answer to
-the caller or a line in the log, never this.
-"""
+"""A process's life: start, memory, tasks, stop."""
 
 from __future__ import annotations
 
@@ -31,8 +13,16 @@ from typing import Any, NoReturn, Protocol
 _log = logging.getLogger(__name__)
 
 
+class ServingError(Exception):
+    """Serving cannot begin as configured.
+
+    Raised at start for what an operator must change: an address, a certificate, a missing package.
+    The message names the value, the rule and the remedy. Later failures are responses or log lines.
+    """
+
+
 def stop_asked() -> asyncio.Event:
-    """Return what is set by SIGTERM and SIGINT."""
+    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,29 +33,33 @@ def stop_asked() -> asyncio.Event:
 def start(
     group: asyncio.TaskGroup, works: Mapping[str, Coroutine[Any, Any, None]]
 ) -> list[asyncio.Task[None]]:
-    """Start tasks that run for as long as the process does, by name."""
+    """Start tasks that run as long as the process, by name.
+
+    A task that ends by itself ends the process: kubelet restarts it, and all its state is in the
+    API server.
+    """
     return [group.create_task(_endless(name, work), name=name) for name, work in works.items()]
 
 
 async def _endless(name: str, work: Coroutine[Any, Any, None]) -> None:
-    """Run a task that must not end; what ends it is said before it takes the process along."""
+    """Run a task that must not end; the error that ends it is logged with the task's name."""
     try:
         await work
     except Exception:
-        # The root of a task: without this line nobody would know which one it was.
-        _log.exception("a background task failed", extra={"task": name})
+        # Only here the task's name is known.
+        _log.exception("background task failed", extra={"task": name})
         raise
     raise RuntimeError(f"background task {name!r} ended by itself")
 
 
 class Synced(Protocol):
-    """A cache that is filled at some time."""
+    """An informer, which is synced after its first list."""
 
     async def wait_synced(self) -> None: ...
 
 
 async def freeze_when_synced(caches: Iterable[Synced]) -> None:
-    """Take what the caches hold after their first list out of the collector's sight."""
+    """Exclude what the informers hold after their first list from garbage collection."""
     for cache in caches:
         await cache.wait_synced()
     gc.collect()
@@ -73,17 +67,17 @@ async def freeze_when_synced(caches: Iterable[Synced]) -> None:
 
 
 class Stopping:
-    """The time between SIGTERM and the end, in which others learn that we are leaving."""
+    """The time between SIGTERM and the end, in which clients learn of the stop."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
         self._stopping = False
 
     def why_not_ready(self) -> str:
-        return "told to stop" if self._stopping else ""
+        return "the process is stopping" if self._stopping else ""
 
     async def announce(self) -> None:
-        """Be not ready from now on, and give everybody the time to notice."""
+        """Be not ready from now on, and wait until clients have noticed."""
         self._stopping = True
         _log.info("stopping", extra={"still_answering_s": self._delay})
         await asyncio.sleep(self._delay)
@@ -91,39 +85,42 @@ class Stopping:
 
 #: Names of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-#: Bytes from which a buffer is the system's as soon as it is freed. Python reads from a TLS
-#: connection into one of 256 KiB each time: those must stay, or every request pays for new pages.
+#: Bytes from which a freed buffer returns to the system at once. Python reads from TLS connections
+#: into buffers of 256 KiB: those must stay, or every request pays for new pages.
 _LARGE = 512 * 1024
-#: Bytes that may lie free at the end of the heap.
+#: Bytes that may stay free at the end of the heap.
 _SPARE = 1024 * 1024
-#: Seconds. Where there is nothing to give back, a look costs some microseconds.
+#: Seconds. A call with nothing to give back takes some microseconds.
 _INTERVAL = 10.0
 
 _library = ctypes.CDLL(None)
 
 
 def bound() -> None:
-    """Let no freed buffer stay ours because an even larger one was freed before."""
+    """Fix glibc's limits for freed memory, which otherwise grow with the largest buffer.
+
+    glibc keeps freed memory for reuse. A process that reads a large list every 15 minutes would
+    hold the memory for that list all the time, twice what it needs. Other C libraries have none of
+    these functions; then nothing is done.
+    """
     set_option = getattr(_library, "mallopt", None)
     if set_option is None:
         return
     set_option(_MMAP_THRESHOLD, _LARGE)
     set_option(_TRIM_THRESHOLD, _SPARE)
-    # Threads would each get a heap of their own, and ours have little to do.
+    # Each thread would get a heap of its own, and ours have little to do.
     set_option(_ARENA_MAX, 1)
 
 
 def give_back() -> None:
+    """Return free memory between used blocks to the system."""
     trim = getattr(_library, "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 async def keep_giving_back() -> NoReturn:
+    """Return free memory to the system periodically."""
     while True:
         give_back()
         await asyncio.sleep(_INTERVAL)
-
-
-class ServingError(Exception):
-    """Serving cannot begin as configured."""

@@ -1,8 +1,8 @@
 """Logs: one JSON object a line, on the standard library's logging.
 
-Every line carries the id of the request that caused it (and the trace, if there is one), taken when
-it is written, so code that logs need not know of either. Fields come through `extra`. A line is
-written whatever the fields hold: an odd value becomes its repr. Secrets are the caller's duty.
+Every line carries the id of the request that caused it, and the trace if there is one; code that
+logs need not pass either. Fields come through `extra`; a value that JSON cannot hold becomes its
+repr. Callers must not log secrets.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hami.wire import errors as wire_errors
 
 Format = Literal["json", "text"]
 
-#: What every record has; all else came through `extra`.
+#: Attributes of every record; all others came through `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-#: Fields of a line that `extra` cannot take.
+#: Fields of a line whose names `extra` cannot use.
 _OURS = frozenset({"time", "level", "logger", "message", "id", "trace", "exception"})
 
 
 def set_up(*, level: str, stream: TextIO = sys.stderr, format: Format = "json") -> None:  # noqa: A002 - the flag's name
-    """Send everything at or above a level to a stream, in place of where it went before."""
+    """Write all records at or above a level to a stream, and nowhere else."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise lifetime.ServingError(f"log level {level!r} is unknown; write debug, info or warning")
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same for people: time, level, message, then the fields; line breaks are escaped."""
+    """The same as text: time, level, message, then the fields; line breaks are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         head = _head(record)
@@ -91,7 +91,7 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    # A wrong placeholder in some library must not cost the line that tells what went wrong.
+    # A wrong placeholder in a library must not cost the line.
     except Exception:  # noqa: BLE001 - whatever it is
         return f"{record.msg!s} {_repr(record.args)}"
 
@@ -103,7 +103,7 @@ def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return something that can be written for certain."""
+    """Return a value that can always be written."""
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -121,7 +121,7 @@ def _repr(value: object) -> str:
 
 
 class Seldom:
-    """Logs the same thing at most once per interval, with a count of those left out."""
+    """Logs the same message at most once per interval (seconds), with a count of those left out."""
 
     def __init__(
         self, interval: float, *, clock: Callable[[], float] = time.monotonic, most_keys: int = 1000
@@ -129,11 +129,11 @@ class Seldom:
         self._interval = interval
         self._clock = clock
         self._most_keys = most_keys
-        #: Key -> when it was logged, and how many were left out since; the oldest first.
+        #: Key -> time of its last line, and how many were left out since; the oldest first.
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def due(self, key: Hashable = "") -> int | None:
-        """Return how many were left out since the last time; None when it is too early again."""
+        """Return how many were left out since the last line; None: too early for another."""
         now = self._clock()
         last, left_out = self._logged.get(key, (-float("inf"), 0))
         if now - last < self._interval:

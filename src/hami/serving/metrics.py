@@ -1,11 +1,11 @@
-"""/metrics: what this process counts, and families written by hand.
+"""/metrics: the process's own metrics, and families streamed as text.
 
-Counters and histograms of the process live in a private registry of prometheus_client. Families
-over a whole cluster (hundreds of thousands of lines) would cost seconds through it; those are
-written by whoever knows them, as chunks of the text format, and streamed. Between two chunks the
-loop turns, so a scrape holds up nobody: a chunk should take a millisecond to make.
+Counters and histograms of the process are in a private registry of prometheus_client. Families over
+a whole cluster (hundreds of thousands of lines) would take seconds through it; their owners write
+them as chunks of the text format, and they are streamed. The loop runs other tasks between two
+chunks, so a scrape delays no request: a chunk should take about a millisecond.
 
-No compression: it would cost more time than it saves within a cluster.
+Nothing is compressed: that would take longer than it saves within a cluster.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LATENCIES = (
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
 
-#: Bytes that are gathered before they are written: fewer, larger packets.
+#: Bytes that are gathered before they are written, for fewer and larger packets.
 _GATHERED = 2**16
 
 Families = Callable[[], AsyncIterator[bytes]]
 
 
 class Registry:
-    """What this process counts."""
+    """Counters, gauges and histograms of this process."""
 
     def __init__(self) -> None:
         self._registry = registry.CollectorRegistry()
@@ -47,7 +47,7 @@ class Registry:
     def counter(
         self,
         name: str,
-        help: str,  # noqa: A002 - the name it has everywhere else
+        help: str,  # noqa: A002 - Prometheus' name
         labels: Sequence[str] = (),
     ) -> prometheus_client.Counter:
         return prometheus_client.Counter(name, help, labels, registry=self._registry)
@@ -55,7 +55,7 @@ class Registry:
     def gauge(
         self,
         name: str,
-        help: str,  # noqa: A002 - the name it has everywhere else
+        help: str,  # noqa: A002 - Prometheus' name
         labels: Sequence[str] = (),
     ) -> prometheus_client.Gauge:
         return prometheus_client.Gauge(name, help, labels, registry=self._registry)
@@ -63,7 +63,7 @@ class Registry:
     def histogram(
         self,
         name: str,
-        help: str,  # noqa: A002 - as above
+        help: str,  # noqa: A002 - Prometheus' name
         labels: Sequence[str] = (),
         *,
         buckets: Sequence[float] = LATENCIES,
@@ -73,9 +73,9 @@ class Registry:
         )
 
     def build_info(self, *, version: str, revision: str = "", build_date: str = "") -> None:
-        """Say what runs: `hami_build_info 1`, with HAMi's labels.
+        """Add `hami_build_info 1` with HAMi's labels.
 
-        Dashboards know the labels, so they stay: `go_version` carries the version of Python, and
+        Dashboards use the labels, so they stay: `go_version` carries the version of Python, and
         `compiler` its implementation.
         """
         labels = {
@@ -92,7 +92,7 @@ class Registry:
     def render(self) -> Iterator[bytes]:
         """Yield the text of one family after the other."""
         for family in self._registry.collect():
-            # When a counter began is a series of its own, which doubles them and helps nobody.
+            # The start time of a counter is a series of its own: it would double their number.
             family.samples = [s for s in family.samples if not s.name.endswith("_created")]
             yield exposition.generate_latest(_One(family))
 
@@ -106,7 +106,7 @@ class _One(registry.Collector):
 
 
 def route(counted: Registry, families: Families | None = None) -> Route:
-    """Answer GET /metrics with what the process counts and then the families given."""
+    """Answer GET /metrics with the registry and then the given families."""
 
     async def answer(_: Request) -> Response:
         return Response(200, _gathered(_chunks(counted, families)), CONTENT_TYPE)
@@ -132,14 +132,14 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             if len(waiting) >= _GATHERED:
                 yield bytes(waiting)
                 waiting.clear()
-            # Others have their turn after every chunk, sent or gathered.
+            # Other tasks run after every chunk, sent or gathered.
             await asyncio.sleep(0)
     if waiting:
         yield bytes(waiting)
 
 
 def escape_label(value: str) -> str:
-    """Write a text so that it can stand between the quotes of a label."""
+    """Escape a text for use between the quotes of a label."""
     if "\\" in value or '"' in value or "\n" in value:
         return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     return value

@@ -1,11 +1,11 @@
-"""Traces through OpenTelemetry, if anyone listens.
+"""Traces through OpenTelemetry, if a collector is configured.
 
-A pod's way (admission, filter, bind, prepare) crosses processes that call each other through the
-API server, so the trace travels as an annotation of the pod: each span says how to continue it
-(`Span.carrier`, the W3C traceparent), and the next process names that as its parent.
+A pod's steps (admission, filter, bind, prepare) run in processes that reach each other through the
+API server, so the trace travels as an annotation of the pod: each span has a carrier
+(`Span.carrier`, the W3C traceparent), and the next process uses it as its parent.
 
-OpenTelemetry is optional and weighs more than the rest of the process: nothing of it is imported
-unless an endpoint is configured. A disabled tracer gives spans that do nothing.
+OpenTelemetry is optional and larger than the rest of the process: it is imported only if an
+endpoint is configured. A disabled tracer gives spans that do nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-#: Where a pod carries its trace.
+#: Annotation in which a pod carries its trace.
 ANNOTATION = "hami.io/trace"
 
 Value = str | bool | int | float
@@ -33,11 +33,11 @@ _TRACES = "/v1/traces"
 
 
 class Span(Protocol):
-    """One step under way."""
+    """One step of a trace."""
 
     @property
     def carrier(self) -> str:
-        """What continues this trace elsewhere; empty when tracing is off."""
+        """The W3C traceparent that continues this trace; empty if tracing is off."""
 
     def set(self, key: str, value: Value) -> None: ...
 
@@ -62,7 +62,7 @@ _active: contextvars.ContextVar[_RealSpan | None] = contextvars.ContextVar(
 
 
 def current_trace() -> str:
-    """Return the id of the trace of this task; empty outside of any span."""
+    """Return the trace id of this task; empty outside of a span."""
     span = _active.get()
     return "" if span is None else span.trace_id
 
@@ -105,7 +105,7 @@ class Tracer:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - an extra of its own
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - an extra of its own
 
-        # Ours alone, not the global one; whoever made it closes it.
+        # Not the global one; `close` shuts it down.
         provider = TracerProvider(
             resource=Resource.create({"service.name": service_name}), shutdown_on_exit=False
         )
@@ -116,7 +116,7 @@ class Tracer:
     def span(
         self, name: str, *, parent: str = "", attributes: Mapping[str, Value] | None = None
     ) -> Iterator[Span]:
-        """Time a step. Its parent is the carrier given, else the span that this task is in."""
+        """Measure a step; its parent is the given carrier, else this task's current span."""
         if self._tracer is None:
             yield _NO_SPAN
             return
@@ -132,7 +132,7 @@ class Tracer:
             real.end()
 
     async def close(self) -> None:
-        """Send what is left. It may take seconds where the collector does not answer."""
+        """Send the remaining spans; takes seconds if the collector does not answer."""
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)
 
@@ -151,7 +151,7 @@ class _RealSpan:
 
         propagator = tracecontext.TraceContextTextMapPropagator()
         around = _active.get()
-        # A parent that does not decode (anyone may write annotations) begins a new trace.
+        # Any user may write annotations: a parent that cannot be read begins a new trace.
         context = propagator.extract({_HEADER: parent or (around.carrier if around else "")})
         self._span = tracer.start_span(
             name,

@@ -1,21 +1,12 @@
-"""Strict YAML of the user's device-config.yaml, section by section.
+"""Strict YAML of the user's configuration files, section by section.
 
-The one error of everything that reads the user's device-config.yaml.
-Its reader is a person with an editor open: the message names the file, the place in it, what
-stands there, the rule that this breaks and what to write instead.
+The reader of an error is a person with an editor open: the message names the file, the place in it,
+the value there, the rule that it breaks and what to write instead.
 
-YAML text to plain data, strictly.
-PyYAML's safe loader still takes more than a configuration should: a key written twice (the last
-one wins in silence), `010` read as eight and `1:30` as ninety, a date that raises ValueError,
-aliases that unfold a few lines into gigabytes. Here a scalar is null, true or false, a decimal
-number or text; aliases and tags are refused; whatever the text holds, only `ConfigError` is raised.
-
-One section of device-config.yaml, read key by key with the rule of each.
-Asking is declaring: a key that nobody asked for is unknown, and `unknown()` names it together with
-the nearest key that was asked for. Absent and null mean the default. Numbers and switches may be
-quoted, because a Helm template renders many values that way (and 1000000 as 1e+06).
-
-A file that the user has written, read as text, and never more of it than makes sense.
+PyYAML's safe loader takes more than a configuration should: a key written twice (the last one wins
+in silence), `010` read as eight and `1:30` as ninety, a date that raises ValueError, aliases that
+unfold a few lines into gigabytes. Here a scalar is null, true or false, a decimal number or text;
+aliases and tags are refused; whatever the text holds, only `ConfigError` is raised.
 """
 
 from __future__ import annotations
@@ -50,70 +41,38 @@ class ConfigError(ValueError):
         super().__init__(f"{head}: {body}; {remedy}")
 
 
-def _as_written(value: object) -> str:
-    """Quote a value as YAML spells it rather than as Python does."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return errors.shorten(value)
-
-
 #: Many times the largest real file, and still read within seconds.
 MAX_CHARACTERS = 256 * 1024
-
-# So many digits and no more: then no number is infinite, and a longer one is shown as it stands.
-_DECIMAL = (
-    r"[-+]?(?:(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,2})?"
-)
-#: What counts as a number, also within quotes: no octal, no underscores, no infinity.
-NUMBER = re.compile(_DECIMAL)
-
+#: No character has more than four bytes.
+_BYTES_PER_CHARACTER = 4
 _CORRECT = "correct that line (indent with spaces, quote text with : or # in it)"
-_TAG = "tag:yaml.org,2002:"
+_LEAST_FACTOR, _MOST_FACTOR = 0.01, 100
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-class _Refused(yaml.MarkedYAMLError):
-    """Valid YAML that we do not take."""
-
-    def __init__(self, problem: str, at: yaml.Event | yaml.Node, remedy: str) -> None:
-        mark: Any = at.start_mark  # the stubs name a second Mark, of the C loader
-        super().__init__(problem=problem, problem_mark=mark)
-        self.remedy = remedy
-
-
-class _Loader(yaml.SafeLoader):
-    # Defined here, so that add_implicit_resolver fills this class and starts from nothing.
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own way of declaring it
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call] # a gap in the stubs
-        if isinstance(event, yaml.AliasEvent):
-            raise _Refused("an alias (*name) stands here", event, "write the value out")
-        if getattr(event, "tag", None) is not None:
-            raise _Refused("a tag (!name) stands here", event, "write the plain value")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(
-        self,
-        node: yaml.MappingNode,
-        deep: bool = False,  # noqa: FBT001, FBT002 - PyYAML's signature
-    ) -> dict[Hashable, object]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _Refused("this key is not a plain word", key, "write one")
-            if key.value in seen:
-                raise _Refused(f"key {key.value!r} stands twice", key, "keep one of them")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-for _kind, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
-    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", [*"-+0123456789"]),
-    ("float", _DECIMAL, [*"-+.0123456789"]),
-):
-    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"(?:{_pattern})$"), _first)
+def read(path: str | os.PathLike[str], *, remedy: str, longest: int = MAX_CHARACTERS) -> str:
+    """Read a file as text; a longer one is cut to a little more than `longest` characters."""
+    source = os.fspath(path)
+    most = _BYTES_PER_CHARACTER * longest
+    try:
+        with pathlib.Path(path).open("rb") as file:
+            data = file.read(most + 1)
+        # A cut text may end within a character; it is refused for its length.
+        return data.decode("utf-8", "replace" if len(data) > most else "strict")
+    except OSError as error:
+        raise ConfigError(
+            source=source,
+            place="",
+            rule=f"the file cannot be read: {error.strerror or error}",
+            remedy=remedy,
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            source=source,
+            place=f"byte {error.start + 1}",
+            rule="the file is not UTF-8 text",
+            remedy="save it as UTF-8",
+        ) from error
 
 
 def load(text: str, *, source: str) -> object:
@@ -130,8 +89,8 @@ def load(text: str, *, source: str) -> object:
         data: object = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe one
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        told = ", ".join(part for part in (error.context, error.problem) if part)
-        rule, remedy = f"not valid YAML: {told}", _CORRECT
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        rule, remedy = f"not valid YAML: {problem}", _CORRECT
         if isinstance(error, _Refused):
             rule, remedy = str(error.problem), error.remedy
         raise ConfigError(
@@ -157,17 +116,13 @@ def load(text: str, *, source: str) -> object:
     return data
 
 
-def _place_of(text: str, position: int) -> str:
-    before = text[:position]
-    return f"line {before.count(chr(10)) + 1}, column {position - before.rfind(chr(10))}"
-
-
-_LEAST_FACTOR, _MOST_FACTOR = 0.01, 100
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
-
 class Section:
-    """A mapping of the file, with its place for messages."""
+    """A mapping of the file, read key by key with the rule of each.
+
+    Asking is declaring: a key that was not asked for is unknown, and `unknown()` names it together
+    with the nearest key that was. Absent and null mean the default. Numbers and switches may be
+    quoted, because a Helm template renders many values that way (and 1000000 as 1e+06).
+    """
 
     def __init__(self, data: object, *, source: str, path: str) -> None:
         self._source = source
@@ -225,7 +180,7 @@ class Section:
         return int(number)
 
     def factor(self, key: str, default: float) -> float:
-        """Return a scaling factor; the bounds keep a slip of the pen from being believed."""
+        """Return a scaling factor; the bounds catch a value with a digit too many."""
         value = self._value(key)
         if value is None:
             return default
@@ -263,7 +218,7 @@ class Section:
         )
 
     def error(self, key: str, rule: str, remedy: str) -> ConfigError:
-        """Build the error about what stands at `key`."""
+        """Build the error about the value at `key`."""
         return ConfigError(
             source=self._source,
             place=f"{self._path}.{key}",
@@ -277,7 +232,7 @@ class Section:
         return all(self._data.get(key) in (None, [], {}) for key in self._asked)
 
     def unknown(self) -> list[str]:
-        """Return a warning for each key that nobody asked for."""
+        """Return a warning for each key that was not asked for."""
         return [
             f"{self._source}: {self._path}.{key}: no such key, ignored{nearest(key, self._asked)}"
             for key in self._data
@@ -296,6 +251,14 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {by_case[found[0]]}?" if found else ""
 
 
+# So many digits and no more: then no number is infinite, and a longer one is quoted as written.
+_DECIMAL = (
+    r"[-+]?(?:(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,2})?"
+)
+#: A number, also within quotes: no octal, no underscores, no infinity.
+NUMBER = re.compile(_DECIMAL)
+
+
 def _number(value: object) -> float | None:
     """Read a number, quoted or not; None where there is none."""
     if isinstance(value, str) and NUMBER.fullmatch(value.strip()):
@@ -303,30 +266,61 @@ def _number(value: object) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-#: No character has more than four bytes.
-_BYTES_PER_CHARACTER = 4
+def _as_written(value: object) -> str:
+    """Quote a value as YAML spells it rather than as Python does."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return errors.shorten(value)
 
 
-def read(path: str | os.PathLike[str], *, remedy: str, longest: int = MAX_CHARACTERS) -> str:
-    """Return the text; what is longer comes cut to a little more than `longest` characters."""
-    source = os.fspath(path)
-    most = _BYTES_PER_CHARACTER * longest
-    try:
-        with pathlib.Path(path).open("rb") as file:
-            data = file.read(most + 1)
-        # What is cut off may end within a character; it is refused for its length.
-        return data.decode("utf-8", "replace" if len(data) > most else "strict")
-    except OSError as error:
-        raise ConfigError(
-            source=source,
-            place="",
-            rule=f"the file cannot be read: {error.strerror or error}",
-            remedy=remedy,
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            source=source,
-            place=f"byte {error.start + 1}",
-            rule="the file is not UTF-8 text",
-            remedy="save it as UTF-8",
-        ) from error
+def _place_of(text: str, position: int) -> str:
+    before = text[:position]
+    return f"line {before.count(chr(10)) + 1}, column {position - before.rfind(chr(10))}"
+
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Refused(yaml.MarkedYAMLError):
+    """Valid YAML that a configuration must not use."""
+
+    def __init__(self, problem: str, at: yaml.Event | yaml.Node, remedy: str) -> None:
+        mark: Any = at.start_mark  # the stubs name a second Mark, of the C loader
+        super().__init__(problem=problem, problem_mark=mark)
+        self.remedy = remedy
+
+
+class _Loader(yaml.SafeLoader):
+    # Defined here, so that add_implicit_resolver fills this class and starts from nothing.
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own way of declaring it
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call] # a gap in the stubs
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused("an alias (*name) is not allowed here", event, "write the value out")
+        if getattr(event, "tag", None) is not None:
+            raise _Refused("a tag (!name) is not allowed here", event, "write the plain value")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001, FBT002 - PyYAML's signature
+    ) -> dict[Hashable, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused("this key is not a plain word", key, "write one")
+            if key.value in seen:
+                raise _Refused(f"key {key.value!r} is written twice", key, "keep one of them")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+for _kind, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", [*"-+0123456789"]),
+    ("float", _DECIMAL, [*"-+.0123456789"]),
+):
+    _Loader.add_implicit_resolver(_TAG + _kind, re.compile(f"(?:{_pattern})$"), _first)

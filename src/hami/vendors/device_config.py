@@ -1,10 +1,10 @@
-"""device-config.yaml: what the user changes about the vendors.
+"""The user's device-config.yaml, applied to the built-in vendors.
 
-Scheduler and node agent share the file, and its keys are HAMi's. `parse` lays it over the built-in
-rows: an absent key or null leaves the row's value, an empty resource name switches that resource
-off. Sections of vendors that we do not handle yet are kept as they are. A key nobody knows is
-ignored, as HAMi does, but never in silence: it becomes a warning. Everything else that is wrong is
-a `ConfigError`, because a half-understood configuration hands out the wrong GPU.
+Scheduler and node agent share the file, and its keys are HAMi's. An absent key or null leaves the
+row's value, an empty resource name switches that resource off. Sections of vendors that are not
+supported yet are kept as they are. An unknown key is ignored, as HAMi does, but never in silence:
+it becomes a warning. Everything else that is wrong is a `ConfigError`, because a half-understood
+configuration hands out the wrong GPU.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class MigAllowance(msgspec.Struct, frozen=True):
-    """Which MIG profiles cards of some models may be cut into."""
+    """The MIG profiles into which cards of some models may be cut."""
 
     models: tuple[str, ...]
     profiles: tuple[str, ...]
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The NVIDIA section, without what stands in the vendor's row."""
+    """The NVIDIA section, without the values that belong to the vendor's row."""
 
     #: Hide all GPUs from containers that ask for none.
     overwrite_env: bool = False
@@ -73,7 +73,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     device_memory_scaling: float = 1.0
     #: Compute a card is registered with, as a multiple of 100 percent.
     device_core_scaling: float = 1.0
-    #: MiB a card is registered with where the driver does not tell; 0: ask the driver.
+    #: MiB a card is registered with where the driver does not know; 0: ask the driver.
     pre_configured_device_memory: int = 0
     #: What the limiter in the container prints: 0 errors only, up to 4 everything.
     lib_cuda_log_level: int = 1
@@ -95,7 +95,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: The built-in rows with the file's values, in table order.
     vendors: tuple[table.Vendor, ...]
     nvidia: NvidiaSettings
-    #: Sections that nobody here reads yet, as they stand in the file.
+    #: Sections that are not read yet, as they are in the file.
     other_sections: dict[str, object]
     #: For the log at start-up: what was ignored, and what was probably meant.
     warnings: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def load(path: str | os.PathLike[str]) -> DeviceConfig:
 
 
 def load_or_built_in(path: str) -> DeviceConfig:
-    """Read the file; an empty path stands for the built-in vendors as they are."""
+    """Read the file; an empty path means the built-in vendors as they are."""
     if path:
         return load(path)
     return DeviceConfig(vendors=table.built_in(), nvidia=NvidiaSettings(), other_sections={})
@@ -255,7 +255,7 @@ def _unknown_sections(data: dict[object, object], source: str) -> list[str]:
                 source=source,
                 place="",
                 value=name,
-                rule="stands where a section's name should",
+                rule="is not a section's name",
                 remedy=f"sections are {', '.join(KNOWN_SECTIONS)}",
             )
     return [

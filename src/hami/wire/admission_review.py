@@ -1,9 +1,9 @@
-"""What the API server asks the webhook, and the answer.
+"""AdmissionReview: requests of the API server to a webhook, and the answers.
 
-Versions v1 and v1beta1 have the same fields here; the answer echoes the version of the question.
-The pod is kept as raw JSON beside the struct, because a patch must be computed from the document
-that the API server holds, with all the fields we do not know. Decoding the pod is a step of its
-own: a review with an unreadable pod still has a uid, and so can be answered with a refusal.
+Versions v1 and v1beta1 have the same fields here; the answer has the version of the request. The
+pod is kept as raw JSON, because a patch must be computed from the document that the API server
+has, with all its unknown fields. Decoding the pod is a step of its own: a review with an unreadable
+pod still has a uid, and so can be answered with a refusal.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class _Review(codec.Object, frozen=True):
 
 
 class Review(codec.Object, frozen=True):
-    """One question of the API server."""
+    """One request of the API server."""
 
     api_version: str
     uid: str
-    #: Kind of the object in question.
+    #: Kind of the object.
     kind: str
     operation: str
     namespace: str
@@ -72,7 +72,7 @@ class Review(codec.Object, frozen=True):
 
 
 def decode(data: bytes) -> Review:
-    """Read a question; the pod in it is not yet looked at."""
+    """Read a request; the pod in it is not decoded yet."""
     review = codec.decode(data, _Review, what=_WHAT)
     if review.kind != _KIND:
         raise errors.WireError(_WHAT, review.kind, f"is not the kind {_KIND}")

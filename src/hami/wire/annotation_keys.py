@@ -1,14 +1,15 @@
-"""Annotation and label keys that no vendor owns: keys only, what they hold is read elsewhere.
+"""Annotation and label keys that no vendor owns.
 
-Vendors' keys stand in `hami.vendors` rows.
+Only the keys: other modules of this package read and write the values. The keys of vendors are in
+the table of `hami.vendors`.
 """
 
 from __future__ import annotations
 
 # Node.
 NODE_LOCK = "hami.io/mutex.lock"
-# On nodes, and for old kube-schedulers on pods: changed to have waiting pods tried again.
-WAKE_UP = "hami.io/scheduler-wake-up"
+# On nodes, and for old kube-schedulers on pods: a change requeues unschedulable pods.
+REQUEUE = "hami.io/scheduler-wake-up"
 
 # Pod, written by the scheduler.
 ASSIGNED_NODE = "hami.io/vgpu-node"
@@ -16,11 +17,11 @@ ASSIGNED_TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 GRANT_MAC = "hami.io/grant-mac"
-#: The device list that the code in GRANT_MAC is about.
+#: The device list that GRANT_MAC signs.
 SIGNED_DEVICES = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 EXPLANATION = "hami.io/explanation"
-#: A change of a running pod's share, in the encoding of a grant, and its proof.
+#: A change of a running pod's shares as a device list, and its signature.
 RESIZE = "hami.io/vgpu-resize"
 RESIZE_MAC = "hami.io/vgpu-resize-mac"
 

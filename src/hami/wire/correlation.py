@@ -1,8 +1,8 @@
 """One id from a request to all its effects.
 
-Whoever serves a request (or starts work on its own) sets the id; logs print it, and writes to the
-API server carry it as `Audit-ID`, so that a line of our log and a line of the cluster's audit log
-can be told to belong together. A task started meanwhile inherits it.
+A server sets the id for each request, and a component for work that it starts on its own. Logs
+print it, and writes to the API server carry it as `Audit-ID`, so that lines of our log and of the
+cluster's audit log can be joined. A task started meanwhile inherits it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The one error of everything that reads bytes, text or objects from outside.
 
-Whatever arrives, decoders raise `WireError` and nothing else, so that a caller can treat one bad
-pod or node as that pod's or node's problem. The message names what was read, the value, the rule
-it breaks and what to do about it; values are cut, because an annotation may be a megabyte long.
-Bytes are whole documents: only their length is told, because they may hold secrets.
+Decoders raise `WireError` and nothing else, so that a caller can treat one bad pod or node as that
+pod's or node's problem. The message names the object, the value, the rule that it breaks and the
+remedy. Values are cut, because an annotation may be a megabyte long. Bytes are whole documents:
+only their length is shown, because they may hold secrets.
 """
 
 from __future__ import annotations

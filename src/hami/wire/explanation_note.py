@@ -1,9 +1,9 @@
-"""Why a pod waits, small enough to be kept on the pod itself (`hami.io/explanation`).
+"""Why a pod is unschedulable, kept on the pod (`hami.io/explanation`).
 
-The scheduler writes it when its verdict changes, so that the last explanation outlives a failover
-and can be read by whoever may read the pod; `hami explain` shows it. An annotation is paid for in
-every watch of the pod, so it is bounded: what does not fit is left out, the details first and the
-sentence last. Readers skip fields they do not know and do without those that are missing.
+The scheduler writes it when its decision changes, so that the last explanation outlives a failover
+and can be read with the pod; `hami explain` shows it. Every watch of the pod carries the
+annotation, so it is bounded: what does not fit is left out, details first and the summary last.
+Readers skip fields that they do not know and accept missing ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _WHAT = "explanation"
 
 
 class ReasonCount(msgspec.Struct, frozen=True, gc=False):
-    """Where one reason was met."""
+    """How often one reason refused the pod."""
 
     nodes: int = 0
-    #: Over all those nodes; 0 for reasons of whole nodes.
+    #: Cards on all those nodes; 0 for reasons of whole nodes.
     cards: int = 0
 
 
@@ -35,7 +35,7 @@ class Near(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A node that almost held the pod, and what was missing there."""
 
     node: str
-    #: The container that found no place.
+    #: The container that did not fit.
     container: str = ""
     #: MiB and percent that the best card was short of; None: it had enough.
     memory_short: int | None = None
@@ -45,10 +45,10 @@ class Near(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict about one pod."""
+    """One decision about one pod."""
 
     v: int = VERSION
-    #: When it was reached, RFC 3339.
+    #: Time of the decision, RFC 3339.
     at: str = ""
     #: One sentence for people.
     summary: str = ""

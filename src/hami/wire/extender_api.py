@@ -1,10 +1,10 @@
-"""What kube-scheduler asks its extender, and the answers.
+"""Requests of kube-scheduler to its extender, and the answers.
 
-Today's schedulers write Go's capitalised names (`NodeNames`), old ones lower-case ones; both are
-read, the capitalised ones written, which every version reads. Requests carry node names only, if
-the extender is configured as cache capable; simulators send whole nodes and want the very same
-objects back, so their raw JSON is kept. A null among names or nodes is skipped, and a node that
-cannot be read is named beside the others instead of failing the request.
+Today's schedulers write Go's capitalised names (`NodeNames`), old ones lower-case names; both are
+read, and the capitalised ones written, which every version reads. Requests carry node names only,
+if the extender is configured as cache capable. Simulators send whole nodes and expect the same
+objects in the answer, so their raw JSON is kept. A null among names or nodes is skipped, and a node
+that cannot be read is named beside the others instead of failing the request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from hami.wire import codec, errors, objects
 
-#: Names that stand in JSON as they are.
+#: Names that need no escape in JSON.
 _PLAIN = re.compile(r"[-./0-9A-Za-z_]*", re.ASCII)
 _REFUSAL_HEAD = '{"Nodes":null,"NodeNames":null,"FailedNodes":'
 _REFUSAL_TAIL = ',"FailedAndUnresolvableNodes":null,"Error":""}'
@@ -31,7 +31,7 @@ class _NameOnly(codec.Object, frozen=True):
 
 
 class _NodeName(codec.Object, frozen=True):
-    """What is still read of a node that does not decode."""
+    """The part that is still read of a node that does not decode."""
 
     metadata: _NameOnly | None = None
 
@@ -62,11 +62,11 @@ class Args(codec.Object, frozen=True):
     """A filter request: a pod and the nodes that may take it."""
 
     pod: objects.Pod | None
-    #: Whole nodes, only from simulators, and the same as raw JSON, at the same positions.
+    #: Whole nodes, only from simulators, and the same as raw JSON, at the same indexes.
     nodes: tuple[objects.Node, ...] | None
     raw_nodes: tuple[msgspec.Raw, ...] | None
     node_names: list[str] | None
-    #: Nodes that cannot be read, and why: by name, or as `nodes[<position>]` where that is lost.
+    #: Errors of nodes that cannot be read, by name, or by `nodes[<index>]` where that is lost.
     bad_nodes: dict[str, str]
 
 
@@ -122,13 +122,13 @@ def decode_args(data: bytes) -> Args:
     nodes: list[objects.Node] = []
     raw_nodes: list[msgspec.Raw] = []
     bad: dict[str, str] = {}
-    for place, raw in enumerate((listed and listed.items) or ()):
+    for index, raw in enumerate((listed and listed.items) or ()):
         if bytes(raw) == b"null":
             continue
         try:
             nodes.append(codec.decode(bytes(raw), objects.Node, what="filter request, node"))
         except errors.WireError as error:
-            bad[_name_of(raw) or f"nodes[{place}]"] = str(error)
+            bad[_name_of(raw) or f"nodes[{index}]"] = str(error)
         else:
             raw_nodes.append(raw)
     names = (args.node_names, args.old_node_names, args.camel_node_names)
@@ -165,7 +165,7 @@ def encode_filter_result(
 
 
 def encode_refusal(groups: Iterable[tuple[Sequence[str], str]]) -> bytes:
-    """Write the answer that no node will do: groups of names, each with its one text.
+    """Write the answer that no node fits: groups of names, each with one text.
 
     The same bytes as `encode_filter_result(failed=...)`, without a dict of thousands of nodes.
     """
@@ -179,14 +179,14 @@ def encode_refusal(groups: Iterable[tuple[Sequence[str], str]]) -> bytes:
 
 
 def _in_json(names: Sequence[str]) -> Sequence[str]:
-    """Return names as they stand between quotes."""
+    """Return names as JSON has them between quotes."""
     if _PLAIN.fullmatch("/".join(names)):
         return names
     return [codec.encode(name).decode()[1:-1] for name in names]
 
 
 def decode_binding_args(data: bytes) -> BindingArgs:
-    """Read a bind request; all four values are needed, the UID so that no namesake is bound."""
+    """Read a bind request. All four values are needed: the UID excludes a pod of the same name."""
     args = codec.decode(data, _BindingArgs, what="bind request")
     return BindingArgs(
         pod_name=_needed(args.name or args.old_name, "PodName"),
@@ -202,7 +202,7 @@ def encode_binding_result(error: str = "") -> bytes:
 
 
 def _present(names: list[str | None]) -> list[str]:
-    # `all` is quick, and today's schedulers send no null.
+    # `all` is fast, and today's schedulers send no null.
     return names if all(names) else [name for name in names if name is not None]  # type: ignore[return-value]
 
 

@@ -1,12 +1,9 @@
-"""HAMi's shared region: layout in two versions, and decoding.
+"""HAMi's shared region: its layout in two versions, and decoding.
 
-Where the fields of HAMi's shared region lie, in the two versions that containers still have.
-libvgpu writes version 1.2 as a copy of its own numbers (native/libvgpu/mirror.c), for monitors that
-know no other; our own monitor reads both from containers that HAMi's library runs in.
-
-HAMi's shared region, decoded: what a container that HAMi's library runs in says of itself.
-Two versions are in use (`hami.wire.hami_region`). Every process of the container can write
-the file: numbers are cut to their range and texts to what they may be, nothing else is believed.
+Containers of HAMi's library still have both versions, and our monitor reads both. libvgpu writes
+version 1.2 as a copy of its own numbers (native/libvgpu/mirror.c), for monitors that know no other.
+Every process of the container can write the file: numbers are cut to their range, and texts to
+printable characters.
 """
 
 from __future__ import annotations
@@ -93,17 +90,18 @@ REGION_V0 = Layout(
 )
 
 
-#: Magic and, in version 1, its number.
+#: Bytes of the magic and, in version 1, the version's number.
 MARK_SIZE = 12
-#: A version 0 has no number. HAMi takes every file of a size between both for one; but the library
-#: makes it a byte longer than the region, and a version 1 that was cut off is none.
+#: Bytes by which a file of version 0 may be longer than the region. That version has no number.
+#: HAMi takes every file between both sizes for it; but the library makes the file one byte longer
+#: than the region, and a file of version 1 that was cut off is not of version 0.
 _SLACK = 4096
 _UUID_ROOM = 96
 _UUID_SIZE = 40
 _WHAT = "HAMi region"
-_REMEDY = "leave it to the container's next process"
+_REMEDY = "restart the container; HAMi's library writes the file again"
 _I32 = struct.Struct("<i")
-#: proc_num, utilization_switch, recent_kernel, priority: first behind the slots in both versions.
+#: proc_num, utilization_switch, recent_kernel, priority: first after the processes, in both.
 _TAIL = struct.Struct("<iiii")
 _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")
@@ -111,7 +109,7 @@ _NUMBERS = struct.Struct(f"<{MAX_DEVICES}Q")
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a version of the region has what."""
+    """The layout of one version."""
 
     number: int
     region: Layout
@@ -121,13 +119,13 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tail(self) -> tuple[int, int]:
-        """Offset and size of what stands behind the processes."""
+        """Offset and size of the part after the processes."""
         start, size = self.region.places["procs"]
         return start + size, self.region.size - start - size
 
     @property
     def head(self) -> int:
-        """Size of what stands before the processes."""
+        """Size of the part before the processes."""
         return self.region.places["procs"][0]
 
     def offset(self, name: str) -> int:
@@ -139,9 +137,9 @@ V0 = Version(number=0, region=REGION_V0, process=PROCESS_V0, used=USED_V0, util=
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One card, with what the container's active processes have of it together."""
+    """One card, and the usage of it by all active processes of the container."""
 
-    #: The card's place in the region, which is its index in the container.
+    #: The card's index in the container.
     index: int
     uuid: str
     #: Bytes; 0 is no limit.
@@ -162,6 +160,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Region(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's region."""
+
     version: int
     devices: tuple[Device, ...]
     #: Of active processes, as the container sees them.
@@ -174,7 +174,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version_of(mark: bytes, size: int) -> Version:
-    """Tell a region's version by its first bytes and the file's size."""
+    """Return a region's version, from its first bytes and the file's size."""
     if len(mark) < MARK_SIZE:
         raise errors.WireError(_WHAT, mark, f"is shorter than {MARK_SIZE} bytes", _REMEDY)
     magic, major = struct.unpack_from("<iI", mark)
@@ -185,17 +185,17 @@ def version_of(mark: bytes, size: int) -> Version:
     if major == V1.number and size >= REGION_V1.size:
         return V1
     raise errors.WireError(
-        f"{_WHAT}: version", major, f"is none that we know in a file of {size} bytes", _REMEDY
+        f"{_WHAT}: version", major, f"is not known in a file of {size} bytes", _REMEDY
     )
 
 
 def processes_used(tail: bytes) -> int:
-    """Tell how many process slots have been in use, from the part behind them."""
+    """Return how many process entries have been in use, from the part after them."""
     return min(max(int(_TAIL.unpack_from(tail)[0]), 0), MAX_PROCESSES)
 
 
 def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Region:
-    """Read a region from its three parts; `processes` are the slots that have been in use."""
+    """Read a region from its three parts; `processes` are the entries in use."""
     count = min(_U64.unpack_from(head, version.offset("device_num"))[0], MAX_DEVICES)
     pids, sums = _active(version, processes, count)
     limits = _NUMBERS.unpack_from(head, version.offset("limit"))
@@ -218,7 +218,7 @@ def decode(version: Version, head: bytes, processes: bytes, tail: bytes) -> Regi
 
 
 class _Sums(msgspec.Struct):
-    """What the active processes have of one card together."""
+    """Usage of one card by all active processes."""
 
     context: int = 0
     module: int = 0
@@ -229,7 +229,7 @@ class _Sums(msgspec.Struct):
 
 
 def _active(version: Version, data: bytes, devices: int) -> tuple[frozenset[int], list[_Sums]]:
-    """Add up the active slots; a hostile container has a thousand of them."""
+    """Add up the active processes; a hostile container has a thousand of them."""
     layout, pids, sums = version.process, set(), [_Sums() for _ in range(devices)]
     status_at, used_at, util_at = (
         layout.places[name][0] for name in ("status", "used", "device_util")
@@ -265,8 +265,8 @@ def _device(index: int, uuid: str, limit: int, cores: int, sums: _Sums) -> Devic
 
 
 def _uuids(head: bytes, start: int, count: int) -> Iterator[str]:
-    """Yield the cards' names; empty where there is none."""
-    for place in range(start, start + count * _UUID_ROOM, _UUID_ROOM):
-        text = head[place : place + _UUID_SIZE].partition(b"\0")[0]
+    """Yield the UUIDs of the cards; empty: there is none, or it is not printable."""
+    for offset in range(start, start + count * _UUID_ROOM, _UUID_ROOM):
+        text = head[offset : offset + _UUID_SIZE].partition(b"\0")[0]
         name = text.decode("ascii", errors="replace")
         yield name if name.isascii() and name.isprintable() else ""

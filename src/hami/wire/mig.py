@@ -1,15 +1,13 @@
-"""MIG profile names, and which slices a pod was given.
+"""MIG: names of profiles, and the slices of a pod.
 
-Which MIG slices a pod was given, as a pod annotation carries it.
-The scheduler writes where a slice shall be (profile and placement on a card); the device plugin
-adds what came to be: MIG UUID, GPU instance and compute instance, all three or none, where 0 is a
-real instance. Containers are counted with init containers first, devices by their position in
-the container's slot of the device list.
+A profile such as `3g.40gb` is a number of compute slices (of seven) and the gigabytes that come
+with them; NVIDIA's device plugin offers each as a resource. Where no card has such instances, a pod
+gets a share of the same size instead.
 
-Names of MIG profiles, such as `3g.40gb`, and of the resources that ask for them.
-A profile is a number of compute slices (of seven) and the gigabytes that come with them; NVIDIA's
-device plugin offers each as a resource of its own. What a pod gets in its place, where no card is
-cut that way, is a share of the same size.
+A pod's slices are an annotation. The scheduler writes profile and placement on a card; the device
+plugin adds the instance it made: MIG UUID, GPU instance and compute instance, all three or none,
+where 0 is a real instance. Containers are counted with init containers first, devices by their
+index in the container's part of the device list.
 """
 
 from __future__ import annotations
@@ -21,6 +19,15 @@ import msgspec
 
 from hami.wire import codec, errors, node_register, text_values
 
+RESOURCE_PREFIX = "nvidia.com/mig-"
+
+_SLICES = 7
+#: Percent of the gibibytes in a name. Names are rounded up; with this, as many shares as instances
+#: fit on a card (two of 3g.40gb on one with 81559 MiB).
+_OF_THE_NAME = 98
+_MIB_PER_GIB = 1024
+
+_PROFILE = re.compile(r"([1-7])g\.([1-9][0-9]{0,3})gb", re.ASCII)
 _RENAME = {
     "container_index": "containerIndex",
     "device_index": "deviceIndex",
@@ -47,15 +54,15 @@ class Allocation(codec.Object, frozen=True, rename=_RENAME):
 def decode_allocations(value: str, *, what: str = "MIG allocations") -> tuple[Allocation, ...]:
     """Read the slices of a pod; numbers and texts that are missing or null are 0 and empty."""
     found = codec.decode_go(value, list[Allocation], what=what)
-    return _checked(map(_unmade_if_unnamed, found), what)
+    return _checked(map(_without_empty_uuid, found), what)
 
 
 def encode_allocations(allocations: Iterable[Allocation]) -> str:
-    """Write the slices of a pod; what could not be read back is an error."""
+    """Write the slices of a pod; raise WireError for one that could not be read back."""
     return codec.encode_text(_checked(allocations, "MIG allocations"))
 
 
-def _unmade_if_unnamed(allocation: Allocation) -> Allocation:
+def _without_empty_uuid(allocation: Allocation) -> Allocation:
     """Take an empty MIG UUID for none."""
     if allocation.mig_uuid == "":
         return msgspec.structs.replace(allocation, mig_uuid=None)
@@ -65,13 +72,13 @@ def _unmade_if_unnamed(allocation: Allocation) -> Allocation:
 def _checked(allocations: Iterable[Allocation], what: str) -> tuple[Allocation, ...]:
     seen: dict[tuple[int, int], Allocation] = {}
     for allocation in allocations:
-        place = (allocation.container_index, allocation.device_index)
+        at = (allocation.container_index, allocation.device_index)
         rule = _broken_rule(allocation)
-        if rule is None and place in seen:
-            rule = "takes a container's device that another entry has taken"
+        if rule is None and at in seen:
+            rule = "has the container and device index of another entry"
         if rule is not None:
             raise errors.WireError(what, allocation, rule)
-        seen[place] = allocation
+        seen[at] = allocation
     return tuple(seen.values())
 
 
@@ -99,24 +106,13 @@ def _broken_rule(allocation: Allocation) -> str | None:
     return None
 
 
-RESOURCE_PREFIX = "nvidia.com/mig-"
-
-_SLICES = 7
-#: Percent of the name's gibibytes. The names are rounded up; so many of these shares fit on a card
-#: as instances would (two of 3g.40gb on one with 81559 MiB).
-_OF_THE_NAME = 98
-_MIB_PER_GIB = 1024
-
-_PROFILE = re.compile(r"([1-7])g\.([1-9][0-9]{0,3})gb", re.ASCII)
-
-
 class Profile(msgspec.Struct, frozen=True):
-    """A kind of MIG instance, and the share that stands in for it."""
+    """A kind of MIG instance, and the share that replaces it."""
 
     name: str
-    #: MiB of a share in its place.
+    #: MiB of that share.
     memory: int
-    #: Percent of compute of a share in its place; 100 is a whole card.
+    #: Percent of compute of that share; 100 is a whole card.
     cores: int
 
     @property
@@ -125,7 +121,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def parse_profile(name: str) -> Profile:
-    """Read a profile's name."""
+    """Read the name of a profile."""
     found = _PROFILE.fullmatch(name)
     if found is None:
         raise errors.WireError(

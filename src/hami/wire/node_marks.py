@@ -1,20 +1,17 @@
 """Marks on a node: HAMi's lock, late binding, the old handshake.
 
-HAMi's node lock: which pod is between bind and Allocate on a node.
-The value is `<RFC3339 time>,<namespace>,<pod>`; plugins find the pod by it. An older form is
-the bare time, which nobody owns. Taking, ageing and releasing the lock is the extender's and the
-agent's work; here is only the text. Times are written as Go writes them, in whole seconds.
+HAMi's lock names the pod that is between bind and Allocate: `<RFC3339 time>,<namespace>,<pod>`. An
+older form is the bare time, which has no owner. Times are written as Go writes them, in whole
+seconds. Scheduler and agent take, judge and release the lock; this module has only the text.
 
-The mark by which a node's agent says: no lock needed, I bind pods to cards late.
-The agent writes it together with the register annotation and takes it away when it stops. The
-mark names the very register value it was written with, by a hash. So if another agent, HAMi's for
-example, has registered the node since, the marks do not fit and the scheduler takes the lock.
+The late binding mark is the agent's: this node needs no lock, because pods are bound to cards late.
+The agent writes it with the register annotation and removes it when it stops. The mark has a hash
+of that annotation, so if another agent (HAMi's for example) has registered the node since, mark and
+annotation do not fit and the scheduler takes the lock.
 
-The old liveness conversation between scheduler and device plugins, in one node annotation.
-The scheduler writes `Requesting_<time>`; a living plugin overwrites it with anything else. Only
-the word decides, no plugin's answer is parsed. The time is local without a zone, because HAMi
-writes it so; both sides are expected to share the zone. There is no clock here: the caller
-brings the time.
+The handshake is the old liveness check of device plugins. The scheduler writes `Requesting_<time>`,
+and a living plugin overwrites it with any other text. The time is local, without a zone, as HAMi
+writes it.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ class Lock(codec.Object, frozen=True):
     name: str = ""
 
     def held_by(self, namespace: str, name: str) -> bool:
-        """Return whether that pod owns it. Nobody owns one of the older form."""
+        """Return True if that pod owns it. A lock of the older form has no owner."""
         return bool(self.name) and (self.namespace, self.name) == (namespace, name)
 
 

@@ -1,16 +1,15 @@
-"""The cards of a node and their link scores, as annotations carry them.
+"""Cards of a node and their link scores, as node annotations carry them.
 
-The cards of a node, as its register annotation carries them.
-Two formats are in use: a JSON array (NVIDIA and most vendors) and the older colon format (Hygon,
-Iluvatar). The JSON is written with the field order, omissions and escapes of Go, so that HAMi's and
-our agent write the same bytes for the same cards; only floats within custominfo may look different.
-Any error rejects the whole annotation: half a node is worse than none, because the missing half may
-be in use. What would be rejected is not written either.
+Cards have two formats: a JSON array (NVIDIA and most vendors) and the older colon format (Hygon,
+Iluvatar). The JSON is written with the field order, omissions and escapes of Go, so that HAMi's
+agent and ours write the same bytes for the same cards; only floats within custominfo may differ.
 
-How well the cards of a node are linked, as a node annotation carries it.
-One entry per card, with a score for every other card of the node: a sum over the links between
-the two, where more is better (NVLink counts hundreds, PCIe tens). Written by the device plugin,
-read by the topology policy. A bad value rejects the whole annotation.
+Link scores have one entry for each card, with a score for every other card of the node: a sum over
+the links between the two, where more is better (NVLink counts hundreds, PCIe tens). The device
+plugin writes them, the topology policy reads them.
+
+Any error refuses the whole annotation: cards that are missing may be in use. What a reader would
+refuse is not written either.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ _OLD_FIELDS, _NEW_FIELDS = 7, 9
 _LONGEST_TEXT = 256
 
 _WHAT = "node register annotation"
+_SCORES = "pair score annotation"
 _AMOUNTS = ("index", "count", "devmem", "devcore")
 _TEXTS = ("id", "type", "mode")
 
@@ -74,9 +74,9 @@ def decode_json(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
     return _checked(codec.decode_go(value, list[RegisteredCard], what=what), what)
 
 
-def encode_json(devices: Iterable[RegisteredCard]) -> str:
-    """Write the JSON format; what could not be read back is an error."""
-    return codec.encode_text(_checked(devices, _WHAT))
+def encode_json(cards: Iterable[RegisteredCard]) -> str:
+    """Write the JSON format; raise WireError for a card that could not be read back."""
+    return codec.encode_text(_checked(cards, _WHAT))
 
 
 def decode_colon(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]:
@@ -84,19 +84,19 @@ def decode_colon(value: str, *, what: str = _WHAT) -> tuple[RegisteredCard, ...]
     if ":" not in value:
         raise errors.WireError(what, value, "has no colon, which ends each card")
     records = (record for record in value.split(":") if record)
-    return _checked((_colon_device(record, what) for record in records), what)
+    return _checked((_colon_card(record, what) for record in records), what)
 
 
-def encode_colon(devices: Iterable[RegisteredCard]) -> str:
-    """Write the colon format, nine fields a card; what could not be read back is an error.
+def encode_colon(cards: Iterable[RegisteredCard]) -> str:
+    """Write the colon format, nine fields a card; WireError: a card could not be read back.
 
-    It has no place for MIG and custominfo. A lone colon is a node without cards: readers refuse
-    an empty text.
+    It cannot carry MIG and custominfo. A lone colon is a node without cards: readers refuse an
+    empty text.
     """
-    return "".join(map(_colon_record, _checked(devices, _WHAT))) or ":"
+    return "".join(map(_colon_record, _checked(cards, _WHAT))) or ":"
 
 
-def _colon_device(record: str, what: str) -> RegisteredCard:
+def _colon_card(record: str, what: str) -> RegisteredCard:
     fields = record.split(",")
     if len(fields) not in (_OLD_FIELDS, _NEW_FIELDS):
         raise errors.WireError(
@@ -118,54 +118,52 @@ def _colon_device(record: str, what: str) -> RegisteredCard:
     )
 
 
-def _colon_record(device: RegisteredCard) -> str:
-    for text in (device.type, device.mode):
+def _colon_record(card: RegisteredCard) -> str:
+    for text in (card.type, card.mode):
         if not shares.SEPARATORS.isdisjoint(text):
             raise errors.WireError(
-                f"card {errors.shorten(device.id)}",
+                f"card {errors.shorten(card.id)}",
                 text,
                 "holds one of , : ; which the colon format cannot carry",
             )
-    numbers = f"{device.count},{device.devmem},{device.devcore}"
-    health = "true" if device.health else "false"
-    return (
-        f"{device.id},{numbers},{device.type},{device.numa},{health},{device.index},{device.mode}:"
-    )
+    numbers = f"{card.count},{card.devmem},{card.devcore}"
+    health = "true" if card.health else "false"
+    return f"{card.id},{numbers},{card.type},{card.numa},{health},{card.index},{card.mode}:"
 
 
-def _checked(devices: Iterable[RegisteredCard], what: str) -> tuple[RegisteredCard, ...]:
-    """Hold every card to the rules that both formats share, in reading and in writing."""
+def _checked(cards: Iterable[RegisteredCard], what: str) -> tuple[RegisteredCard, ...]:
+    """Return the cards; raise WireError if one breaks a rule that both formats share."""
     seen: dict[str, RegisteredCard] = {}
-    for device in devices:
-        if not device.id:
-            raise errors.WireError(what, device.id, "is no card id: a card must have one")
-        if not shares.SEPARATORS.isdisjoint(device.id):
-            raise errors.WireError(what, device.id, "holds one of , : ; so no pod can be given it")
-        if device.id in seen:
-            raise errors.WireError(what, device.id, "stands there twice")
-        seen[device.id] = device
-        _check_card(device, what)
+    for card in cards:
+        if not card.id:
+            raise errors.WireError(what, card.id, "is no card id: a card must have one")
+        if not shares.SEPARATORS.isdisjoint(card.id):
+            raise errors.WireError(what, card.id, "holds one of , : ; so no pod can be given it")
+        if card.id in seen:
+            raise errors.WireError(what, card.id, "is there twice")
+        seen[card.id] = card
+        _check_card(card, what)
     return tuple(seen.values())
 
 
-def _check_card(device: RegisteredCard, what: str) -> None:
+def _check_card(card: RegisteredCard, what: str) -> None:
     for field in _TEXTS:
-        text = getattr(device, field)
+        text = getattr(card, field)
         if len(text) > _LONGEST_TEXT:
             raise errors.WireError(
-                f"{what}, card {errors.shorten(device.id)}, {field}",
+                f"{what}, card {errors.shorten(card.id)}, {field}",
                 text,
                 f"has {len(text)} characters, at most {_LONGEST_TEXT} are allowed",
             )
     for field in _AMOUNTS:
-        amount = getattr(device, field)
-        if not 0 <= amount <= text_values.INT32_MAX:  # named only where it is needed
-            text_values.amount(amount, what=f"{what}, card {errors.shorten(device.id)}, {field}")
-    if not -_INT16_MAX - 1 <= device.numa <= _INT16_MAX:
-        card = f"{what}, card {errors.shorten(device.id)}"
-        raise errors.WireError(f"{card}, numa", device.numa, "is outside 16 bits")
-    for profile in device.mig_profiles:
-        _check_profile(profile, f"{what}, card {errors.shorten(device.id)}")
+        amount = getattr(card, field)
+        if not 0 <= amount <= text_values.INT32_MAX:  # the text is made only if it is needed
+            text_values.amount(amount, what=f"{what}, card {errors.shorten(card.id)}, {field}")
+    if not -_INT16_MAX - 1 <= card.numa <= _INT16_MAX:
+        subject = f"{what}, card {errors.shorten(card.id)}, numa"
+        raise errors.WireError(subject, card.numa, "is outside 16 bits")
+    for profile in card.mig_profiles:
+        _check_profile(profile, f"{what}, card {errors.shorten(card.id)}")
 
 
 def _check_profile(profile: MigProfile, what: str) -> None:
@@ -176,9 +174,6 @@ def _check_profile(profile: MigProfile, what: str) -> None:
     for place in profile.placements:
         text_values.amount(place.start, what=f"{what}, start")
         text_values.amount(place.size, what=f"{what}, size")
-
-
-_SCORES = "pair score annotation"
 
 
 class PairScores(codec.Object, frozen=True, omit_defaults=False):
@@ -195,7 +190,7 @@ def decode_scores(value: str, *, what: str = _SCORES) -> tuple[PairScores, ...]:
 
 
 def encode_scores(cards: Iterable[PairScores]) -> str:
-    """Write the scores of all cards of a node; what could not be read back is an error."""
+    """Write the scores of all cards of a node; WireError: one could not be read back."""
     return codec.encode_text(_checked_scores(cards, _SCORES))
 
 
@@ -205,7 +200,7 @@ def _checked_scores(cards: Iterable[PairScores], what: str) -> tuple[PairScores,
         if not card.uuid:
             raise errors.WireError(what, card.uuid, "is no card id: an entry must name its card")
         if card.uuid in seen:
-            raise errors.WireError(what, card.uuid, "stands there twice")
+            raise errors.WireError(what, card.uuid, "is there twice")
         seen[card.uuid] = card
         for other, number in card.score.items():
             if abs(number) > text_values.INT32_MAX:

@@ -1,9 +1,9 @@
-"""The few fields of Kubernetes objects that we read.
+"""The fields of Kubernetes objects that we read.
 
-Unknown fields are skipped by the decoder; every known one may be missing or null, because clients
-in many languages write these objects. Code reads through properties and methods
-(`pod.annotations`, `pod.containers()`), which turn null into empty. Quantities stay as they came;
-`hami.wire.quantity` reads them. The only object we create is a Binding.
+Unknown fields are skipped. Every known one may be missing or null, because clients in many
+languages write these objects; properties and methods (`pod.annotations`, `pod.containers()`) turn
+null into empty. Quantities are kept as text; `hami.wire.quantity` reads them. The only object that
+we create is a Binding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class ContainerKind(enum.IntEnum):
-    """How long a container lives within its pod, which decides how its share is counted."""
+    """When a container runs within its pod; a pod's peak depends on it."""
 
     INIT = 0
     SIDECAR = 1
@@ -66,9 +66,9 @@ _NO_RESOURCES = Resources()
 
 class EnvVar(codec.Object, frozen=True):
     name: str | None = None
-    #: An empty one is left out of the API server's JSON.
+    #: The API server omits an empty one.
     value: str | None = None
-    #: Where else its value comes from, in place of `value`.
+    #: The source of the value, in place of `value`.
     value_from: dict[str, object] | None = None
 
 
@@ -131,7 +131,7 @@ class PodStatus(codec.Object, frozen=True):
 
 
 class _Named(codec.Object, frozen=True):
-    """What Pod, Node, ResourceQuota and Lease share."""
+    """Metadata of Pod, Node, ResourceQuota and Lease."""
 
     metadata: Metadata | None = None
 
@@ -174,12 +174,12 @@ class Pod(_Named, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether its containers are gone for good: kubelet has taken their devices back."""
+        """True: its containers have ended for good, and kubelet has freed their devices."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def pod_group(self) -> str:
-        """Name of the gang it belongs to, or empty."""
+        """Name of its gang, or empty."""
         group = self.spec and self.spec.scheduling_group
         label = self.labels.get(annotation_keys.POD_GROUP_LABEL)
         return (group and group.pod_group_name) or label or ""
@@ -197,7 +197,7 @@ class Pod(_Named, frozen=True):
 
     @property
     def init_done(self) -> bool:
-        """Whether it has init containers that run once, and all of them ended with exit code 0.
+        """True: it has init containers that run once, and all ended with exit code 0.
 
         Sidecars do not count here: they never end.
         """
@@ -216,8 +216,8 @@ class NodeSpec(codec.Object, frozen=True):
     unschedulable: bool | None = None
 
 
-class NodeInfo(codec.Object, frozen=True):
-    """What kubelet tells of itself."""
+class NodeSystemInfo(codec.Object, frozen=True):
+    """Versions that kubelet reports."""
 
     kubelet_version: str | None = None
     container_runtime_version: str | None = None
@@ -226,7 +226,7 @@ class NodeInfo(codec.Object, frozen=True):
 class NodeStatus(codec.Object, frozen=True):
     allocatable: dict[str, Amount | None] | None = None
     capacity: dict[str, Amount | None] | None = None
-    node_info: NodeInfo | None = None
+    node_info: NodeSystemInfo | None = None
 
 
 class Node(_Named, frozen=True):
@@ -243,13 +243,13 @@ class Node(_Named, frozen=True):
 
     @property
     def kubelet_version(self) -> str:
-        """Its kubelet's version as that tells it, for example v1.36.3; empty: not told."""
+        """Version of its kubelet, for example v1.36.3; empty: not reported."""
         info = self.status and self.status.node_info
         return (info and info.kubelet_version) or ""
 
     @property
     def runtime_version(self) -> str:
-        """Its container runtime and its version, for example containerd://2.1.4."""
+        """Name and version of its container runtime, for example containerd://2.1.4."""
         info = self.status and self.status.node_info
         return (info and info.container_runtime_version) or ""
 
@@ -284,7 +284,7 @@ class ObjectReference(codec.Object, frozen=True):
 
 
 class Binding(_Named, frozen=True):
-    """What POST .../pods/<name>/binding carries: target, UID precondition, and our annotations."""
+    """The body of POST .../pods/<name>/binding: target, UID precondition, our annotations."""
 
     target: ObjectReference | None = None
     api_version: str | None = None
@@ -296,8 +296,8 @@ def binding(
 ) -> Binding:
     """Build the Binding that puts a pod on a node and records the decision in the same write.
 
-    The API server merges the annotations into the pod, and refuses when the pod's UID is another:
-    a pod deleted and created again under the same name was never placed.
+    The API server merges the annotations into the pod. It refuses if the pod has another UID: a pod
+    that was deleted and created again under the same name was never placed.
     """
     return Binding(
         api_version="v1",

@@ -1,17 +1,14 @@
-"""Kubernetes quantities, read exactly, and names of extended resources.
+"""Kubernetes quantities, and names of extended resources.
 
-Kubernetes quantities, read exactly.
-A quantity is a decimal number with a suffix: nothing, `n u m k M G T P E`, the binary
+A quantity is a decimal number with a suffix: none, `n u m k M G T P E`, the binary
 `Ki Mi Gi Ti Pi Ei`, or an exponent (`1e3`). `1E` is exa, `1E3` an exponent. Values are fractions,
-so `16.0Gi` and `2000m` are the whole numbers they mean, and `1.5` is not silently one or two.
-HAMi refuses the first two because Go keeps them in another form; no writer relies on that.
+so `16.0Gi` and `2000m` are whole numbers, and `1.5` is not silently one or two. HAMi refuses the
+first two because Go keeps them in another form; no writer relies on that. Every user can write a
+quantity, so the work is bounded: texts and exponents beyond real use are refused before any
+arithmetic.
 
-Anyone may write a quantity, so the work is bounded: text and exponents beyond every real use are
-errors before any arithmetic is done on them.
-
-Names of extended resources, such as `nvidia.com/gpumem`, and their keys in a ResourceQuota.
-Operators may rename every resource in device-config.yaml. A name that Kubernetes would refuse is
-found here, when the file is read, and not when the first pod asks for it.
+Operators may rename every resource (`nvidia.com/gpumem`) in device-config.yaml. A name that
+Kubernetes would refuse is found when the file is read, and not when the first pod asks for it.
 """
 
 from __future__ import annotations
@@ -23,9 +20,8 @@ from hami.wire import errors, objects, text_values
 
 INT64_MAX = 2**63 - 1
 
-
 _LONGEST_TEXT = 128
-_LARGEST_EXPONENT = 400  # a double, which is what most writers have, ends at 308
+_LARGEST_EXPONENT = 400  # a double, which most writers have, ends at 308
 _SHORT_INTEGER = 18  # digits that fit 64 bits whatever they are
 _SPACE = " \t\r\n"
 
@@ -41,9 +37,17 @@ _UNITS = {
 }
 _REMEDY = "write a Kubernetes quantity such as 4096, 500m or 16Gi"
 
+_LONGEST_PREFIX = 253 - len("requests.")  # Kubernetes puts `requests.` in front for quotas
+_LONGEST_NAME = 63
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_QUOTA_PREFIX = "limits."
+_EXAMPLE = "write for example nvidia.com/gpu"
+
 
 def parse(amount: objects.Amount, *, what: str) -> Fraction:
-    """Read a quantity exactly; `what` names the thing in the error."""
+    """Read a quantity exactly; `what` names it in a WireError."""
     if isinstance(amount, bool):
         raise errors.WireError(what, amount, "is a boolean, not a quantity", _REMEDY)
     if isinstance(amount, int):
@@ -104,21 +108,12 @@ def rounded_up(amount: objects.Amount, *, what: str) -> int:
 
 
 def _plain_integer(amount: objects.Amount) -> int | None:
-    """Read what nearly every quantity is, digits only, without the cost of a fraction."""
+    """Read digits only, as nearly every quantity is, without the cost of a fraction."""
     if isinstance(amount, str):
         if len(amount) <= _SHORT_INTEGER and amount.isascii() and amount.isdigit():
             return int(amount)
         return None
     return amount if type(amount) is int else None
-
-
-_LONGEST_PREFIX = 253 - len("requests.")  # Kubernetes puts `requests.` in front for quotas
-_LONGEST_NAME = 63
-_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
-_QUOTA_PREFIX = "limits."
-_EXAMPLE = "write for example nvidia.com/gpu"
 
 
 def check_resource_name(name: str, *, what: str) -> str:

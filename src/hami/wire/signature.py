@@ -1,13 +1,13 @@
-"""Proof that a grant of cards comes from our scheduler.
+"""Signature of a grant: proof that our scheduler made it.
 
-Whoever may patch pods can rewrite annotations. So the Binding carries a code over pod UID, node
-and device list, made with a key that only scheduler and agents have; the agent starts nothing
-without it. The value is `v1:<key id>:<code>`:
+A user who may patch pods can rewrite annotations. So the Binding carries a code over pod UID, node
+and device list, made with a key that only scheduler and agents have; without it the agent starts
+no container. The value is `v1:<key id>:<code>`:
 
-- the key id is the first 8 hex digits of SHA-256 of the key; it tells a human which key signed,
-  and nothing about the key itself, which is 256 random bits;
+- the key id is the first 8 hex digits of SHA-256 of the key. It names the key that signed, and
+  reveals nothing about the key itself, which is 256 random bits;
 - the code is HMAC-SHA256 over `v1`, UID, node and devices, joined by newlines, as base64url
-  without padding (43 characters). UID and node hold no newline, so the text has one reading.
+  without padding (43 characters). UID and node have no newline, so the text has one reading.
 
 During a change of keys the previous one still verifies; only the current one signs.
 """
@@ -47,12 +47,12 @@ class GrantKeys:
 
 
 def resize(devices: str) -> str:
-    """Return what is signed for a change of a share, so that no grant can be replayed as one."""
+    """Return the text that is signed for a resize: no grant can be replayed as one."""
     return f"resize\n{devices}"
 
 
 def key_id(key: bytes) -> str:
-    """Return the name of a key."""
+    """Return the id of a key."""
     return hashlib.sha256(key).hexdigest()[:_KEY_ID_DIGITS]
 
 
@@ -62,7 +62,7 @@ def sign(keys: GrantKeys, *, uid: str, node: str, devices: str) -> str:
 
 
 def verify(keys: GrantKeys, value: str, *, uid: str, node: str, devices: str) -> bool:
-    """Return whether one of the keys made `value` for just this pod, node and device list."""
+    """Return True if one of the keys made `value` for exactly this pod, node and device list."""
     given = value.encode(errors="replace")
     good = False
     for key in (keys.current, keys.previous):

@@ -1,18 +1,15 @@
-"""Text values: Go's booleans and durations, comma lists, product names.
+"""Text values: Go's booleans, integers and durations, comma lists, product names.
 
-Values whose text form Go defines: booleans, 32-bit integers, durations.
-HAMi and its vendors' plugins write with Go's strconv and time packages; reading them more
-strictly or more leniently than Go would make two readers of one annotation disagree.
+HAMi and vendors' plugins write with Go's strconv and time packages. Reading more or less strictly
+than Go would make two readers of one annotation disagree.
 
-Lists that users write into annotations: `H100, A100-SXM4,,`.
-Spaces around a word and empty words mean nothing, as in HAMi, so that a trailing comma or a blank
-value does not turn into a word that matches everything or nothing.
+In a comma list of a user (`H100, A100-SXM4,,`), spaces around a word and empty words are ignored,
+as in HAMi: a trailing comma is no word that matches all or nothing.
 
-Whether a word from a user's annotation names a card's product.
-Users write part of a product name (`A100`, `h20`), cards carry the whole (`NVIDIA A100-SXM4-40GB`).
-HAMi takes any substring, so that asking for an H20 also gets an H200. Here a number is never
-cut: where the word begins or ends with a digit, the product's number must begin or end there
-too. docs/placement.md, "Type tokens", is the contract.
+Users write part of a product name (`A100`, `h20`), cards have the whole (`NVIDIA A100-SXM4-40GB`).
+HAMi takes any substring, so that a pod that asks for an H20 also gets an H200. Here a number is
+never cut: where a word begins or ends with a digit, so must the product's number. The rules are in
+docs/placement.md, "Type tokens".
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from hami.wire import errors
 INT32_MAX = 2**31 - 1
 
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+_DIGITS = frozenset("0123456789")
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
@@ -91,17 +89,14 @@ def parse_duration(text: str, *, what: str) -> float:
 
 def comma_list(value: str) -> tuple[str, ...]:
     """Return the words of a comma list, trimmed, without the empty ones."""
-    return tuple(token for token in map(str.strip, value.split(",")) if token)
-
-
-_DIGITS = frozenset("0123456789")
+    return tuple(word for word in map(str.strip, value.split(",")) if word)
 
 
 def matches_product(token: str, product: str) -> bool:
-    """Return whether `token` occurs in `product`, ignoring case, without cutting a number.
+    """Return True if `token` is in `product`, ignoring case, without cutting a number.
 
-    A product has at most 256 characters (`hami.wire.node_register`), and a longer token, of which
-    lower-casing never makes a shorter one, is not searched for: so the work is bounded.
+    The work is bounded: a product has at most 256 characters (`hami.wire.node_register`), and a
+    token that is longer than the product is not searched for.
     """
     product = product.lower()
     if not token or len(token) > len(product):

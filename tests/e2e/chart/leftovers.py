@@ -33,7 +33,7 @@ def everything(client: Client, namespace: str) -> set[str]:
 
 def _woken_nodes(client: Client) -> Iterator[str]:
     for node in client.get(nodes())["items"]:
-        if annotation_keys.WAKE_UP in node["metadata"].get("annotations", {}):
+        if annotation_keys.REQUEUE in node["metadata"].get("annotations", {}):
             yield node["metadata"]["name"]
 
 

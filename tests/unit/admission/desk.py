@@ -1,4 +1,4 @@
-"""The desk where reviews are answered: a reviewer, what it counts, and the answers read."""
+"""A reviewer with its metrics, and its answers decoded."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Desk:
         assert answer["kind"] == "AdmissionReview"
         assert answer["apiVersion"] == question["apiVersion"]
         assert answer["response"]["uid"] == question["request"]["uid"]
-        told: Document = answer["response"]
-        return told
+        reply: Document = answer["response"]
+        return reply
 
     def text(self) -> str:
         """Return what /metrics says."""
@@ -79,11 +79,11 @@ class Desk:
         return {k: v for k, v in counted.items() if not k.partition("{")[0].endswith(parts)}
 
 
-def patched(pod: Document, told: Document) -> Document:
+def patched(pod: Document, reply: Document) -> Document:
     """Return the pod with the patch of an answer."""
-    if "patch" not in told:
-        assert "patchType" not in told
+    if "patch" not in reply:
+        assert "patchType" not in reply
         return pod
-    assert told["patchType"] == "JSONPatch"
-    result: Document = json_patch.apply(pod, json.loads(base64.b64decode(told["patch"])))
+    assert reply["patchType"] == "JSONPatch"
+    result: Document = json_patch.apply(pod, json.loads(base64.b64decode(reply["patch"])))
     return result

@@ -29,7 +29,7 @@ def apply(document: Any, patch: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def tokens(pointer: str) -> list[str]:
-    """Split a JSON Pointer (RFC 6901) into the keys it stands for."""
+    """Split a JSON Pointer (RFC 6901) into its keys."""
     if not pointer.startswith("/"):
         raise PatchError(f"{pointer!r} does not begin with /, or means the whole document")
     if _BAD_ESCAPE.search(pointer):

@@ -1,4 +1,4 @@
-"""Pods for generated tests: as API servers send them, as people write them, and as nobody should.
+"""Pods for generated tests: from API servers, from people, and malformed ones.
 
 `valid_pods()` are what a real API server accepts, before admission and after it; they carry the
 fields that it has filled in, and no status. `written_pods()` are the same before that: limits or
@@ -290,9 +290,9 @@ def written_pods(namespace: str = "default") -> SearchStrategy[Document]:
     return _pods(namespace, filled_in=False)
 
 
-_GONE = object()
+_MISSING = object()
 _NASTY_VALUES: tuple[Any, ...] = (
-    *(_GONE, _GONE, None, None, True, False, 0, 1, 2, -1, 0.5, 1e300, -(2**70)),
+    *(_MISSING, _MISSING, None, None, True, False, 0, 1, 2, -1, 0.5, 1e300, -(2**70)),
     *("", "0", "-1", "1e999", "x" * 5000, "\x00", "~1/~0"),
     *({}, [], [None], {"": None}, {"a/b~c": "d"}, [{}], {"limits": None}),
 )
@@ -313,7 +313,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def hostile_pods(draw: DrawFn) -> Document:
-    """Return pods in which a few values, anywhere, are nothing that belongs there, or are gone."""
+    """Return pods in which a few values, anywhere, have a wrong type or are missing."""
     document = draw(written_pods())
     for _ in range(draw(st.integers(1, 4))):
         places = _places(document)
@@ -324,7 +324,7 @@ def hostile_pods(draw: DrawFn) -> Document:
         for key in parents:
             place = place[key]
         value = draw(_NASTY)
-        if value is _GONE:
+        if value is _MISSING:
             del place[last]
         else:
             place[last] = copy.deepcopy(value)

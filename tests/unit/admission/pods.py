@@ -1,4 +1,4 @@
-"""Pods before the door, the door with a cluster behind it, and pods as they come through.
+"""Pods for admission, admission with a cluster, and pods as it changes them.
 
 Tests see what the API server sees: a document goes in as JSON, the patch comes out as JSON and is
 applied to the document, and the result is looked at. Whatever passes is sent through once more,
@@ -113,7 +113,7 @@ def defaulted(document: Document) -> Document:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the API server is told, and the pod that this makes."""
+    """The answer to the API server, and the pod that it makes."""
 
     allowed: bool
     code: int

@@ -1,4 +1,4 @@
-"""Chains of MIG profiles: those that are built in, files, and what files must not say."""
+"""Chains of MIG profiles: built-in ones, files, and mistakes in files."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_profile_is_written_as_nvidia_smi_writes_it(value: str) -> None:
             "chains[0][0].memry: no such key; did you mean memory?; an entry has profile, and",
         ),
         ("{profile: 3g.40gb, 7: 1}", "chains[0][0].7: no such key; an entry has profile"),
-        ("{profile: 3g.40gb, profile: 3g.40gb}", "key 'profile' stands twice"),
+        ("{profile: 3g.40gb, profile: 3g.40gb}", "key 'profile' is written twice"),
         (
             "3g.40gb, 2g.20gb, 3g.40gb",
             "chains: '3g.40gb' comes after itself; name each profile once in a chain",
@@ -154,7 +154,7 @@ ENDS = "ends one chain, and goes on in another"
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reply"),
     {
         "[[3g.40gb, 2g.20gb], [3g.40gb, 1g.10gb]]": f"'3g.40gb' {TWO_WAYS}",
         "[[3g.40gb, 2g.20gb], [2g.20gb, 1g.10gb]]": f"'2g.20gb' {ENDS}",
@@ -165,9 +165,9 @@ ENDS = "ends one chain, and goes on in another"
         "[[3g.40gb, 2g.20gb, 1g.10gb], [1g.10gb, 3g.40gb]]": f"'1g.10gb' {ENDS}",
     }.items(),
 )
-def test_a_profile_has_one_successor_everywhere(value: str, told: str) -> None:
+def test_a_profile_has_one_successor_everywhere(value: str, reply: str) -> None:
     message = error_of(f"chains: {value}")
-    assert message == f"{SOURCE}: chains: {told}; let each profile have one successor everywhere"
+    assert message == f"{SOURCE}: chains: {reply}; let each profile have one successor everywhere"
 
 
 def test_two_shares_of_one_profile_contradict_each_other() -> None:

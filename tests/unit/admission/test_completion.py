@@ -1,4 +1,4 @@
-"""What a request leaves open is completed: number of cards, compute of whole cards, runtime."""
+"""Requests are completed: number of cards, compute of whole cards, runtime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_who_asks_for_a_whole_card_gets_all_of_its_compute(
 
 
 @pytest.mark.parametrize("part", ["limits", "requests"])
-def test_each_amount_counts_wherever_it_stands(part: str) -> None:
+def test_each_amount_counts_in_limits_and_requests(part: str) -> None:
     document = pods.pod(pods.container(gpu=1))
     document["spec"]["containers"][0]["resources"][part][MEMORY] = "1000"
     assert CORES not in pods.limits(Door().passes(document))

@@ -1,4 +1,4 @@
-"""MIG profiles that no node has: what pods get in their place, and how it is told."""
+"""MIG profiles that no node has: their replacement, and how it is reported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_node_that_has_none_of_it_to_allocate_does_not_count() -> None:
     assert noted(door.passes(pod(container(mig={"3g.40gb": 1})))) == "3g.40gb->1g.10gb"
 
 
-def test_the_user_is_told() -> None:
+def test_the_user_is_warned() -> None:
     document = pod(container("train", mig={"3g.40gb": 1}), container("eval", mig={"1g.5gb": 1}))
     answer = Door(nodes={"a": {f"{MIG}2g.20gb": "1", GPU: "10"}}).send(document)
     train, evaluate = answer.warnings

@@ -1,4 +1,4 @@
-"""The patch applier of these tests is itself right: examples of RFC 6902, and what it forbids."""
+"""The patch applier of these tests: examples of RFC 6902, and what it forbids."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OURS = "hami-scheduler"
 
 
 def first(document: Document) -> Document:
-    """Return the container in which all that is wrong stands."""
+    """Return the container that has all the faults."""
     found: Document = document["spec"]["initContainers"][0]
     return found
 
@@ -25,7 +25,7 @@ def set_limit(document: Document, resource: str, amount: str) -> None:
     first(document)["resources"]["limits"][resource] = amount
 
 
-def mirror(document: Document) -> None:
+def mirror_pod(document: Document) -> None:
     document["metadata"].setdefault("annotations", {})[annotation_keys.MIRROR] = "hash"
     document["spec"]["nodeName"] = "a"
 
@@ -69,7 +69,7 @@ def other_limits(document: Document) -> None:
 # In this order.
 FAULTS: dict[Callable[[Document], None], tuple[int, str]] = {
     forged: (403, "annotation hami.io/grant-mac"),
-    mirror: (200, "mirror pod"),
+    mirror_pod: (200, "mirror pod"),
     no_containers: (403, "pod has no containers"),
     foreign: (200, "pod already has different scheduler assigned"),
     missing_profile: (403, "the cluster has no GPU"),
@@ -82,14 +82,14 @@ FAULTS: dict[Callable[[Document], None], tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("earliest", range(len(FAULTS) + 1))
-def test_of_several_faults_the_first_in_the_order_is_told(earliest: int) -> None:
+def test_of_several_faults_the_first_in_the_order_is_reported(earliest: int) -> None:
     door = Door(nodes={}, headroom=lambda _, __: Headroom(memory=0))
     document = pods.pod(pods.container("app"), init=[pods.container(gpu=1, memory=1000)])
     for fault in list(FAULTS)[earliest:]:
         fault(document)
-    told = [*FAULTS.values(), (403, "exceeding resource quota")]
+    reply = [*FAULTS.values(), (403, "exceeding resource quota")]
     answer = door.send(document)
-    code, message = told[earliest]
+    code, message = reply[earliest]
     assert answer.allowed is (code == 200)
     assert answer.code == code
     assert message in answer.message

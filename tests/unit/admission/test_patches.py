@@ -1,4 +1,4 @@
-"""Patches are minimal: only what changes, wherever the document leaves things open."""
+"""Patches are minimal: only what changes, whatever the document leaves out."""
 
 from __future__ import annotations
 

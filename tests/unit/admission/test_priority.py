@@ -1,4 +1,4 @@
-"""The highest priority holds up everybody else on a card: only those who may have it get it."""
+"""The highest priority delays others on a card: only listed pods may have it."""
 
 from __future__ import annotations
 

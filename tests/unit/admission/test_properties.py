@@ -1,4 +1,4 @@
-"""What holds for every pod: patched once is patched for good, and nothing else is touched."""
+"""Properties of every pod: a second pass and other fields change nothing."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_what_was_valid_stays_valid_for_the_api_server(door: Door, document: Doc
 @each_door
 @few
 @given(document=GENERATED)
-def test_who_has_cards_is_placed_by_us_and_nobody_else_is(door: Door, document: Document) -> None:
+def test_pods_with_cards_are_placed_by_us_and_no_others(door: Door, document: Document) -> None:
     rules = door.context.rules
     answer = door.send(document)
     before = document["spec"].get("schedulerName", "default-scheduler")
@@ -183,27 +183,27 @@ DESK = Desk(DOORS["every setting"])
 def test_every_review_is_answered_in_its_version_with_a_patch_that_applies(
     question: Document,
 ) -> None:
-    told = ask(question)
+    reply = ask(question)
     pod = question["request"]["object"]
-    through = desk.patched(pod, told)
+    through = desk.patched(pod, reply)
     assert through["status"] == {}
-    assert told["status"]["code"] == (200 if told["allowed"] else told["status"]["code"])
-    if not told["allowed"]:
+    assert reply["status"]["code"] == (200 if reply["allowed"] else reply["status"]["code"])
+    if not reply["allowed"]:
         assert through == pod
-        assert told["status"]["message"]
-        assert told["status"]["code"] in (403, 422)
+        assert reply["status"]["message"]
+        assert reply["status"]["code"] in (403, 422)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(question=pod_documents.reviews(pod_documents.hostile_pods()))
 def test_no_pod_is_so_broken_that_it_is_not_answered(question: Document) -> None:
-    told = ask(question)
+    reply = ask(question)
     pod = question["request"]["object"]
-    if told["allowed"] and isinstance(pod.get("metadata"), dict):
-        again = {**question["request"], "object": desk.patched(pod, told)}
+    if reply["allowed"] and isinstance(pod.get("metadata"), dict):
+        again = {**question["request"], "object": desk.patched(pod, reply)}
         assert "patch" not in ask({**question, "request": again})
-    if not told["allowed"]:
-        assert len(told["status"]["message"]) < 20_000
+    if not reply["allowed"]:
+        assert len(reply["status"]["message"]) < 20_000
 
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -220,5 +220,5 @@ _ANYTHING = st.recursive(
 @settings(max_examples=200)
 @given(pod=_ANYTHING)
 def test_whatever_is_called_a_pod_is_answered(pod: Any) -> None:
-    told = ask(desk.review(pod))
-    assert told["allowed"] is False or isinstance(pod, dict)
+    reply = ask(desk.review(pod))
+    assert reply["allowed"] is False or isinstance(pod, dict)

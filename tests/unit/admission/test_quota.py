@@ -1,4 +1,4 @@
-"""What a namespace may not have is refused at the door, by the scheduler's own sums."""
+"""Admission refuses pods above a namespace's quota, by the scheduler's sums."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.unit.admission.pods import Document, Door, container, pod
 
 def door(*, namespace: str = "default", vendor: Vendor = NVIDIA, **hard: Any) -> Door:
     """Make a door to a cluster with one quota."""
-    book = Quotas()
-    book.put(read_quota(builders.quota("q", namespace=namespace, **hard), (vendor,)))
-    return Door(vendor=vendor, headroom=book.headroom)
+    quotas_of = Quotas()
+    quotas_of.put(read_quota(builders.quota("q", namespace=namespace, **hard), (vendor,)))
+    return Door(vendor=vendor, headroom=quotas_of.headroom)
 
 
 SUMS = {
@@ -86,7 +86,7 @@ def test_the_message_says_what_is_asked_what_is_left_and_what_to_do() -> None:
     )
 
 
-def test_only_what_is_exceeded_is_told_and_an_overdrawn_quota_has_nothing_left() -> None:
+def test_only_what_is_exceeded_is_named_and_an_overdrawn_quota_has_nothing_left() -> None:
     overdrawn = Door(headroom=lambda _, __: Headroom(memory=-7, cores=50))
     message = overdrawn.refuses(pod(container(gpu=1, memory=300, cores=30)))
     assert "asks for 300 MiB (nvidia.com/gpumem) where 0 MiB are left;" in message

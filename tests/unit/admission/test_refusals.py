@@ -1,4 +1,4 @@
-"""What a pod must not say, and that each refusal tells value, rule and remedy."""
+"""Forbidden fields of a pod; each refusal has value, rule and remedy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.unit.admission import pods
 from tests.unit.admission.pods import Document, Door
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-# As docs/designs/006-hami-protocol.md names them: what records a grant, a reservation, or what the
-# scheduler thinks.
+# Annotations that record a grant, an assumed pod or an explanation.
 WRITTEN_BY_US = (
     "hami.io/vgpu-node",
     "hami.io/vgpu-time",
@@ -150,7 +149,7 @@ def test_an_amount_that_cannot_be_is_refused_without_a_number_of_cards_too() -> 
         ("nvidia.com/use-gpuuuid", ","),
     ],
 )
-def test_a_wish_that_cannot_be_is_refused_at_once(annotation: str, value: str) -> None:
+def test_an_impossible_request_is_refused_at_once(annotation: str, value: str) -> None:
     document = pods.pod(pods.container(gpu=1), annotations={annotation: value})
     message = Door().refuses(document, code=422)
     assert annotation in message

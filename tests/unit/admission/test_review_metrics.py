@@ -1,4 +1,4 @@
-"""What admission counts, under the names of the webhook that it follows."""
+"""Metrics of admission, under the names of the compatible MIG webhook."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ async def test_a_replica_that_is_not_ready_counts_that() -> None:
 )
 async def test_a_dry_run_is_decided_and_counts_nothing(question: pods.Document) -> None:
     counting = desk()
-    told = await counting.ask(question)
+    reply = await counting.ask(question)
     assert counting.counted() == {}
     del question["request"]["dryRun"]
-    assert await counting.ask(question) == told
+    assert await counting.ask(question) == reply
     assert counting.counted()
 
 
-async def test_a_mistake_of_ours_is_counted_and_left_to_the_server_to_tell() -> None:
+async def test_a_mistake_of_ours_is_counted_and_left_to_the_server_to_report() -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 

@@ -1,4 +1,4 @@
-"""A pod's trace begins at the door: written once, continued by whoever comes next."""
+"""A pod's trace begins at admission: written once, continued by the scheduler."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def trace_of(document: Document) -> list[str]:
 
 
 async def test_a_pod_with_cards_carries_its_trace(traced: Traced) -> None:
-    told = await Desk(tracer=traced.tracer).ask(review(SHARE))
+    reply = await Desk(tracer=traced.tracer).ask(review(SHARE))
     span = traced.spans()["admission"]
     context = span.get_span_context()
     assert context is not None
-    through = desk.patched(SHARE, told)
+    through = desk.patched(SHARE, reply)
     assert trace_of(through)[1:3] == [f"{context.trace_id:032x}", f"{context.span_id:016x}"]
     assert dict(span.attributes or {}) == {"pod": "default/p"}
     assert span.status.status_code is StatusCode.UNSET
@@ -33,8 +33,8 @@ async def test_a_pod_with_cards_carries_its_trace(traced: Traced) -> None:
 async def test_a_pod_that_carries_one_keeps_it_and_continues_it(traced: Traced) -> None:
     asking = Desk(tracer=traced.tracer)
     once = desk.patched(SHARE, await asking.ask(review(SHARE)))
-    told = await asking.ask(review(once))
-    assert "patch" not in told
+    reply = await asking.ask(review(once))
+    assert "patch" not in reply
     parent = traced.spans()["admission"].parent
     assert parent is not None
     assert [f"{parent.trace_id:032x}", f"{parent.span_id:016x}"] == trace_of(once)[1:3]

@@ -21,26 +21,26 @@ MEBIBYTE = 2**20
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_a_changed_pod_is_answered_with_its_patch(version: str) -> None:
-    told = await Desk().ask(review(SHARE, version=version))
-    assert told["allowed"] is True
-    assert desk.patched(SHARE, told)["spec"]["schedulerName"] == "hami-scheduler"
-    assert told["status"] == {"metadata": {}, "code": 200}
-    assert "warnings" not in told
+    reply = await Desk().ask(review(SHARE, version=version))
+    assert reply["allowed"] is True
+    assert desk.patched(SHARE, reply)["spec"]["schedulerName"] == "hami-scheduler"
+    assert reply["status"] == {"metadata": {}, "code": 200}
+    assert "warnings" not in reply
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_an_unchanged_pod_is_answered_without_a_patch(version: str) -> None:
-    told = await Desk().ask(review(pods.pod(pods.container()), version=version))
-    assert told == {
+    reply = await Desk().ask(review(pods.pod(pods.container()), version=version))
+    assert reply == {
         "uid": "705ab4f5",
         "allowed": True,
         "status": {"metadata": {}, "code": 200},
     }
 
 
-async def test_the_reason_for_leaving_a_pod_alone_is_told() -> None:
-    told = await Desk().ask(review(pods.pod(pods.container(gpu=1), schedulerName="volcano")))
-    assert told["status"]["message"] == "pod already has different scheduler assigned"
+async def test_the_reason_for_leaving_a_pod_alone_is_reported() -> None:
+    reply = await Desk().ask(review(pods.pod(pods.container(gpu=1), schedulerName="volcano")))
+    assert reply["status"]["message"] == "pod already has different scheduler assigned"
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ async def test_the_reason_for_leaving_a_pod_alone_is_told() -> None:
 async def test_a_refused_pod_is_answered_with_status_and_message(
     document: Document, code: int, reason: str
 ) -> None:
-    told = await Desk().ask(review(document))
-    assert told["allowed"] is False
-    assert (told["status"]["code"], told["status"]["reason"]) == (code, reason)
-    assert "container main" in told["status"]["message"]
-    assert "patch" not in told
+    reply = await Desk().ask(review(document))
+    assert reply["allowed"] is False
+    assert (reply["status"]["code"], reply["status"]["reason"]) == (code, reason)
+    assert "container main" in reply["status"]["message"]
+    assert "patch" not in reply
 
 
-async def test_a_replaced_profile_is_told_as_a_warning() -> None:
+async def test_a_replaced_profile_is_reported_as_a_warning() -> None:
     door = Door(nodes={"a": {f"{MIG}1g.10gb": "1"}})
-    told = await Desk(door).ask(review(pods.pod(pods.container(mig={"3g.40gb": 1}))))
-    (warning,) = told["warnings"]
+    reply = await Desk(door).ask(review(pods.pod(pods.container(mig={"3g.40gb": 1}))))
+    (warning,) = reply["warnings"]
     assert warning.startswith("container main: no node of this cluster can give it")
     assert len(warning) <= 256
 
@@ -73,23 +73,23 @@ async def test_the_namespace_of_the_review_counts_where_the_pod_names_none() -> 
     del document["metadata"]["namespace"]
     allowing = Desk(Door(high_priority_namespaces=frozenset({"team-a"})))
     assert (await allowing.ask(review(document, namespace="team-a")))["allowed"]
-    told = await allowing.ask(review(document, namespace="team-b"))
-    assert "namespace team-b may not have" in told["status"]["message"]
+    reply = await allowing.ask(review(document, namespace="team-b"))
+    assert "namespace team-b may not have" in reply["status"]["message"]
 
 
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT", ""])
 async def test_what_creates_no_pod_passes(operation: str) -> None:
     refused = pods.pod(pods.container(gpu=1, privileged=True))
     for pod in (refused, None):
-        told = await Desk().ask(review(pod, operation=operation, oldObject=refused))
-        assert told["allowed"] is True
-        assert "patch" not in told
+        reply = await Desk().ask(review(pod, operation=operation, oldObject=refused))
+        assert reply["allowed"] is True
+        assert "patch" not in reply
         shown = operation or "this"
-        assert told["status"]["message"] == f"{shown} is not CREATE: nothing to do"
+        assert reply["status"]["message"] == f"{shown} is not CREATE: nothing to do"
 
 
 @pytest.mark.parametrize(
-    ("question", "told"),
+    ("question", "reply"),
     [
         (review(None), "carries no pod"),
         (review(SHARE, kind=None), "'' is not the kind Pod"),
@@ -102,14 +102,14 @@ async def test_what_creates_no_pod_passes(operation: str) -> None:
     ids=["no pod", "no kind", "binding", "node", "list", "containers", "annotation"],
 )
 async def test_a_review_without_a_readable_pod_is_refused_with_its_uid(
-    question: Document, told: str, caplog: pytest.LogCaptureFixture
+    question: Document, reply: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await Desk().ask(question)
     assert answer["allowed"] is False
     assert answer["status"]["code"] == 400
     message = answer["status"]["message"]
     assert message.startswith("admission review '705ab4f5'")
-    assert told in message
+    assert reply in message
     assert "let the rules of the webhook configuration name pods, and CREATE, only" in message
     (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert record.getMessage() == "review without a pod"
@@ -167,13 +167,13 @@ async def test_only_post_is_answered() -> None:
         assert (await servers.ask(server.port, "GET", "/webhook"))[0] == 405
 
 
-async def test_a_deeply_nested_field_that_nobody_reads_is_skipped() -> None:
+async def test_a_deeply_nested_unknown_field_is_skipped() -> None:
     nested: Any = None
     for _ in range(200):
         nested = [nested]
     document = {**SHARE, "spec": {**SHARE["spec"], "affinity": nested}}
-    told = await Desk().ask(review(document))
-    assert desk.patched(document, told)["spec"]["schedulerName"] == "hami-scheduler"
+    reply = await Desk().ask(review(document))
+    assert desk.patched(document, reply)["spec"]["schedulerName"] == "hami-scheduler"
 
 
 async def test_refusals_and_replaced_profiles_are_logged_with_pod_and_user(

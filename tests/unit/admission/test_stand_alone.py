@@ -1,4 +1,4 @@
-"""The parts of `hami webhook` on an API server: watches fill the inventory, reviews ask nothing."""
+"""Parts of `hami webhook` on an API server: watches fill the MIG offer."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Asked:
         for cache in self._webhook.caches.values():
             await asyncio.wait_for(cache.wait_version(self._api.store.version), PATIENCE_S)
         body = json.dumps(review(document)).encode()
-        status, _, told = await servers.ask(self._port, "POST", "/webhook", body=body)
-        answer = json.loads(told)["response"]
+        status, _, reply = await servers.ask(self._port, "POST", "/webhook", body=body)
+        answer = json.loads(reply)["response"]
         assert (status, answer["allowed"]) == (200, True)
         through = desk.patched(document, answer)
         annotations: dict[str, str] = through["metadata"].get("annotations", {})
@@ -68,7 +68,7 @@ async def running(api: ScriptedApi, *, mode: str) -> AsyncIterator[Asked]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_in_available_mode_a_pod_counts_until_it_is_gone() -> None:
+async def test_in_available_mode_a_pod_counts_until_it_is_deleted() -> None:
     async with ScriptedApi() as api:
         api.put(node("a", three="1", two="1"))
         api.put(pods.pod(pods.container(mig={"3g.30gb": 1}), nodeName="a"))

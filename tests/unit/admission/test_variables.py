@@ -1,4 +1,4 @@
-"""Variables that containers are given: priority, core policy, and `none` for those without GPU."""
+"""Variables of containers: priority, core policy, `none` without a GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestThePriority:
         document = pods.pod(pods.container(gpu=1, env={TASK_PRIORITY: "5"}))
         assert pods.env(Door().passes(document)) == [variable(TASK_PRIORITY, "5")]
 
-    def test_of_a_container_without_cards_is_nobodys_business(self) -> None:
+    def test_of_a_container_without_cards_is_ignored(self) -> None:
         document = pods.pod(
             pods.container("share", gpu=1, memory=10), pods.container("none", priority=7)
         )

@@ -1,4 +1,4 @@
-"""`hami webhook` where it cannot work: how it ends, or why it waits, and what it says."""
+"""`hami webhook` in a bad environment: how it ends, or why it waits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.unit.kube import kubeconfigs
 
 @pytest.fixture
 def kubeconfig(tmp_path: pathlib.Path) -> str:
-    """Name a server where nobody listens; enough for those who end before they ask."""
+    """Name a server that does not listen; enough for a process that ends before it asks."""
     return kubeconfigs.write(tmp_path / "config", cluster={"server": "http://127.0.0.1:1"})
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reply"),
     [
         (["--mig-fallback=off"], ["--mig-fallback: 'off'", "write one of type, available"]),
         (["--mig-falback=type"], ["no flag --mig-falback", "did you mean --mig-fallback?"]),
@@ -32,11 +32,11 @@ def kubeconfig(tmp_path: pathlib.Path) -> str:
         (["now"], ["now"]),
     ],
 )
-async def test_wrong_flags_end_it_with_the_remedy(flags: list[str], told: list[str]) -> None:
+async def test_wrong_flags_end_it_with_the_remedy(flags: list[str], reply: list[str]) -> None:
     code, line = await processes.fails("webhook", *flags)
     assert code == 2
     assert line.startswith("hami webhook: ")
-    assert [part for part in told if part not in line] == []
+    assert [part for part in reply if part not in line] == []
 
 
 async def test_an_unreadable_kubeconfig(tmp_path: pathlib.Path) -> None:
@@ -97,17 +97,17 @@ async def test_a_busy_port(kubeconfig: str, flag: str) -> None:
     )
 
 
-async def test_missing_rights_are_told_and_waited_for(tmp_path: pathlib.Path) -> None:
+async def test_missing_rights_are_reported_and_waited_for(tmp_path: pathlib.Path) -> None:
     async with ScriptedApi() as api:
         api.put(webhooks.node("a", {"nvidia.com/gpu": "8"}))
         forbidden = api.fault(
             path="/nodes", status=403, reason="Forbidden", message="cannot list nodes", times=None
         )
         async with webhooks.serving(api, tmp_path) as webhook:
-            told = await webhook.process.logged("list failed")
-            assert told["kind"] == "nodes"
-            assert "403" in told["error"]
-            assert "cannot list nodes" in told["error"]
+            reply = await webhook.process.logged("list failed")
+            assert reply["kind"] == "nodes"
+            assert "403" in reply["error"]
+            assert "cannot list nodes" in reply["error"]
             assert (await webhook.get("/readyz"))[0] == 503
             api.faults.remove(forbidden)
             await webhook.ready()

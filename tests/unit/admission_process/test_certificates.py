@@ -1,4 +1,4 @@
-"""The served certificate: exchanged under load without a failure, and told when it has expired."""
+"""The served certificate: reloaded under load, reported when it has expired."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def serial(issued: Issued) -> int:
 
 def shown(connection: servers.Connection) -> int:
     """Return the serial number of the certificate that the other end has shown."""
-    told = connection.writer.get_extra_info("ssl_object").getpeercert()
-    return int(str(told["serialNumber"]), 16)
+    reply = connection.writer.get_extra_info("ssl_object").getpeercert()
+    return int(str(reply["serialNumber"]), 16)
 
 
 class Load:
@@ -41,7 +41,7 @@ class Load:
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
-        #: A word for each review that is due; an empty one ends whoever takes it.
+        #: A word for each review that is due; an empty one ends the client that takes it.
         self._due: asyncio.Queue[str] = asyncio.Queue(RATE)
         self.failures: list[str] = []
         self.on_kept = self.on_new = 0
@@ -116,23 +116,23 @@ async def test_a_certificate_is_exchanged_under_load_and_no_review_fails(
                 await load.goes_on()
             assert load.failures == []
             assert load.shown == {before, serial(renewed)}
-            assert len(webhook.process.records("certificate exchanged")) == 1
+            assert len(webhook.process.records("certificate reloaded")) == 1
 
 
 async def test_an_expired_certificate_is_named_in_the_log_and_in_a_metric(
     tmp_path: pathlib.Path,
 ) -> None:
-    message = "certificate has expired, clients will refuse it; renew it"
+    message = "certificate has expired, clients refuse it; renew it with `hami certs create`"
     async with ScriptedApi() as api:
         api.put(webhooks.node("a", OFFERED))
         async with webhooks.serving(api, tmp_path, days=-2) as webhook:
-            told = await webhook.process.logged(message)
-            assert told["level"] == "error"
-            assert told["file"] == webhook.secret.path("crt")
+            reply = await webhook.process.logged(message)
+            assert reply["level"] == "error"
+            assert reply["file"] == webhook.secret.path("crt")
             await webhook.serves()
             assert -2.1 < (await webhook.metrics())["hami_webhook_certificate_days{}"] < -1.9
             # The cure needs no restart.
             webhook.swap(webhook.issue(days=90))
-            await webhook.process.logged("certificate exchanged")
+            await webhook.process.logged("certificate reloaded")
             await webhook.ready()
             assert (await webhook.metrics())["hami_webhook_certificate_days{}"] > 89

@@ -1,4 +1,4 @@
-"""From its start until it answers: ready when it knows the nodes, with no more than it needs."""
+"""`hami webhook` from start to first answer: ready once it has read the nodes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ async def test_it_is_healthy_at_once_and_ready_when_the_nodes_were_read(
             await webhook.serves()
             assert (await webhook.get("/healthz"))[0] == 200
             for path in ("/readyz", "/readyz?webhook"):
-                status, told = await webhook.get(path)
+                status, reply = await webhook.get(path)
                 assert status == 503
-                assert "[-] caches: nodes not read yet" in told
+                assert "[-] caches: nodes not read yet" in reply
             early = asyncio.create_task(webhook.review(ASKS))
             gate.set()
             # A review that came too early waits a moment, and is then answered like any other.
@@ -105,8 +105,8 @@ async def test_it_loads_neither_numpy_nor_the_scheduler(
             assert await webhook.process.stop() == 0
     assert "msgspec" in mapped
     assert "numpy" not in mapped
-    told = (line for line in webhook.process.lines if line.startswith("import time:"))
-    loaded = {line.rpartition("|")[2].strip() for line in told}
+    reply = (line for line in webhook.process.lines if line.startswith("import time:"))
+    loaded = {line.rpartition("|")[2].strip() for line in reply}
     assert "hami.admission.decide" in loaded
     heavy = ("numpy", "opentelemetry", "cryptography")
     assert loaded.isdisjoint(heavy)

@@ -1,4 +1,4 @@
-"""What happens after SIGTERM: others learn of it first, nobody is left without an answer."""
+"""After SIGTERM: clients learn of it first, and every request is answered."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def test_during_the_shutdown_delay_it_is_not_ready_but_still_answers(
                 webhook.process.terminate()
                 assert (await webhook.process.logged("stopping"))["still_answering_s"] == 3600
                 for path in ("/readyz", "/readyz?webhook"):
-                    status, told = await webhook.get(path)
+                    status, reply = await webhook.get(path)
                     assert status == 503
-                    assert "[-] running: told to stop" in told
+                    assert "[-] running: the process is stopping" in reply
                 assert (await webhook.get("/healthz"))[0] == 200
                 for answer in (
                     await webhook.review(ASKS),

@@ -1,4 +1,4 @@
-"""`hami webhook` as a real process with TLS, on a scripted API server, asked as by a real one.
+"""`hami webhook` as a real process with TLS, on a scripted API server.
 
 async with ScriptedApi() as api:
     api.put(webhooks.node("a", {"nvidia.com/mig-1g.10gb": "7"}))

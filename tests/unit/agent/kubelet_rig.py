@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.agent.kubelet.plugin_server import DeviceList
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
@@ -41,8 +41,8 @@ class Plugin:
         self.listed.set([Listed(id_) for id_ in ids])
         self.asked: list[tuple[str, ...]] = []
         self.started: list[frozenset[str]] = []
-        self.allocating: Callable[[tuple[str, ...]], Allocation] = lambda ids: Allocation(
-            envs={"IDS": ",".join(ids)}
+        self.allocating: Callable[[tuple[str, ...]], AllocateResponse] = lambda ids: (
+            AllocateResponse(envs={"IDS": ",".join(ids)})
         )
         self.starting: Callable[[], None] = lambda: None
         self.hold: asyncio.Event | None = None
@@ -53,7 +53,7 @@ class Plugin:
     def devices(self) -> AsyncIterator[Sequence[Listed]]:
         return self.listed.watch()
 
-    async def allocate(self, requests: list[tuple[str, ...]]) -> list[Allocation]:
+    async def allocate(self, requests: list[tuple[str, ...]]) -> list[AllocateResponse]:
         self.asked += requests
         return [self.allocating(ids) for ids in requests]
 

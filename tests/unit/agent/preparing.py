@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hami.agent.containers.nvidia_cdi import NvidiaSpecs
-from hami.agent.containers.prepare import ContainerShare, PrepareConfig, Preparer
+from hami.agent.containers.prepare import ContainerShares, PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
 from hami.wire.node_register import RegisteredCard
@@ -18,16 +18,16 @@ from hami.wire.shares import Share
 FIRST = "GPU-0a1b2c3d-1111-4000-8000-000000000001"
 SECOND = "GPU-0a1b2c3d-2222-4000-8000-000000000002"
 MIG = "MIG-5f1e0c4a-2222-5000-8000-000000000002"
-TOKEN = "0123456789abcdef" * 2
+ALLOCATION_ID = "0123456789abcdef" * 2
 CARD_MEMORY = 24000
 
-SHARE = ContainerShare(
+SHARE = ContainerShares(
     uid="uid-1",
     namespace="team",
     name="pod",
     container="main",
-    token=TOKEN,
-    grants=(Share(card=FIRST, vendor="NVIDIA", memory_mib=4000, cores=30),),
+    allocation_id=ALLOCATION_ID,
+    shares=(Share(card=FIRST, vendor="NVIDIA", memory_mib=4000, cores=30),),
 )
 
 
@@ -78,12 +78,12 @@ class Desk:
             config=PrepareConfig(**config),
         )
 
-    def share(self, *grants: Share, **changes: Any) -> ContainerShare:
-        return msgspec.structs.replace(SHARE, grants=grants or SHARE.grants, **changes)
+    def share(self, *shares: Share, **changes: Any) -> ContainerShares:
+        return msgspec.structs.replace(SHARE, shares=shares or SHARE.shares, **changes)
 
     def spec(self) -> dict[str, Any]:
         """Read the token's spec, with paths as if the node's root were /."""
-        text = self.layout.spec(TOKEN).read_text().replace(str(self.root), "")
+        text = self.layout.spec(ALLOCATION_ID).read_text().replace(str(self.root), "")
         found: dict[str, Any] = json.loads(text)
         return found
 

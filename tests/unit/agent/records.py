@@ -27,7 +27,7 @@ def devices(slots: Sequence[Sequence[Part]]) -> str:
 def record(
     uid: str,
     *containers: tuple[ContainerKind, Sequence[Part]],
-    tokens: Sequence[AllocationRecord] = (),
+    allocations: Sequence[AllocationRecord] = (),
     **more: object,
 ) -> LedgerRecord:
     return LedgerRecord(
@@ -38,12 +38,15 @@ def record(
         containers=tuple(
             ContainerRecord(name=f"c{at}", kind=kind) for at, (kind, _) in enumerate(containers)
         ),
-        tokens=tuple(tokens),
+        allocations=tuple(allocations),
         **more,  # type: ignore[arg-type]
     )
 
 
-def token(letter: str, slot: int = 0, *device_ids: str) -> AllocationRecord:
+def allocation(letter: str, container_index: int = 0, *device_ids: str) -> AllocationRecord:
     return AllocationRecord(
-        token=letter * 32, container=f"c{slot}", slot=slot, device_ids=device_ids
+        allocation_id=letter * 32,
+        container=f"c{container_index}",
+        container_index=container_index,
+        device_ids=device_ids,
     )

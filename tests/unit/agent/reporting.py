@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from hami.agent import advertise
 from hami.agent.node_status import NodeStatus
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
@@ -64,6 +65,11 @@ def status_patches(api: ScriptedApi) -> list[dict[str, Any]]:
 def body(request: Recorded) -> dict[str, Any]:
     read: dict[str, Any] = json.loads(request.body)
     return read
+
+
+def desired(report: NodeStatus, register: str | None, **options: Any) -> None:
+    """Have the node show this from now on."""
+    report.advertise(advertise.advertisement(report.keys, register=register, **options))
 
 
 @contextlib.asynccontextmanager

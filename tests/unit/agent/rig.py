@@ -26,10 +26,10 @@ from unittest import mock
 
 import pytest
 
-from hami.agent import allocator, main, pods
+from hami.agent import allocator, main, pods, reconciler
 from hami.agent.cards import node_cards
 from hami.agent.cards.node_config import NodeConfigFile
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.agent.main import Agent
 from hami.agent.settings import Settings
 from hami.kube.client import Client
@@ -99,7 +99,7 @@ class Book:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.write()
 
-    def add(self, uid: str, container: str, ids: Sequence[str], answer: Allocation) -> None:
+    def add(self, uid: str, container: str, ids: Sequence[str], answer: AllocateResponse) -> None:
         self._entries[uid, container] = {
             "PodUID": uid,
             "ContainerName": container,
@@ -172,12 +172,12 @@ class Node:
                     settings,
                     client,
                     config=BUILT_IN,
-                    node_config=file.config,
+                    config_file=file,
                     keys=Keys() if signing else None,
                     tracer=Tracer.disabled(),
                 )
                 stop = asyncio.Event()
-                task = asyncio.create_task(main._serve(agent, file, stop))
+                task = asyncio.create_task(main.serve(agent, stop))
                 self._stops[id(agent)] = stop, task
                 try:
                     # kubelet is served after the ledger has been read.
@@ -199,7 +199,7 @@ class Node:
                 (node_cards, "_RETRY_AFTER", 0.01),
                 (main, "StateFiles", preparing.PlainStates),
                 (pods, "_ASK_EVERY", 0.02),
-                (allocator, "_LOOK_EVERY", 0.01),
+                (reconciler, "_RETRY_EVERY", 0.01),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             yield
@@ -215,7 +215,7 @@ class Node:
         """Wait until the agent has seen all that the API server has."""
         async with asyncio.timeout(60):
             await agent.pods.reflector.wait_version(self.api.store.version)
-            await agent.node._reflector.wait_version(self.api.store.version)
+            await agent.node_status._reflector.wait_version(self.api.store.version)
 
     # Pods.
 
@@ -337,31 +337,31 @@ class Node:
             await agent.plugin.pre_start(frozenset(ids))
 
     async def run_pod(self, agent: Agent, pod: Object, container: str, *ids: str) -> str:
-        """Start a pod's container; return its token."""
+        """Start a pod's container; return its allocation id."""
         answer = await self.allocate(agent, pod, container, *ids)
         await self.start(agent, *ids)
-        return token_of(answer)
+        return allocation_id_of(answer)
 
     # What a container would find.
 
-    def env(self, token: str) -> dict[str, str]:
-        """Read the environment that a token's CDI spec gives."""
-        spec = json.loads(self.layout.spec(token).read_bytes())
+    def env(self, allocation_id: str) -> dict[str, str]:
+        """Read the environment that an allocation id's CDI spec gives."""
+        spec = json.loads(self.layout.spec(allocation_id).read_bytes())
         variables: list[str] = spec["devices"][0]["containerEdits"]["env"]
         return dict(variable.split("=", 1) for variable in variables)
 
-    def policy(self, token: str) -> policy_file.Policy:
-        return policy_file.decode(self.layout.policy(token).read_bytes())
+    def policy(self, allocation_id: str) -> policy_file.Policy:
+        return policy_file.decode(self.layout.policy(allocation_id).read_bytes())
 
-    def limits(self, token: str) -> list[tuple[str, int, int]]:
-        """Return card, MiB and percent of each card in a token's policy."""
+    def limits(self, allocation_id: str) -> list[tuple[str, int, int]]:
+        """Return card, MiB and percent of each card in an allocation id's policy."""
         return [
             (share.card, share.memory_mib, share.core_limit or 0)
-            for share in self.policy(token).shares
+            for share in self.policy(allocation_id).shares
         ]
 
     def prepared(self) -> set[str]:
-        """Return the tokens that a runtime could resolve."""
+        """Return the allocation ids that a runtime could resolve."""
         return {path.stem.rpartition("-")[2] for path in self.layout.cdi_dir.glob("*.json")}
 
     def ledger(self) -> dict[str, Object]:
@@ -379,13 +379,13 @@ def note_admissions(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Whoever stands in it has been admitted, or waits until the write before has ended.
     """
     asked: list[str] = []
-    admit = agent.shares.admit
+    admit = agent.allocator.admit
 
-    async def noted(uid: str, change: allocator.Change, **options: float) -> LedgerRecord:
+    async def noted(uid: str, change: allocator.Change) -> LedgerRecord:
         asked.append(uid)
-        return await admit(uid, change, **options)
+        return await admit(uid, change)
 
-    monkeypatch.setattr(agent.shares, "admit", noted)
+    monkeypatch.setattr(agent.allocator, "admit", noted)
     return asked
 
 
@@ -397,8 +397,8 @@ def decoded(pod: Object) -> Pod:
     return codec.decode(codec.encode(pod), Pod, what="pod")
 
 
-def token_of(answer: device_plugin.Allocation) -> str:
-    return answer.annotations[layout.TOKEN_ANNOTATION]
+def allocation_id_of(answer: device_plugin.Allocation) -> str:
+    return answer.annotations[layout.ALLOCATION_ANNOTATION]
 
 
 def _knows_all(agent: Agent) -> bool:

@@ -62,13 +62,13 @@ def test_a_folder_may_be_written_in_two_ways(folders: list[str], ours: str) -> N
     [
         (
             decide(version="v1.28.3"),
-            ["kubelet v1.28.3 is older than v1.29, which is the first to hand CDI names", "update"],
+            ["kubelet v1.28.3 is older than v1.29, which is the first to pass CDI names", "update"],
         ),
         (decide(version=""), ["version ''", "--binding=late"]),
         (decide(version="master"), ["version 'master'"]),
         (
             decide(runtime=status(cdi_disabled=True)),
-            ["containerd v1.7.20 says that CDI is off", "enable_cdi = true", "restart"],
+            ["containerd v1.7.20 reports that CDI is off", "enable_cdi = true", "restart"],
         ),
         (
             decide(runtime=status(cdi_dirs=("/etc/cdi", "/opt/cdi"))),
@@ -76,11 +76,11 @@ def test_a_folder_may_be_written_in_two_ways(folders: list[str], ours: str) -> N
         ),
         (
             decide(runtime=status(name="cri-o", version="1.32.0", cdi_dirs=())),
-            ["cri-o 1.32.0 does not say", "cdiSpecDirs", "--binding=late"],
+            ["cri-o 1.32.0 does not report", "cdiSpecDirs", "--binding=late"],
         ),
         (
             decide(runtime=status(version="1.6.20~ds1", cdi_dirs=())),  # as that one is
-            ["containerd 1.6.20~ds1 does not say", "cdiSpecDirs", "since 1.7; update it"],
+            ["containerd 1.6.20~ds1 does not report", "cdiSpecDirs", "since 1.7; update it"],
         ),
         (
             decide(runtime=RuntimeStatusError("socket /run/x.sock", "does not exist", "mount it")),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import CheckpointError, Kind
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from tests.e2e.kubelet_api import checkpoint as theirs
 from tests.e2e.kubelet_api import checksum
 from tests.unit.e2e_tools.test_bare_plugin_checkpoint import EMPTY, FULL
@@ -38,7 +38,7 @@ DATA = st.fixed_dictionaries(
         "RegisteredDevices": st.none() | st.dictionaries(TEXTS, IDS, max_size=3),
     }
 )
-TOKEN = "0123456789abcdef" * 2
+ALLOCATION_ID = "0123456789abcdef" * 2
 
 
 def written(data: dict[str, Any]) -> bytes:
@@ -110,7 +110,7 @@ def test_kubelets_own_files_are_read_and_a_change_in_them_is_seen(old: str, new:
     first, second = checkpoint.parse(FULL.encode()).entries
     assert (first.pod_uid, first.container) == ("uid-1", "init")
     assert first.device_ids == {"vgpu-001", "vgpu-002"}
-    assert first.allocation().cdi_devices == ("bare.hami.io/vgpu=t1",)
+    assert first.response().cdi_devices == ("bare.hami.io/vgpu=t1",)
     assert second.container == "<ma&in>ü"
     assert second.device_ids == {"x", "y", "z"}
     assert checkpoint.parse(EMPTY.encode()).entries == ()
@@ -144,9 +144,9 @@ def test_a_broken_answer_harms_only_its_own_entry() -> None:
     broken = entry(AllocResp="/w==", PodUID="uid-7", ContainerName="odd")
     read = checkpoint.parse(written(data_of(broken, entry())))
     with pytest.raises(CheckpointError, match=r"container 'odd' of pod uid-7") as caught:
-        read.entries[0].allocation()
+        read.entries[0].response()
     assert caught.value.kind is Kind.ANSWER
-    assert read.entries[1].allocation() == Allocation()
+    assert read.entries[1].response() == AllocateResponse()
 
 
 def test_a_file_that_is_missing_or_cannot_be_read_is_told_apart(tmp_path: pathlib.Path) -> None:
@@ -178,28 +178,30 @@ def test_a_file_is_judged_once_and_a_new_one_is_always_seen(tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize(
-    ("allocation", "token"),
+    ("response", "allocation_id"),
     [
-        (Allocation(annotations={"hami.io/vgpu-token": TOKEN}), TOKEN),
-        (Allocation(cdi_devices=(f"hami.io/vgpu={TOKEN}",)), TOKEN),
+        (AllocateResponse(annotations={"hami.io/vgpu-token": ALLOCATION_ID}), ALLOCATION_ID),
+        (AllocateResponse(cdi_devices=(f"hami.io/vgpu={ALLOCATION_ID}",)), ALLOCATION_ID),
         (
-            Allocation(
-                annotations={"hami.io/vgpu-token": TOKEN},
-                cdi_devices=("nvidia.com/gpu=0", f"hami.io/vgpu={TOKEN}"),
+            AllocateResponse(
+                annotations={"hami.io/vgpu-token": ALLOCATION_ID},
+                cdi_devices=("nvidia.com/gpu=0", f"hami.io/vgpu={ALLOCATION_ID}"),
             ),
-            TOKEN,
+            ALLOCATION_ID,
         ),
         (
-            Allocation(
-                annotations={"hami.io/vgpu-token": TOKEN},
-                cdi_devices=(f"hami.io/vgpu={TOKEN[::-1]}",),
+            AllocateResponse(
+                annotations={"hami.io/vgpu-token": ALLOCATION_ID},
+                cdi_devices=(f"hami.io/vgpu={ALLOCATION_ID[::-1]}",),
             ),
             None,
         ),
-        (Allocation(annotations={"hami.io/vgpu-token": "../../etc"}), None),
-        (Allocation(cdi_devices=(f"bare.hami.io/vgpu={TOKEN}",)), None),
-        (Allocation(), None),
+        (AllocateResponse(annotations={"hami.io/vgpu-token": "../../etc"}), None),
+        (AllocateResponse(cdi_devices=(f"bare.hami.io/vgpu={ALLOCATION_ID}",)), None),
+        (AllocateResponse(), None),
     ],
 )
-def test_an_answer_names_its_token_once(allocation: Allocation, token: str | None) -> None:
-    assert checkpoint.token_of(allocation) == token
+def test_an_answer_names_its_allocation_id_once(
+    response: AllocateResponse, allocation_id: str | None
+) -> None:
+    assert checkpoint.allocation_id_of(response) == allocation_id

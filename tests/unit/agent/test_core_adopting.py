@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.wire import annotation_keys
 from tests.unit.agent.rig import CARD, Node, Object, living, uid
 from tests.unit.kube.following import until
@@ -17,16 +17,16 @@ async def ran(node: Node) -> tuple[Object, str]:
     """Leave a pod that runs, and no agent."""
     async with node.running() as agent:
         pod = node.pod("old", main=[ALL])
-        token = await node.run_pod(agent, pod, "main", "id-old")
+        allocation_id = await node.run_pod(agent, pod, "main", "id-old")
         await until(lambda: node.ledger()[uid(pod)]["told"])
-    return pod, token
+    return pod, allocation_id
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"uid": "uid-old", "vers', b"\xff\x00"])
 async def test_a_pod_whose_record_is_lost_is_counted_again(
     node: Node, content: bytes | None
 ) -> None:
-    pod, token = await ran(node)
+    pod, allocation_id = await ran(node)
     record = node.layout.record(uid(pod))
     if content is None:
         record.unlink()
@@ -34,7 +34,7 @@ async def test_a_pod_whose_record_is_lost_is_counted_again(
         record.write_bytes(content)
     async with node.running() as agent:
         await until(lambda: agent.ledger.get(uid(pod)) is not None)
-        assert [t["token"] for t in node.ledger()[uid(pod)]["tokens"]] == [token]
+        assert [t["token"] for t in node.ledger()[uid(pod)]["tokens"]] == [allocation_id]
         new = node.pod("new", main=[ALL])
         await node.allocate(agent, new, "main", "id-new")
         with pytest.raises(RefusalError, match="do not fit"):
@@ -45,15 +45,15 @@ async def test_a_pod_whose_record_is_lost_is_counted_again(
 
 
 async def test_nothing_is_removed_while_a_record_cannot_be_read(node: Node) -> None:
-    pod, token = await ran(node)
+    pod, allocation_id = await ran(node)
     record = node.layout.record(uid(pod))
     record.write_bytes(b"half")
     node.remove(pod)
     node.book.drop(uid(pod))
     async with node.running() as agent:
-        await agent.sweeper.sweep()
-        await agent.adopting.tidy()
-        assert node.prepared() == {token}
+        await agent.reconciler.release_deleted_pods()
+        await agent.reconciler.recover_and_clean_up()
+        assert node.prepared() == {allocation_id}
         assert record.read_bytes() == b"half"
         await node.run_pod(agent, node.pod("new", main=[ALL]), "main", "id-new")
 
@@ -68,16 +68,16 @@ async def test_a_record_of_containers_that_are_not_is_damaged_and_hurts_nobody(n
 
 
 async def test_files_of_nobody_go_unless_a_process_lives(node: Node) -> None:
-    pod, token = await ran(node)
+    pod, allocation_id = await ran(node)
     node.layout.record(uid(pod)).unlink()
     node.remove(pod)
-    with living(node.layout.state(token)):
+    with living(node.layout.state(allocation_id)):
         async with node.running() as agent:
-            await agent.adopting.tidy()
-            assert node.prepared() == {token}
+            await agent.reconciler.recover_and_clean_up()
+            assert node.prepared() == {allocation_id}
     async with node.running():
         await until(lambda: node.prepared() == set())
-        assert not node.layout.token_folder(token).exists()
+        assert not node.layout.allocation_folder(allocation_id).exists()
 
 
 async def test_files_that_cannot_be_removed_hold_up_nobody(
@@ -85,28 +85,28 @@ async def test_files_that_cannot_be_removed_hold_up_nobody(
 ) -> None:
     async with node.running() as agent:
         for letter in "ab":
-            (node.layout.tokens / (letter * 32)).mkdir(parents=True)
+            (node.layout.allocations / (letter * 32)).mkdir(parents=True)
         remove = agent.states.remove
 
-        def fails(token: str) -> None:
-            if token.startswith("a"):
+        def fails(allocation_id: str) -> None:
+            if allocation_id.startswith("a"):
                 raise OSError(16, "Device or resource busy")
-            remove(token)
+            remove(allocation_id)
 
         monkeypatch.setattr(agent.states, "remove", fails)
-        await agent.adopting.tidy()
-        assert [path.name[0] for path in node.layout.tokens.iterdir()] == ["a"]
+        await agent.reconciler.recover_and_clean_up()
+        assert [path.name[0] for path in node.layout.allocations.iterdir()] == ["a"]
 
 
-async def test_files_whose_token_kubelet_still_knows_stay(node: Node) -> None:
-    pod, token = await ran(node)
+async def test_files_whose_allocation_id_kubelet_still_knows_stay(node: Node) -> None:
+    pod, allocation_id = await ran(node)
     node.layout.record(uid(pod)).unlink()
     node.change(pod, {annotation_keys.GRANT_MAC: "forged"})
     async with node.running() as agent:
         await node.seen(agent)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert agent.ledger.get(uid(pod)) is None
-        assert node.prepared() == {token}
+        assert node.prepared() == {allocation_id}
 
 
 async def test_who_could_not_be_taken_in_is_tried_again(node: Node) -> None:
@@ -116,23 +116,23 @@ async def test_who_could_not_be_taken_in_is_tried_again(node: Node) -> None:
     node.change(pod, {annotation_keys.GRANT_MAC: "forged"})
     async with node.running() as agent:
         await node.seen(agent)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert agent.ledger.get(uid(pod)) is None
         node.change(pod, {annotation_keys.GRANT_MAC: mac})
         await node.seen(agent)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert agent.ledger.get(uid(pod)) is not None
 
 
 async def test_a_resize_survives_the_loss_of_the_ledger(node: Node) -> None:
-    pod, token = await ran(node)
+    pod, allocation_id = await ran(node)
     async with node.running():
         node.resize(pod, [(CARD, 9000, 50)])
-        await until(lambda: node.limits(token) == [(CARD, 9000, 50)])
+        await until(lambda: node.limits(allocation_id) == [(CARD, 9000, 50)])
     node.layout.record(uid(pod)).unlink()
     async with node.running():
         await until(lambda: node.ledger().get(uid(pod), {}).get("resize"))
-        assert node.limits(token) == [(CARD, 9000, 50)]
+        assert node.limits(allocation_id) == [(CARD, 9000, 50)]
 
 
 async def test_nobody_is_taken_in_before_the_cards_are_known(node: Node) -> None:
@@ -141,12 +141,12 @@ async def test_nobody_is_taken_in_before_the_cards_are_known(node: Node) -> None
     node.driver.missing = "is not loaded"
     async with node.running(wait=False) as agent:
         await until(lambda: agent.pods.synced and agent.cards.asked)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert node.ledger() == {}
-        assert node.layout.tokens.exists()
+        assert node.layout.allocations.exists()
         node.driver.missing = ""
         await until(agent.cards.known.is_set)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert set(node.ledger()) == {uid(pod)}
 
 
@@ -155,7 +155,7 @@ async def test_what_was_never_started_is_not_taken_in(node: Node) -> None:
         pod = node.pod("p", main=[ALL])
         await node.allocate(agent, pod, "main", "id-0")
         await node.seen(agent)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert node.ledger() == {}
 
 
@@ -163,7 +163,9 @@ async def test_what_another_agent_started_counts_and_starts_again_where_that_is_
     node: Node,
 ) -> None:
     pod = node.pod("old", main=[ALL], annotations={annotation_keys.GRANT_MAC: None})
-    node.book.add(uid(pod), "main", ["id-old"], Allocation(envs={"NVIDIA_VISIBLE_DEVICES": CARD}))
+    node.book.add(
+        uid(pod), "main", ["id-old"], AllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": CARD})
+    )
     async with node.running() as agent:
         with pytest.raises(RefusalError, match="not signed"):
             await node.start(agent, "id-old")
@@ -182,7 +184,7 @@ async def test_what_another_agent_started_counts_and_starts_again_where_that_is_
 
 async def test_a_signed_pod_that_another_agent_started_does_not_start_here(node: Node) -> None:
     pod = node.pod("old", main=[ALL])
-    node.book.add(uid(pod), "main", ["id-old"], Allocation())
+    node.book.add(uid(pod), "main", ["id-old"], AllocateResponse())
     async with node.running() as agent:
         with pytest.raises(RefusalError, match="another agent than hami's"):
             await node.start(agent, "id-old")

@@ -34,7 +34,7 @@ async def test_without_a_driver_nothing_is_offered_and_it_is_said_why(node: Node
     node.driver.missing = "is not loaded"
     async with node.running(wait=False) as agent:
         await until(lambda: agent.cards.asked and agent.mode.settled)
-        assert agent.plugin.list.devices == ()
+        assert agent.device_list.devices == ()
         assert "is not loaded" in agent.why_not_ready()
         await until(lambda: node.events("GPUDriverMissing"))
         assert "is not loaded" in node.events("GPUDriverMissing")[0]
@@ -43,9 +43,9 @@ async def test_without_a_driver_nothing_is_offered_and_it_is_said_why(node: Node
         assert REGISTER not in node.node_says()
         node.driver.missing = ""
         await until(lambda: MARK in node.node_says())
-        assert len(agent.plugin.list.devices) == 20
-        token = await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
-        assert node.limits(token) == [PART]
+        assert len(agent.device_list.devices) == 20
+        allocation_id = await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+        assert node.limits(allocation_id) == [PART]
 
 
 async def test_a_restart_takes_nothing_back_before_the_driver_was_asked(node: Node) -> None:
@@ -54,11 +54,11 @@ async def test_a_restart_takes_nothing_back_before_the_driver_was_asked(node: No
         await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
     before = len(node.api.sent("PATCH", f"/nodes/{NODE}"))
     async with node.running() as agent:
-        heard = agent.plugin.list.watch()
+        heard = agent.device_list.watch()
         first = await anext(heard)
         assert sum(one.healthy for one in first) == 20
         await node.start(agent, "id-0")
-        await until(lambda: agent.node.fulfilled)
+        await until(lambda: agent.node_status.fulfilled)
     assert len(node.api.sent("PATCH", f"/nodes/{NODE}")) == before
 
 
@@ -87,10 +87,10 @@ async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> N
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", f"{OTHER}-9")
-        before = ids(agent.plugin.list.devices)
+        before = ids(agent.device_list.devices)
         assert sum(before.values()) == 20
         agent.cards.health.probed(CARD, "it has left the bus")
-        lost = ids(agent.plugin.list.devices)
+        lost = ids(agent.device_list.devices)
         assert list(lost) == list(before)
         # The one that is held has its share of the lost card; ten places are left, on the other.
         assert not lost[f"{OTHER}-9"]
@@ -99,12 +99,12 @@ async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> N
         # The driver does not list it any more: it stays, unhealthy.
         node.driver.listed.pop(0)
         await agent.cards._list(node.driver)  # type: ignore[arg-type]
-        assert ids(agent.plugin.list.devices) == lost
+        assert ids(agent.device_list.devices) == lost
         node.driver.listed.insert(0, card(0))
         agent.cards.health._quarantine = 0
         agent.cards.health._states[CARD].until = 0
         agent.cards.health.probed(CARD, "")
-        assert ids(agent.plugin.list.devices) == before
+        assert ids(agent.device_list.devices) == before
 
 
 async def test_ids_that_are_held_stay_listed_when_their_card_is_gone(node: Node) -> None:
@@ -113,7 +113,7 @@ async def test_ids_that_are_held_stay_listed_when_their_card_is_gone(node: Node)
         await node.run_pod(agent, node.pod("q", main=[(OTHER, 1000, 0)]), "main", f"{CARD}-4")
     node.driver.listed.pop(0)
     async with node.running() as agent:
-        listed = ids(agent.plugin.list.devices)
+        listed = ids(agent.device_list.devices)
         assert listed[f"{CARD}-3"] is False
         assert listed[f"{CARD}-4"] is True
         assert sum(listed.values()) == 10
@@ -131,7 +131,7 @@ async def test_a_mistake_in_the_nodes_configuration_offers_nothing_and_stops_nob
     file.write_text(json.dumps({"nodeconfig": [entry]}))
     async with node.running(wait=False, node_config_file=str(file)) as agent:
         await until(lambda: agent.mode.settled and agent.cards.asked)
-        assert agent.plugin.list.devices == ()
+        assert agent.device_list.devices == ()
         assert "devicesplitcuont" in agent.why_not_ready()
         await until(lambda: "devicesplitcuont" in "".join(node.events("NodeConfigWrong")))
         await until(lambda: REGISTER not in node.node_says())
@@ -142,12 +142,12 @@ async def test_a_changed_configuration_ends_the_process_in_order(
     node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr("hami.agent.cards.node_config._LOOK_EVERY", 0.01)
+    monkeypatch.setattr("hami.agent.cards.node_config._READ_EVERY", 0.01)
     file = node.root / "config.json"
     file.write_text(json.dumps({"nodeconfig": [{"name": NODE, "devicesplitcount": 3}]}))
     async with node.running(node_config_file=str(file)) as agent:
         await until(lambda: MARK in node.node_says())
-        assert len(agent.plugin.list.devices) == 6
+        assert len(agent.device_list.devices) == 6
         stop, task = node._stops[id(agent)]
         # What is written for another node ends nobody here.
         ours, other = {"name": NODE, "devicesplitcount": 3}, {"name": "gpu-2", "wrong": 1}
@@ -164,7 +164,7 @@ async def test_a_changed_configuration_ends_the_process_in_order(
 async def test_mig_devices_are_resources_of_their_own(node: Node) -> None:
     node.driver.listed[1] = cut(1, 1, 2)
     async with node.running(mig_strategy="mixed") as agent:
-        (plugin,) = agent.mig._plugins.values()
+        (plugin,) = agent.mig_plugins._plugins.values()
         assert plugin.resource == "nvidia.com/mig-1g.5gb"
         (first, second) = (one.id for one in plugin.list.devices)
         (answer,) = await plugin.allocate([(first,)])
@@ -177,7 +177,7 @@ async def test_mig_devices_are_resources_of_their_own(node: Node) -> None:
         node.driver.listed[1] = cut(1, 1, profile="2g.10gb")
         await agent.cards._list(node.driver)  # type: ignore[arg-type]
         assert plugin.list.devices == ()
-        assert len(agent.mig._plugins) == 2
+        assert len(agent.mig_plugins._plugins) == 2
         assert second.startswith("MIG-")
 
 

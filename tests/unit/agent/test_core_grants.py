@@ -23,8 +23,8 @@ MORE = devices([[(CARD, 40_000, 0)]])
         ({"annotations": {MAC: "v1:00000000:forged"}}, "was not made for this pod"),
         ({"annotations": {DEVICES: MORE}}, "was not made for this pod"),
         ({"signed_for": "gpu-2"}, "was not made for this pod"),
-        ({"annotations": {DEVICES: None}}, "no scheduler of ours gave it a card"),
-        ({"annotations": {DEVICES: "", MAC: None}}, "no scheduler of ours gave it a card"),
+        ({"annotations": {DEVICES: None}}, "hami's scheduler did not give it a card"),
+        ({"annotations": {DEVICES: "", MAC: None}}, "hami's scheduler did not give it a card"),
         (
             {
                 "annotations": {
@@ -77,15 +77,15 @@ async def test_a_grant_is_frozen_at_first_sight(node: Node) -> None:
         mac = signature.sign(KEYS, uid=uid(pod), node=NODE, devices=changed)
         node.change(pod, {DEVICES: changed, MAC: mac})
         await node.seen(agent)
-        token = await node.run_pod(agent, pod, "main", "id-1")
-        assert node.limits(token) == [PART]
+        allocation_id = await node.run_pod(agent, pod, "main", "id-1")
+        assert node.limits(allocation_id) == [PART]
 
 
 async def test_unsigned_grants_count_where_the_administrator_says_so(node: Node) -> None:
     async with node.running(allow_unsigned_grants=True) as agent:
         pod = node.pod("p", main=[PART], annotations={MAC: None})
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.limits(token) == [PART]
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.limits(allocation_id) == [PART]
         forged = node.pod("q", main=[PART], annotations={MAC: "v1:00000000:forged"})
         await node.allocate(agent, forged, "main", "id-1")
         with pytest.raises(RefusalError, match="was not made for this pod"):
@@ -95,16 +95,16 @@ async def test_unsigned_grants_count_where_the_administrator_says_so(node: Node)
 async def test_without_keys_nothing_is_checked(node: Node) -> None:
     async with node.running(signing=False) as agent:
         pod = node.pod("p", main=[PART], annotations={MAC: "whatever"})
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.limits(token) == [PART]
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.limits(allocation_id) == [PART]
 
 
 async def test_slots_that_hamis_scheduler_leaves_out_are_put_back(node: Node) -> None:
     async with node.running(allow_unsigned_grants=True) as agent:
         left_out = {DEVICES: devices([[PART]]), MAC: None}
         pod = node.pod("p", init=[], main=[PART], annotations=left_out)
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.limits(token) == [PART]
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.limits(allocation_id) == [PART]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ async def test_the_limiter_is_off_only_where_the_administrator_lets_it(
     async with node.running(uncontrolled_namespaces="other, free") as agent:
         env = [{"name": "A", "value": "1"}, {"name": "CUDA_DISABLE_CONTROL", "value": value}]
         pod = node.pod("p", main=[PART], namespace=namespace, container={"env": env})
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.layout.policy(token).exists() is not free
-        assert node.env(token)["NVIDIA_VISIBLE_DEVICES"] == CARD
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.layout.policy(allocation_id).exists() is not free
+        assert node.env(allocation_id)["NVIDIA_VISIBLE_DEVICES"] == CARD
 
 
 @pytest.mark.parametrize(("asked", "priority"), [(None, 1), (0, 0), ("1", 1), ("often", 1)])
@@ -135,5 +135,5 @@ async def test_a_tasks_priority_is_told_to_the_limiter(
     async with node.running() as agent:
         limits = {GPU: 1, "nvidia.com/priority": asked}
         pod = node.pod("p", main=[PART], container={"resources": {"limits": limits}})
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.policy(token).priority == priority
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.policy(allocation_id).priority == priority

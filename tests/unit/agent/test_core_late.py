@@ -11,7 +11,7 @@ from hami.agent.containers.prepare import PrepareError
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet import kubelet_api
 from hami.node.ledger_record import LedgerRecord
-from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, note_admissions, token_of, uid
+from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, allocation_id_of, note_admissions, uid
 from tests.unit.kube.following import until
 
 
@@ -21,15 +21,15 @@ async def test_allocate_names_no_card_and_prestart_makes_the_name_mean_the_share
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 4000, 30)])
         answer = await node.allocate(agent, pod, "main", "id-0")
-        token = token_of(answer)
-        assert answer.cdi_devices == (f"hami.io/vgpu={token}",)
+        allocation_id = allocation_id_of(answer)
+        assert answer.cdi_devices == (f"hami.io/vgpu={allocation_id}",)
         assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
         assert not answer.mounts
         assert node.prepared() == set()
         await node.start(agent, "id-0")
-        assert node.prepared() == {token}
-        assert node.limits(token) == [(CARD, 4000, 30)]
-        env = node.env(token)
+        assert node.prepared() == {allocation_id}
+        assert node.limits(allocation_id) == [(CARD, 4000, 30)]
+        env = node.env(allocation_id)
         assert env["NVIDIA_VISIBLE_DEVICES"] == CARD
         assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
 
@@ -37,16 +37,18 @@ async def test_allocate_names_no_card_and_prestart_makes_the_name_mean_the_share
 async def test_the_ids_name_of_a_card_says_nothing(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(OTHER, 4000, 0)])
-        token = await node.run_pod(agent, pod, "main", f"{CARD}-3")
-        assert node.limits(token) == [(OTHER, 4000, 0)]
+        allocation_id = await node.run_pod(agent, pod, "main", f"{CARD}-3")
+        assert node.limits(allocation_id) == [(OTHER, 4000, 0)]
 
 
 async def test_of_two_pods_that_start_at_once_the_last_share_goes_to_one(node: Node) -> None:
     async with node.running() as agent:
-        tokens = {}
+        allocation_ids = {}
         for name in "ab":
             pod = node.pod(name, main=[(CARD, 30_000, 0)])
-            tokens[name] = token_of(await node.allocate(agent, pod, "main", f"id-{name}"))
+            allocation_ids[name] = allocation_id_of(
+                await node.allocate(agent, pod, "main", f"id-{name}")
+            )
         done = await asyncio.gather(
             node.start(agent, "id-a"), node.start(agent, "id-b"), return_exceptions=True
         )
@@ -93,8 +95,8 @@ async def test_a_write_that_kubelet_does_not_wait_for_counts_before_the_next(
 async def test_init_and_main_with_one_id_each_get_their_own(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", init=[(CARD, 1000, 10)], main=[(OTHER, 2000, 20)])
-        init = token_of(await node.allocate(agent, pod, "init", "id-0"))
-        main = token_of(await node.allocate(agent, pod, "main", "id-0"))
+        init = allocation_id_of(await node.allocate(agent, pod, "init", "id-0"))
+        main = allocation_id_of(await node.allocate(agent, pod, "main", "id-0"))
         await node.start(agent, "id-0")
         assert node.limits(init) == [(CARD, 1000, 10)]
         assert node.limits(main) == [(OTHER, 2000, 20)]
@@ -109,26 +111,30 @@ async def test_containers_of_one_pod_that_start_at_once_are_all_known(node: Node
         for name in ("init", "side", "main"):
             await node.allocate(agent, pod, name, f"id-{name}")
         await asyncio.gather(*(node.start(agent, f"id-{c}") for c in ("init", "side", "main")))
-        tokens = node.ledger()[uid(pod)]["tokens"]
-        assert sorted(token["container"] for token in tokens) == ["init", "main", "side"]
-        assert not agent.binder._turns
+        allocation_ids = node.ledger()[uid(pod)]["tokens"]
+        assert sorted(allocation_id["container"] for allocation_id in allocation_ids) == [
+            "init",
+            "main",
+            "side",
+        ]
+        assert not agent.late_binding._turns
 
 
 async def test_a_container_starts_again_while_the_api_server_is_down(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 4000, 30)])
-        token = await node.run_pod(agent, pod, "main", "id-0")
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
         node.api.fault(times=None, status=503)
         node.api.close_watches()
         await node.start(agent, "id-0")
     # And under the next agent, after a reboot that took everything in memory.
-    node.layout.spec(token).unlink()
-    node.layout.state(token).unlink()
+    node.layout.spec(allocation_id).unlink()
+    node.layout.state(allocation_id).unlink()
     async with node.running(wait=False) as agent:
         await node.start(agent, "id-0")
-        assert node.limits(token) == [(CARD, 4000, 30)]
-        assert node.prepared() == {token}
-        assert node.layout.state(token).exists()
+        assert node.limits(allocation_id) == [(CARD, 4000, 30)]
+        assert node.prepared() == {allocation_id}
+        assert node.layout.state(allocation_id).exists()
 
 
 async def test_what_was_prepared_starts_before_the_driver_answers(node: Node) -> None:
@@ -145,26 +151,26 @@ async def test_what_lost_its_files_waits_for_the_driver(
 ) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 4000, 30)])
-        token = await node.run_pod(agent, pod, "main", "id-0")
-    node.layout.spec(token).unlink()
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+    node.layout.spec(allocation_id).unlink()
     node.driver.missing = "is not loaded"
-    monkeypatch.setattr("hami.agent.allocator._DRIVER", 0.05)
+    monkeypatch.setattr("hami.agent.allocator._DRIVER_WAIT", 0.05)
     async with node.running(wait=False) as agent:
         with pytest.raises(RefusalError, match="cards are not known"):
             await node.start(agent, "id-0")
         node.driver.missing = ""
         await until(agent.cards.known.is_set)
         await node.start(agent, "id-0")
-        assert node.prepared() == {token}
+        assert node.prepared() == {allocation_id}
 
 
 async def test_killed_between_allocate_and_prestart_the_next_agent_serves(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 4000, 30)])
-        token = token_of(await node.allocate(agent, pod, "main", "id-0"))
+        allocation_id = allocation_id_of(await node.allocate(agent, pod, "main", "id-0"))
     async with node.running() as agent:
         await node.start(agent, "id-0")
-        assert node.limits(token) == [(CARD, 4000, 30)]
+        assert node.limits(allocation_id) == [(CARD, 4000, 30)]
 
 
 async def test_what_is_recorded_and_not_prepared_is_prepared_later(
@@ -172,7 +178,7 @@ async def test_what_is_recorded_and_not_prepared_is_prepared_later(
 ) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 4000, 30)])
-        token = token_of(await node.allocate(agent, pod, "main", "id-0"))
+        allocation_id = allocation_id_of(await node.allocate(agent, pod, "main", "id-0"))
         with monkeypatch.context() as patch:
             patch.setattr(agent.preparer, "prepare", _fails)
             with pytest.raises(RefusalError, match="no space"):
@@ -181,7 +187,7 @@ async def test_what_is_recorded_and_not_prepared_is_prepared_later(
         assert node.prepared() == set()
     async with node.running() as agent:
         await node.start(agent, "id-0")
-        assert node.limits(token) == [(CARD, 4000, 30)]
+        assert node.limits(allocation_id) == [(CARD, 4000, 30)]
 
 
 async def test_nothing_is_prepared_that_is_not_on_disk(
@@ -192,9 +198,9 @@ async def test_nothing_is_prepared_that_is_not_on_disk(
         await node.allocate(agent, pod, "main", "id-0")
         with monkeypatch.context() as patch:
             patch.setattr("hami.node.files.write_atomic", _disk_full)
-            with pytest.raises(RefusalError, match="make room"):
+            with pytest.raises(RefusalError, match="free space"):
                 await node.start(agent, "id-0")
-        assert not list(node.layout.tokens.glob("*"))
+        assert not list(node.layout.allocations.glob("*"))
         assert node.ledger() == {}
         await node.start(agent, "id-0")
         assert set(node.ledger()) == {uid(pod)}
@@ -203,13 +209,13 @@ async def test_nothing_is_prepared_that_is_not_on_disk(
 async def test_half_a_record_is_none(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 4000, 30)])
-        token = token_of(await node.allocate(agent, pod, "main", "id-0"))
+        allocation_id = allocation_id_of(await node.allocate(agent, pod, "main", "id-0"))
     draft = node.layout.ledger / ".0123"
     draft.write_bytes(b'{"uid": "uid-p", ')
     async with node.running() as agent:
         assert not draft.exists()
         await node.start(agent, "id-0")
-        assert node.limits(token) == [(CARD, 4000, 30)]
+        assert node.limits(allocation_id) == [(CARD, 4000, 30)]
 
 
 async def test_ids_that_kubelet_gave_to_nobody_start_nothing(node: Node) -> None:
@@ -227,7 +233,7 @@ async def test_ids_that_kubelet_gave_to_two_pods_start_nothing(node: Node) -> No
             await node.start(agent, "id-0")
 
 
-async def test_a_token_of_another_pod_starts_nothing(node: Node) -> None:
+async def test_an_allocation_id_of_another_pod_starts_nothing(node: Node) -> None:
     async with node.running() as agent:
         mine = node.pod("a", main=[(CARD, 4000, 30)])
         (answer,) = await agent.plugin.allocate([("id-a",)])
@@ -240,7 +246,7 @@ async def test_a_token_of_another_pod_starts_nothing(node: Node) -> None:
         assert set(node.ledger()) == {"uid-a"}
 
 
-async def test_a_token_of_another_container_starts_nothing(node: Node) -> None:
+async def test_an_allocation_id_of_another_container_starts_nothing(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", init=[(CARD, 1000, 10)], main=[(CARD, 2000, 20)])
         (answer,) = await agent.plugin.allocate([("id-0",)])
@@ -286,7 +292,7 @@ async def test_a_pod_that_comes_after_the_question_is_waited_for(node: Node) -> 
         (answer,) = await agent.plugin.allocate([("id-0",)])
         node.book.add("uid-p", "main", ["id-0"], answer)
         starting = asyncio.create_task(node.start(agent, "id-0"))
-        await until(lambda: agent.binder._turns)
+        await until(lambda: agent.late_binding._turns)
         node.pod("p", main=[(CARD, 1000, 10)])
         await starting
         assert set(node.ledger()) == {"uid-p"}
@@ -337,9 +343,9 @@ async def test_a_damaged_checkpoint_stops_nobody_whom_the_ledger_knows(node: Nod
 async def test_a_whole_card_is_given_without_the_limiter(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, WHOLE, 100)])
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.env(token) == {"NVIDIA_VISIBLE_DEVICES": CARD}
-        assert not node.layout.policy(token).exists()
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.env(allocation_id) == {"NVIDIA_VISIBLE_DEVICES": CARD}
+        assert not node.layout.policy(allocation_id).exists()
 
 
 def _fails(*_args: object, **_options: object) -> None:

@@ -22,8 +22,10 @@ class Watched(dict[str, LedgerRecord]):
     __delitem__ = pop
 
 
-OLD = records.record("uid-a", (records.APP, [("GPU-1", 1000, 0)]), tokens=[records.token("a")])
-NEW = msgspec.structs.replace(OLD, tokens=(*OLD.tokens, records.token("b")))
+OLD = records.record(
+    "uid-a", (records.APP, [("GPU-1", 1000, 0)]), allocations=[records.allocation("a")]
+)
+NEW = msgspec.structs.replace(OLD, allocations=(*OLD.allocations, records.allocation("b")))
 
 
 @pytest.fixture
@@ -37,10 +39,10 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_a_record_that_is_replaced_is_never_away(ledger: Ledger) -> None:
     ledger.put(NEW)
-    assert ledger.by_token("a" * 32) == ledger.by_token("b" * 32) == NEW
+    assert ledger.by_allocation_id("a" * 32) == ledger.by_allocation_id("b" * 32) == NEW
     ledger.put(OLD)
-    assert ledger.by_token("a" * 32) == OLD
-    assert ledger.by_token("b" * 32) is None
+    assert ledger.by_allocation_id("a" * 32) == OLD
+    assert ledger.by_allocation_id("b" * 32) is None
 
 
 def test_a_record_that_cannot_be_replaced_is_never_away(
@@ -50,6 +52,6 @@ def test_a_record_that_cannot_be_replaced_is_never_away(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hami.node.files.write_atomic", full)
-    with pytest.raises(LedgerError, match="make room"):
+    with pytest.raises(LedgerError, match="free space"):
         ledger.put(NEW)
     assert ledger.get("uid-a") == OLD

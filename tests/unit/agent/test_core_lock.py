@@ -8,7 +8,7 @@ from hami.agent.errors import RefusalError
 from hami.agent.main import Agent
 from hami.wire import annotation_keys
 from tests.builders import NVIDIA
-from tests.unit.agent.rig import CARD, OTHER, Node, Object, token_of, uid
+from tests.unit.agent.rig import CARD, OTHER, Node, Object, allocation_id_of, uid
 from tests.unit.kube.following import until
 
 PHASE = annotation_keys.BIND_PHASE
@@ -29,7 +29,7 @@ async def test_the_pod_that_the_lock_names_is_served_and_lets_the_lock_go(node: 
     async with node.running(binding="lock") as agent:
         pod = await locked(node, agent, "p")
         answer = await node.allocate(agent, pod, "main", "id-0")
-        token = token_of(answer)
+        allocation_id = allocation_id_of(answer)
         assert not answer.cdi_devices
         assert node.prepared() == set()
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARD
@@ -38,8 +38,8 @@ async def test_the_pod_that_the_lock_names_is_served_and_lets_the_lock_go(node: 
         assert mounts["/etc/ld.so.preload"].read_only
         state = mounts[str(node.layout.inside / "state")]
         assert not state.read_only
-        assert state.host_path == str(node.layout.state(token))
-        assert node.limits(token) == [PART]
+        assert state.host_path == str(node.layout.state(allocation_id))
+        assert node.limits(allocation_id) == [PART]
         await until(lambda: not node.locked)
         await until(lambda: node.says(pod).get(PHASE) == "success")
         assert node.says(pod)[TO_ALLOCATE] == ";"
@@ -81,14 +81,14 @@ async def test_two_pods_whose_turns_were_swapped_never_get_each_others_share(nod
             await node.start(agent, "id-b")
         # Nor after the agent has looked at what kubelet holds.
         await node.seen(agent)
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         with pytest.raises(RefusalError, match="cards of pod team/a"):
             await node.start(agent, "id-b")
         assert set(node.ledger()) == {uid(mine)}
     # Nor when the ledger is lost: the policy says whose it is.
     node.layout.record(uid(mine)).unlink()
     async with node.running(binding="lock") as agent:
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         with pytest.raises(RefusalError, match="fixed already"):
             await node.start(agent, "id-b")
         assert node.ledger() == {}
@@ -101,7 +101,7 @@ async def test_a_whole_card_that_was_swapped_is_not_adopted(node: Node) -> None:
         await node.allocate(agent, other, "main", "id-b")
     node.layout.record(uid(mine)).unlink()
     async with node.running(binding="lock") as agent:
-        await agent.adopting.tidy()
+        await agent.reconciler.recover_and_clean_up()
         assert node.ledger() == {}
 
 
@@ -142,9 +142,9 @@ async def test_who_comes_past_the_scheduler_harms_no_pod_that_has_its_cards(node
         await node.allocate(agent, pod, "main", "id-0")
         await until(lambda: node.says(pod)[PHASE] == "success")
         node.lock(pod)
-        with pytest.raises(RefusalError, match="all its containers have their cards"):
+        with pytest.raises(RefusalError, match="has cards for all its containers"):
             await agent.plugin.allocate([("id-1",)])
-        assert agent.report._queue.empty()
+        assert agent.pod_status._queue.empty()
         assert node.says(pod)[PHASE] == "success"
 
 
@@ -153,7 +153,7 @@ async def test_who_comes_past_the_scheduler_harms_no_pod_that_is_not_bound_yet(n
         pod = await locked(node, agent, "p", main=[PART], bound_to="")
         with pytest.raises(RefusalError, match="is on node ''"):
             await agent.plugin.allocate([("id-0",)])
-        assert agent.report._queue.empty()
+        assert agent.pod_status._queue.empty()
         assert node.locked
         assert node.says(pod)[PHASE] == "allocating"
 
@@ -162,7 +162,7 @@ async def test_a_pod_of_the_lock_that_is_gone_serves_nobody(node: Node) -> None:
     async with node.running(binding="lock") as agent:
         pod = await locked(node, agent, "p")
         node.remove(pod)
-        with pytest.raises(RefusalError, match="the pod of its lock is not known"):
+        with pytest.raises(RefusalError, match="the pod that its lock names cannot be read"):
             await agent.plugin.allocate([("id-0",)])
 
 

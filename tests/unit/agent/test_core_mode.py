@@ -13,7 +13,7 @@ from hami.agent.kubelet.runtime import RuntimeStatus, RuntimeStatusError
 from hami.wire import annotation_keys
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
-from tests.unit.agent.rig import CARD, Node, token_of
+from tests.unit.agent.rig import CARD, Node, allocation_id_of
 from tests.unit.kube.following import until
 
 MARK = NVIDIA.annotations.binding
@@ -90,13 +90,13 @@ async def test_kubelets_first_question_waits_for_the_first_look(
         assert not asking.done()
         gate.set()
         answer = await asking
-        assert answer.cdi_devices == (f"hami.io/vgpu={token_of(answer)}",)
+        assert answer.cdi_devices == (f"hami.io/vgpu={allocation_id_of(answer)}",)
 
 
 async def test_kubelets_question_does_not_wait_for_ever(
     node: Node, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hami.agent.binding_mode._FIRST_LOOK", 0.05)
+    monkeypatch.setattr("hami.agent.binding_mode._FIRST_CHECK", 0.05)
     node.api.fault(times=None, status=503)
     async with node.running(wait=False, binding="auto") as agent:
         with pytest.raises(RefusalError, match="503"):
@@ -119,9 +119,9 @@ async def test_from_late_to_lock_and_back_every_pod_gets_its_own(
         assert not second.cdi_devices
         # What was promised late is kept.
         await node.start(agent, "id-0")
-        assert node.limits(token_of(first)) == [(CARD, 1000, 10)]
+        assert node.limits(allocation_id_of(first)) == [(CARD, 1000, 10)]
         await node.start(agent, "id-1")
-        assert node.limits(token_of(second)) == [(CARD, 2000, 20)]
+        assert node.limits(allocation_id_of(second)) == [(CARD, 2000, 20)]
         await until(lambda: not node.locked)
 
         # Bound under the lock, and asked for when there is none any more.
@@ -133,7 +133,7 @@ async def test_from_late_to_lock_and_back_every_pod_gets_its_own(
         third = await node.allocate(agent, between, "main", "id-2")
         assert third.cdi_devices
         await node.start(agent, "id-2")
-        assert node.limits(token_of(third)) == [(CARD, 3000, 30)]
+        assert node.limits(allocation_id_of(third)) == [(CARD, 3000, 30)]
         await until(lambda: not node.locked)
         await until(lambda: MARK in node.node_says() and REASON not in node.node_says())
 
@@ -170,7 +170,7 @@ async def test_a_damaged_checkpoint_ends_late_binding_until_it_is_good_again(
         assert not agent.mode.late
         await until(lambda: "checksum" in node.node_says().get(REASON, ""))
         node.book.write()
-        agent.mode.look()
+        agent.mode.request()
         await until(lambda: MARK in node.node_says())
 
 

@@ -69,4 +69,4 @@ async def test_nobody_is_preferred_for_ever(node: Node) -> None:
         await agent.plugin.preferred(FREE, (), 1)
         node.remove(pod)
         await node.seen(agent)
-        assert not agent.plugin._preferring._given
+        assert not agent.preference._answered

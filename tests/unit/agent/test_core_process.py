@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from hami.agent.containers import state_files
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami_sandbox import gpus
 from tests import processes
 from tests.builders import NVIDIA
 from tests.processes import Process
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent.kubelet_rig import Kubelet, short_folder
-from tests.unit.agent.rig import KEYS, NODE, Node, token_of, uid
+from tests.unit.agent.rig import KEYS, NODE, Node, allocation_id_of, uid
 from tests.unit.kube import kubeconfigs
 from tests.unit.node import stand_in
 
@@ -87,22 +87,22 @@ async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_
             await processes.eventually(lambda: MARK in machine.node_says())
             pod = machine.pod("p", main=[(card, 4000, 30)])
             (answer,) = await client.allocate(["id-0"])
-            stored = Allocation.decode(answer.encode())
+            stored = AllocateResponse.decode(answer.encode())
             machine.book.add(uid(pod), "main", ["id-0"], stored)
             await client.pre_start(["id-0"])
-            token = token_of(answer)
-            assert machine.limits(token) == [(card, 4000, 30)]
+            allocation_id = allocation_id_of(answer)
+            assert machine.limits(allocation_id) == [(card, 4000, 30)]
             agent.kill()
             await agent.ended()
         # Nobody took anything back: it was killed.
         assert MARK in machine.node_says()
-        assert machine.prepared() == {token}
-        machine.layout.spec(token).unlink()
+        assert machine.prepared() == {allocation_id}
+        machine.layout.spec(allocation_id).unlink()
         node = machine.api.fault(times=None, status=503)
         async with machine.process() as agent:
             _, client = await kubelet.plugin()
             await client.pre_start(["id-0"])
-            assert machine.prepared() == {token}
+            assert machine.prepared() == {allocation_id}
             machine.api.faults.remove(node)
             await agent.logged("the driver answers")
             await processes.eventually(lambda: machine.ledger()[uid(pod)]["told"])
@@ -110,7 +110,7 @@ async def test_it_serves_until_it_is_told_to_stop_and_serves_again_after_it_was_
             assert await agent.ended() == 0
         assert MARK not in machine.node_says()
         assert not socket.exists()
-        assert machine.prepared() == {token}
+        assert machine.prepared() == {allocation_id}
     finally:
         await kubelet.stop()
 

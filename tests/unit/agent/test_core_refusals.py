@@ -19,7 +19,7 @@ PART = (CARD, 4000, 30)
 async def refuse(node: Node, agent: Agent, *times: float) -> None:
     """Let kubelet try at these times."""
     for time in times:
-        agent.refusals._clock = lambda now=time: now  # type: ignore[misc]
+        agent.refused_pods._clock = lambda now=time: now  # type: ignore[misc]
         with pytest.raises(RefusalError, match="not signed"):
             await node.start(agent, "id-0")
 
@@ -56,10 +56,10 @@ async def test_a_refused_pod_is_evicted_where_that_is_wished(node: Node) -> None
         # First a budget forbids it; the next time it is tried again.
         node.api.fault(method="POST", path="/eviction", status=429)
         await refuse(node, agent, 0, 1, 2)
-        await until(lambda: not agent.refusals._evicting)
+        await until(lambda: not agent.refused_pods._evicting)
         node.api.fault(method="POST", path="/eviction", status=201)
         await refuse(node, agent, 3, 4, 5)
-        await until(lambda: not agent.refusals._evicting)
+        await until(lambda: not agent.refused_pods._evicting)
         sent = node.api.sent("POST", "/namespaces/team/pods/p/eviction")
         assert len(sent) >= 2
         assert json.loads(sent[-1].body)["deleteOptions"] == {"preconditions": {"uid": uid(pod)}}
@@ -69,10 +69,10 @@ async def test_pods_that_are_gone_leave_nothing(node: Node) -> None:
     async with node.running(pod_wait=0.01) as agent:
         pod = await forged(node, agent)
         await refuse(node, agent, 0)
-        assert agent.refusals._times
+        assert agent.refused_pods._times
         node.remove(pod)
         await node.seen(agent)
-        assert not agent.refusals._times
+        assert not agent.refused_pods._times
         with pytest.raises(RefusalError, match="did not show it"):
             await node.start(agent, "id-0")
-        assert not agent.refusals._times
+        assert not agent.refused_pods._times

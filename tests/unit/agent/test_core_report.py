@@ -69,7 +69,7 @@ async def test_what_can_never_land_is_not_tried_again(node: Node, status: int, r
         node.api.fault(method="PATCH", path="/pods/p", times=1, status=status, reason=reason)
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
-        await until(lambda: not agent.report._pending)
+        await until(lambda: not agent.pod_status._pending)
         assert not told(node, pod)
         assert len(patches(node)) == 1
 
@@ -82,7 +82,7 @@ async def test_a_younger_pod_with_the_name_is_not_told(node: Node) -> None:
         await node.start(agent, "id-0")
         await until(lambda: not node.ledger())
         younger = node.pod("p", main=[PART], uid="uid-younger")
-        await until(lambda: not agent.report._pending)
+        await until(lambda: not agent.pod_status._pending)
         assert PHASE not in node.says(younger)
 
 
@@ -111,14 +111,14 @@ async def test_a_disk_that_is_full_after_the_start_ends_nothing(
         await node.run_pod(agent, other, "main", "id-1")
         monkeypatch.setattr("hami.node.files.write_atomic", _disk_full)
         gate.set()
-        await until(lambda: not agent.report._pending)
+        await until(lambda: not agent.pod_status._pending)
         assert not told(node, other)
         assert node.says(other)[PHASE] == "success"
 
 
 async def test_a_name_that_is_too_long_for_a_label_is_left_out(node: Node) -> None:
     async with node.running() as agent:
-        agent.report._node = "n" * 64
+        agent.node_status.name = "n" * 64
         pod = node.pod("p", main=[PART])
         await node.run_pod(agent, pod, "main", "id-0")
         await until(lambda: told(node, pod))

@@ -21,19 +21,19 @@ RESIZED, REFUSED = "GPUShareResized", "GPUResizeRefused"
 async def test_a_signed_resize_raises_the_generation_and_is_frozen(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
-        token = await node.run_pod(agent, pod, "main", "id-0")
-        assert node.policy(token).generation == 1
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        assert node.policy(allocation_id).generation == 1
         node.resize(pod, [(CARD, 9000, 50)])
         await until(lambda: node.events(RESIZED))
-        assert node.limits(token) == [(CARD, 9000, 50)]
-        assert node.policy(token).generation == 2
+        assert node.limits(allocation_id) == [(CARD, 9000, 50)]
+        assert node.policy(allocation_id).generation == 2
     async with node.running() as agent:
         await node.start(agent, "id-0")
-        assert node.limits(token) == [(CARD, 9000, 50)]
-        assert node.policy(token).generation == 2
+        assert node.limits(allocation_id) == [(CARD, 9000, 50)]
+        assert node.policy(allocation_id).generation == 2
         node.resize(pod, [(CARD, 2000, 50)])
-        await until(lambda: node.limits(token) == [(CARD, 2000, 50)])
-        assert node.policy(token).generation == 3
+        await until(lambda: node.limits(allocation_id) == [(CARD, 2000, 50)])
+        assert node.policy(allocation_id).generation == 3
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ async def test_what_may_not_be_is_refused_once_and_said(
 ) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
-        token = await node.run_pod(agent, pod, "main", "id-0")
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
         node.resize(pod, slot, signed=signed)
         await until(lambda: node.events(REFUSED))
-        await agent.resizing.look(uid(pod))
+        await agent.resizer.apply(uid(pod))
         assert len(node.events(REFUSED)) == 1
         assert why in node.events(REFUSED)[0]
-        assert node.limits(token) == [PART]
+        assert node.limits(allocation_id) == [PART]
         assert node.ledger()[uid(pod)]["resize"] == ""
 
 
@@ -75,11 +75,11 @@ async def test_a_grant_is_no_resize(node: Node) -> None:
 async def test_a_code_that_comes_after_the_share_is_looked_at(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
-        token = await node.run_pod(agent, pod, "main", "id-0")
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
         node.resize(pod, [(CARD, 9000, 50)], signed=False)
         await until(lambda: node.events(REFUSED))
         node.resize(pod, [(CARD, 9000, 50)])
-        await until(lambda: node.limits(token) == [(CARD, 9000, 50)])
+        await until(lambda: node.limits(allocation_id) == [(CARD, 9000, 50)])
 
 
 async def test_what_was_asked_while_no_agent_ran_is_done_when_the_cards_are_known(
@@ -87,13 +87,13 @@ async def test_what_was_asked_while_no_agent_ran_is_done_when_the_cards_are_know
 ) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
-        token = await node.run_pod(agent, pod, "main", "id-0")
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
     node.resize(pod, [(CARD, 9000, 50)])
     node.driver.missing = "is not loaded"
     async with node.running(wait=False) as agent:
         await until(lambda: agent.pods.synced and agent.cards.asked)
         node.driver.missing = ""
-        await until(lambda: node.limits(token) == [(CARD, 9000, 50)])
+        await until(lambda: node.limits(allocation_id) == [(CARD, 9000, 50)])
         assert not node.events(REFUSED)
 
 
@@ -109,7 +109,7 @@ async def test_a_container_that_starts_meanwhile_is_not_lost(
         put = agent.ledger.put
 
         def slow(record: LedgerRecord, *, durable: bool = True) -> None:
-            if (record.resize or len(record.tokens) > 1) and not entered.is_set():
+            if (record.resize or len(record.allocations) > 1) and not entered.is_set():
                 entered.set()
                 assert go_on.wait(30)
             put(record, durable=durable)
@@ -141,12 +141,12 @@ async def test_limits_that_cannot_be_written_leave_the_ledger_as_it_was(
 ) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[(CARD, 30_000, 0)])
-        token = await node.run_pod(agent, pod, "main", "id-0")
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
         with monkeypatch.context() as patch:
             patch.setattr(agent.preparer, "prepare", _fails)
             node.resize(pod, [(CARD, 1000, 0)])
             await until(lambda: node.events(REFUSED))
-        assert node.limits(token) == [(CARD, 30_000, 0)]
+        assert node.limits(allocation_id) == [(CARD, 30_000, 0)]
         new = node.pod("new", main=[(CARD, 30_000, 0)])
         await node.allocate(agent, new, "main", "id-1")
         with pytest.raises(Exception, match="do not fit"):

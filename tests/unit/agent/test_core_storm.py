@@ -19,7 +19,7 @@ from hami.agent.errors import RefusalError
 from hami.agent.main import Agent
 from hami.node import ledger_record
 from tests.scripted_api.server import ScriptedApi
-from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, Object, token_of
+from tests.unit.agent.rig import CARD, OTHER, WHOLE, Node, Object, allocation_id_of
 from tests.unit.kube.following import until
 
 STEPS = 60
@@ -35,7 +35,7 @@ class Storm:
         self.pods: dict[str, tuple[Object, tuple[str, int, int]]] = {}
         #: Tokens of those that have started.
         self.started: dict[str, str] = {}
-        self.tokens: dict[str, str] = {}
+        self.allocations: dict[str, str] = {}
         self.down = False
         self._numbers = iter(range(10**6))
 
@@ -55,14 +55,14 @@ class Storm:
         part = (self.random.choice([CARD, OTHER]), self.random.randrange(5000, 25_000), 0)
         self.pods[name] = self.node.pod(name, main=[part]), part
         answer = await self.node.allocate(self.agent, self.pods[name][0], "main", f"id-{name}")
-        self.tokens[name] = token_of(answer)
+        self.allocations[name] = allocation_id_of(answer)
 
     async def start_some(self) -> None:
-        names = self.random.sample(sorted(self.tokens), min(4, len(self.tokens)))
+        names = self.random.sample(sorted(self.allocations), min(4, len(self.allocations)))
         done = await asyncio.gather(*map(self._start, names), return_exceptions=True)
         for name, outcome in zip(names, done, strict=True):
             if outcome is None:
-                self.started[name] = self.tokens[name]
+                self.started[name] = self.allocations[name]
             else:
                 assert isinstance(outcome, RefusalError), outcome
                 assert name not in self.started, outcome
@@ -79,7 +79,7 @@ class Storm:
             else:
                 self.node.change(pod, phase="Succeeded")
             self.started.pop(name, None)
-            self.tokens.pop(name)
+            self.allocations.pop(name)
 
     async def kill(self) -> None:
         await self.end()
@@ -127,13 +127,15 @@ class Storm:
             for uid, content in self.node.ledger().items()
         ]
         for card in (CARD, OTHER):
-            grants = [grant for one in kept for slot in one.slots for grant in slot]
+            grants = [grant for one in kept for slot in one.shares for grant in slot]
             assert sum(grant.memory_mib for grant in grants if grant.card == card) <= WHOLE
-        known = {token.token: one for one in kept for token in one.tokens}
-        for name, token in self.started.items():
-            assert known[token].uid == f"uid-{name}"
-            assert self.node.limits(token) == [self.pods[name][1]]
-            assert self.node.env(token)["NVIDIA_VISIBLE_DEVICES"] == self.pods[name][1][0]
+        known = {
+            allocation_id.allocation_id: one for one in kept for allocation_id in one.allocations
+        }
+        for name, allocation_id in self.started.items():
+            assert known[allocation_id].uid == f"uid-{name}"
+            assert self.node.limits(allocation_id) == [self.pods[name][1]]
+            assert self.node.env(allocation_id)["NVIDIA_VISIBLE_DEVICES"] == self.pods[name][1][0]
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HAMI_STORMS", "2"))))
@@ -160,17 +162,17 @@ async def test_nothing_is_given_twice_and_everybody_gets_his_own(tmp_path: Path,
                 while name not in storm.started:
                     with contextlib.suppress(RefusalError):
                         await storm._start(name)
-                        storm.started[name] = storm.tokens[name]
+                        storm.started[name] = storm.allocations[name]
                         break
                     gone = min(storm.started)
                     storm.node.remove(storm.pods.pop(gone)[0])
                     storm.started.pop(gone)
-                    storm.tokens.pop(gone)
+                    storm.allocations.pop(gone)
                     await storm.node.seen(storm.agent)
                 storm.check()
             # And nothing is left of whoever is gone.
             await until(lambda: len(storm.node.ledger()) == len(storm.started))
-            await storm.agent.adopting.tidy()
+            await storm.agent.reconciler.recover_and_clean_up()
             assert storm.node.prepared() == set(storm.started.values())
         finally:
             await storm.end()

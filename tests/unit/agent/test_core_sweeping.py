@@ -19,30 +19,30 @@ ALL = (CARD, 30_000, 0)
 async def full(node: Node, agent: Agent) -> tuple[dict[str, object], str]:
     """Fill a card."""
     pod = node.pod("old", main=[ALL])
-    token = await node.run_pod(agent, pod, "main", "id-old")
-    return pod, token
+    allocation_id = await node.run_pod(agent, pod, "main", "id-old")
+    return pod, allocation_id
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", None])
 async def test_a_pod_that_ended_makes_room(node: Node, phase: str | None) -> None:
     async with node.running() as agent:
-        old, token = await full(node, agent)
+        old, allocation_id = await full(node, agent)
         if phase is None:
             node.remove(old)
         else:
             node.change(old, phase=phase)
         await until(lambda: not node.ledger())
         assert node.prepared() == set()
-        assert not node.layout.token_folder(token).exists()
+        assert not node.layout.allocation_folder(allocation_id).exists()
         await node.run_pod(agent, node.pod("new", main=[ALL]), "main", "id-new")
 
 
 async def test_a_start_that_does_not_fit_yet_looks_who_is_gone(node: Node) -> None:
     async with node.running() as agent:
-        old, token = await full(node, agent)
+        old, allocation_id = await full(node, agent)
         new = node.pod("new", main=[ALL])
         await node.allocate(agent, new, "main", "id-new")
-        with living(node.layout.state(token)):
+        with living(node.layout.state(allocation_id)):
             node.remove(old)
             starting = asyncio.create_task(node.start(agent, "id-new"))
             asked = f"/namespaces/team/pods/{old['metadata']['name']}"  # type: ignore[index]
@@ -55,34 +55,34 @@ async def test_a_start_that_does_not_fit_yet_looks_who_is_gone(node: Node) -> No
 async def test_a_pod_whose_process_lives_keeps_its_share(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hami.agent.allocator._LEAVING", 0.05)
+    monkeypatch.setattr("hami.agent.reconciler._PATIENCE", 0.05)
     async with node.running() as agent:
-        old, token = await full(node, agent)
+        old, allocation_id = await full(node, agent)
         new = node.pod("new", main=[ALL])
         await node.allocate(agent, new, "main", "id-new")
-        with living(node.layout.state(token)):
+        with living(node.layout.state(allocation_id)):
             node.remove(old)
             await node.seen(agent)
             with monkeypatch.context() as patch:
-                patch.setattr(agent.shares, "_clock", iter(range(0, 10**6, 5)).__next__)
+                patch.setattr(agent.reconciler, "_clock", iter(range(0, 10**6, 5)).__next__)
                 with pytest.raises(RefusalError, match="do not fit"):
                     await node.start(agent, "id-new")
-            await agent.adopting.tidy()
-            assert node.prepared() == {token}
+            await agent.reconciler.recover_and_clean_up()
+            assert node.prepared() == {allocation_id}
             assert set(node.ledger()) == {uid(old)}
         await node.start(agent, "id-new")
 
 
 async def test_the_cache_alone_is_not_believed(node: Node) -> None:
     async with node.running() as agent:
-        old, token = await full(node, agent)
+        old, allocation_id = await full(node, agent)
         agent.pods._cache.drop(uid(old))
-        await agent.sweeper.sweep()
-        assert node.prepared() == {token}
+        await agent.reconciler.release_deleted_pods()
+        assert node.prepared() == {allocation_id}
         fault = node.api.fault(path="/pods/old", status=500, times=None)
-        await agent.sweeper.sweep()
+        await agent.reconciler.release_deleted_pods()
         assert fault.hits
-        assert node.prepared() == {token}
+        assert node.prepared() == {allocation_id}
 
 
 async def test_another_pod_under_the_name_is_another(node: Node) -> None:
@@ -99,7 +99,7 @@ async def test_nobody_is_forgotten_before_the_pods_are_known(node: Node) -> None
     node.api.fault(path="/pods", status=500, times=None, when=lambda r: not r.path.endswith("old"))
     node.remove(old)
     async with node.running(wait=False) as agent:
-        await agent.sweeper.sweep()
+        await agent.reconciler.release_deleted_pods()
         assert set(node.ledger()) == {uid(old)}
 
 
@@ -107,13 +107,13 @@ async def test_who_cannot_be_forgotten_counts_on_and_holds_up_nobody(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node.running() as agent:
-        old, token = await full(node, agent)
+        old, allocation_id = await full(node, agent)
         other = node.pod("other", main=[(CARD, 1000, 0)])
         await node.run_pod(agent, other, "main", "id-other")
         forget = agent.preparer.forget
 
         def fails(asked: str) -> None:
-            if asked == token:
+            if asked == allocation_id:
                 raise PrepareError("a file", "cannot be removed")
             forget(asked)
 
@@ -134,18 +134,18 @@ async def test_who_cannot_be_looked_at_counts_on(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node.running() as agent:
-        old, token = await full(node, agent)
+        old, allocation_id = await full(node, agent)
 
-        def fails(_token: str) -> bool:
+        def fails(_allocation_id: str) -> bool:
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr(agent.sweeper, "_busy", fails)
+            patch.setattr(agent.states, "busy", fails)
             node.remove(old)
             await node.seen(agent)
-            assert not await agent.sweeper.sweep()
-            assert node.prepared() == {token}
-        await agent.sweeper.sweep()
+            assert not await agent.reconciler.release_deleted_pods()
+            assert node.prepared() == {allocation_id}
+        await agent.reconciler.release_deleted_pods()
         assert node.prepared() == set()
 
 

@@ -14,7 +14,7 @@ from tests.e2e.kubelet_api import pod_resources
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent import test_runtime_status
 from tests.unit.agent.kubelet_rig import Kubelet, served, short_folder
-from tests.unit.agent.rig import CARD, GPU, Node, token_of, uid
+from tests.unit.agent.rig import CARD, GPU, Node, allocation_id_of, uid
 from tests.unit.kube.following import until
 
 MARK = NVIDIA.annotations.binding
@@ -47,13 +47,13 @@ async def test_kubelet_registers_lists_allocates_and_starts(machine: Node) -> No
             assert registration.preferred_allocation
             assert len(await kubelet.listed()) == 20
             await until(lambda: MARK in machine.node_says())
-            await until(lambda: not agent.why_not_ready() and not agent.caches_missing())
+            await until(lambda: not agent.why_not_ready() and not agent.why_not_synced())
 
             pod = machine.pod("p", main=[PART])
             (answer,) = await client.allocate([f"{CARD}-0"])
             machine.book.add(uid(pod), "main", [f"{CARD}-0"], answer)  # type: ignore[arg-type]
             await client.pre_start([f"{CARD}-0"])
-            assert machine.limits(token_of(answer)) == [PART]
+            assert machine.limits(allocation_id_of(answer)) == [PART]
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client.pre_start([f"{CARD}-1"])
             assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -102,7 +102,7 @@ async def test_metrics_tell_what_is_so(machine: Node) -> None:
             await until(lambda: not agent.why_not_ready())
 
             def shown(name: str, **labels: str) -> float | None:
-                registry = agent.instruments.registry._registry
+                registry = agent.metrics.registry._registry
                 return registry.get_sample_value(f"hami_agent_{name}", labels)
 
             assert shown("registered", resource=GPU) == 1

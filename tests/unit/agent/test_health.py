@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hami.agent.cards import xids
-from hami.agent.cards.health import Health
+from hami.agent.cards.health import Health, HealthChange
 
 CARD, OTHER = "GPU-a", "GPU-b"
 
@@ -26,9 +26,9 @@ class Bench:
             changed=self._changed,
         )
 
-    def _changed(self, uuid: str, healthy: bool, why: str) -> None:
-        self.announced.append((uuid, healthy))
-        self.reasons.append(why)
+    def _changed(self, change: HealthChange) -> None:
+        self.announced.append((change.card, change.healthy))
+        self.reasons.append(change.why)
 
     def later(self, seconds: float) -> bool:
         self.now += seconds

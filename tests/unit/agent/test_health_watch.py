@@ -15,7 +15,7 @@ import pytest
 
 from hami.agent.cards import xids
 from hami.agent.cards.health import Health, watch
-from hami.node.nvml import NvmlError, Xid
+from hami.node.nvml import NvmlError, XidEvent
 from hami_sandbox import gpus
 from tests.unit.kube.following import PATIENCE_S
 from tests.unit.node import stand_in
@@ -31,7 +31,7 @@ class Source:
         self.unsupported: dict[str, str] = dict.fromkeys(uuids & driver.mute, "sends none")
         self.closed = False
 
-    def wait(self, timeout_ms: int) -> Xid | None:
+    def wait(self, timeout_ms: int) -> XidEvent | None:
         assert not self.closed
         if self.driver.deaf.is_set():
             raise NvmlError("waiting for XIDs", "interrupts do not arrive", "reboot")
@@ -47,7 +47,7 @@ class ScriptedDriver:
     """A driver that does what a test says."""
 
     def __init__(self) -> None:
-        self.xids: queue.Queue[Xid] = queue.Queue()
+        self.xids: queue.Queue[XidEvent] = queue.Queue()
         self.deaf = threading.Event()
         self.lost: frozenset[str] = frozenset()
         self.mute: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ def own_threads() -> list[threading.Thread]:
 async def test_an_error_takes_out_its_card_and_no_other() -> None:
     health, driver = make_health(quarantine=1000.0), ScriptedDriver()
     async with watching(health, driver):
-        driver.xids.put(Xid(B, 79))
+        driver.xids.put(XidEvent(B, 79))
         await until(lambda: not health.is_healthy(B))
         assert health.is_healthy(A)
 
@@ -130,7 +130,7 @@ async def test_an_error_of_an_unknown_card_takes_out_none(
 ) -> None:
     health, driver = make_health(quarantine=1000.0), ScriptedDriver()
     async with watching(health, driver):
-        driver.xids.put(Xid("", 79))
+        driver.xids.put(XidEvent("", 79))
         await until(lambda: "not known" in caplog.text)
     assert all(map(health.is_healthy, CARDS))
 
@@ -147,7 +147,7 @@ async def test_a_wait_that_fails_takes_out_no_card_and_is_said_once(
         assert caplog.text.count("cannot be waited for") == 1
         driver.deaf.clear()
         await until(lambda: "waited for again" in caplog.text)
-        driver.xids.put(Xid(A, 62))
+        driver.xids.put(XidEvent(A, 62))
         await until(lambda: not health.is_healthy(A))
 
 
@@ -189,7 +189,7 @@ async def test_the_driver_is_opened_anew_while_a_card_is_silent() -> None:
     driver.lost = frozenset({A})
     async with watching(health, driver, reopen_every=0.0):
         await until(lambda: driver.reopened > 0)
-        driver.xids.put(Xid(B, 79))
+        driver.xids.put(XidEvent(B, 79))
         driver.lost = frozenset()
         await until(lambda: health.is_healthy(A))
         await until(lambda: not driver.xids.qsize())
@@ -277,7 +277,7 @@ async def main():
     nvml.reopen = lambda: (reopen(), opened.append(1))
     health = Health(
         clock=time.monotonic, quarantine=0.5,
-        changed=lambda uuid, healthy, why: changes.append([uuids.index(uuid), healthy]),
+        changed=lambda change: changes.append([uuids.index(change.card), change.healthy]),
     )
     task = asyncio.create_task(
         watch(health, nvml, lambda: uuids, probe_every=0.1, reopen_every=0.2)

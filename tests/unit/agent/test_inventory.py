@@ -164,7 +164,7 @@ def test_a_card_with_mig_and_nothing_on_it_is_told(strategy: str) -> None:
     offered = build(cut(0), mig_strategy=strategy)
     assert (offered.devices, offered.static_mig) == ((), {})
     (note,) = offered.notes
-    assert "no MIG device is there" in note
+    assert "it has no MIG device" in note
 
 
 def test_single_registers_mig_devices_as_cards() -> None:

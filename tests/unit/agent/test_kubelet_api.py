@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hami.agent.kubelet import kubelet_api
 from hami.agent.kubelet.grpc import MessageError
-from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
+from hami.agent.kubelet.kubelet_api import AllocateResponse, DeviceSpec, Mount
 from tests.e2e.kubelet_api import device_plugin, pod_resources
 from tests.unit.e2e_tools import test_bare_plugin_messages as samples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PAIRS = st.dictionaries(TEXTS, TEXTS, max_size=4)
 ALLOCATIONS = st.builds(
-    Allocation,
+    AllocateResponse,
     envs=PAIRS,
     mounts=st.lists(st.builds(Mount, TEXTS, TEXTS, st.booleans()), max_size=3).map(tuple),
     devices=st.lists(st.builds(DeviceSpec, TEXTS, TEXTS, TEXTS), max_size=3).map(tuple),
@@ -27,7 +27,7 @@ ALLOCATIONS = st.builds(
 
 
 @given(ALLOCATIONS)
-def test_an_answer_reads_the_same_in_both_implementations(answer: Allocation) -> None:
+def test_an_answer_reads_the_same_in_both_implementations(answer: AllocateResponse) -> None:
     theirs = device_plugin.Allocation.decode(answer.encode())
     assert theirs.envs == answer.envs
     assert theirs.annotations == answer.annotations
@@ -39,11 +39,11 @@ def test_an_answer_reads_the_same_in_both_implementations(answer: Allocation) ->
         (d.container_path, d.host_path, d.permissions) for d in answer.devices
     ]
     assert len(theirs.encode()) == len(answer.encode())  # the order of pairs is free
-    assert Allocation.decode(theirs.encode()) == answer
+    assert AllocateResponse.decode(theirs.encode()) == answer
 
 
 def test_an_answer_is_encoded_as_kubelet_does() -> None:
-    read = Allocation.decode(samples.ALLOCATION_BYTES)
+    read = AllocateResponse.decode(samples.ALLOCATION_BYTES)
     assert read.envs == {"A": "1", "B": "ü"}
     assert read.mounts == (Mount("/c", "/h", read_only=True),)
     assert read.devices == (DeviceSpec("/dev/a", "/dev/b", "rw"),)
@@ -53,7 +53,7 @@ def test_an_answer_is_encoded_as_kubelet_does() -> None:
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05abc"])
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(MessageError):
-        Allocation.decode(data)
+        AllocateResponse.decode(data)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from hami.agent.kubelet import registration
-from hami.agent.kubelet.registration import DEAF_AFTER
+from hami.agent.kubelet.registration import UNWATCHED_AFTER
 from hami.agent.kubelet.registration import Registration as KubeletLink
 from hami.node.layout import NodeLayout
 from tests.e2e.kubelet_api import device_plugin
@@ -53,8 +53,8 @@ class CountedLink(KubeletLink):
 
     looks = 0
 
-    async def _look(self) -> None:
-        await super()._look()
+    async def _check(self) -> None:
+        await super()._check()
         self.looks += 1
 
     async def look_again(self, times: int = 5) -> None:
@@ -70,7 +70,7 @@ async def linked(
     layout: NodeLayout, plugin: Plugin | None = None, clock: Clock | None = None
 ) -> AsyncIterator[CountedLink]:
     link = CountedLink(
-        layout, plugin or Plugin("a"), "hami", look_every=0.01, clock=clock or Clock()
+        layout, plugin or Plugin("a"), "hami", check_every=0.01, clock=clock or Clock()
     )
     running = asyncio.create_task(link.run())
     try:
@@ -143,7 +143,7 @@ async def test_a_kubelet_that_does_not_listen_is_registered_with_again(layout: N
         for _time in range(3):
             await kubelet.plugin()
             while kubelet.registrations.empty():
-                clock.now += 2 * DEAF_AFTER
+                clock.now += 2 * UNWATCHED_AFTER
                 await asyncio.sleep(0.005)
 
 
@@ -154,7 +154,7 @@ async def test_a_kubelet_that_listens_is_left_alone(layout: NodeLayout) -> None:
         await kubelet.listed()
         await until(link, "")
         for _look in range(10):
-            clock.now += 2 * DEAF_AFTER
+            clock.now += 2 * UNWATCHED_AFTER
             await link.look_again(1)
         assert kubelet.registrations.empty()
 
@@ -228,7 +228,7 @@ async def test_a_path_that_no_socket_can_have_is_named(tmp_path: pathlib.Path) -
     layout.device_plugins.mkdir(parents=True)
     layout.kubelet_socket.touch()
     async with linked(layout) as link:
-        await until(link, "has at most 107 bytes; move --kubelet-dir")
+        await until(link, "has at most 107 bytes; choose a shorter --kubelet-dir")
 
 
 async def test_a_stop_before_the_start_ends_it_at_once(layout: NodeLayout) -> None:

@@ -18,16 +18,16 @@ from hami.node import ledger_record as records_file
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import LedgerRecord
 from tests.unit.agent.preparing import layout
-from tests.unit.agent.records import APP, INIT, record, token
+from tests.unit.agent.records import APP, INIT, allocation, record
 
-FIRST = record("uid-1", (APP, [("A", 1000, 10)]), tokens=[token("a", 0, "A-0")])
-SECOND = record("uid-2", (APP, [("B", 500, 0)]), tokens=[token("b", 0, "A-1")])
+FIRST = record("uid-1", (APP, [("A", 1000, 10)]), allocations=[allocation("a", 0, "A-0")])
+SECOND = record("uid-2", (APP, [("B", 500, 0)]), allocations=[allocation("b", 0, "A-1")])
 CHANGED = msgspec.structs.replace(FIRST, generation=2, resize="A,NVIDIA,2000,10:;")
 
 
-def with_token(text: str) -> LedgerRecord:
-    bad = msgspec.structs.replace(token("a"), token=text)
-    return msgspec.structs.replace(FIRST, tokens=(bad,))
+def with_allocation_id(text: str) -> LedgerRecord:
+    bad = msgspec.structs.replace(allocation("a"), allocation_id=text)
+    return msgspec.structs.replace(FIRST, allocations=(bad,))
 
 
 @pytest.fixture
@@ -50,22 +50,26 @@ def test_records_are_there_after_a_restart(node: NodeLayout) -> None:
     ledger = loaded(node, FIRST, SECOND)
     assert ledger.records() == [FIRST, SECOND]
     assert ledger.get("uid-1") == FIRST
-    assert ledger.by_token("b" * 32) == SECOND
+    assert ledger.by_allocation_id("b" * 32) == SECOND
     assert ledger.damaged == {}
 
 
 def test_an_empty_ledger_knows_nobody(node: NodeLayout) -> None:
     ledger = loaded(node)
-    assert (ledger.records(), ledger.get("uid-1"), ledger.by_token("a" * 32)) == ([], None, None)
+    assert (ledger.records(), ledger.get("uid-1"), ledger.by_allocation_id("a" * 32)) == (
+        [],
+        None,
+        None,
+    )
 
 
 def test_a_changed_record_takes_the_place_of_the_old_one(node: NodeLayout) -> None:
     ledger = loaded(node, FIRST)
-    other = msgspec.structs.replace(CHANGED, tokens=(token("c"),))
+    other = msgspec.structs.replace(CHANGED, allocations=(allocation("c"),))
     ledger.put(other)
     assert ledger.get("uid-1") == loaded(node).get("uid-1") == other
-    assert ledger.by_token("a" * 32) is None
-    assert ledger.by_token("c" * 32) == other
+    assert ledger.by_allocation_id("a" * 32) is None
+    assert ledger.by_allocation_id("c" * 32) == other
 
 
 def test_a_removed_pod_is_gone_for_good_and_twice_is_no_error(node: NodeLayout) -> None:
@@ -73,7 +77,7 @@ def test_a_removed_pod_is_gone_for_good_and_twice_is_no_error(node: NodeLayout) 
     for _ in range(2):
         ledger.remove("uid-1")
         assert ledger.records() == loaded(node).records() == [SECOND]
-        assert ledger.by_token("a" * 32) is None
+        assert ledger.by_allocation_id("a" * 32) is None
 
 
 def failing(after: int, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +208,7 @@ DAMAGE = {
     "another version": records_file.encode(msgspec.structs.replace(FIRST, version=9)),
     "another pod": renamed("uid-9"),
     "no grant": records_file.encode(msgspec.structs.replace(FIRST, devices="A,NVIDIA:;")),
-    "no token": records_file.encode(with_token("../../etc")),
+    "no token": records_file.encode(with_allocation_id("../../etc")),
 }
 
 
@@ -256,12 +260,12 @@ def test_other_files_are_left_alone(node: NodeLayout) -> None:
     [
         msgspec.structs.replace(FIRST, uid="../evil"),
         msgspec.structs.replace(FIRST, uid=""),
-        with_token("A" * 32),
+        with_allocation_id("A" * 32),
     ],
 )
 def test_what_must_not_become_a_path_is_not_written(node: NodeLayout, bad: LedgerRecord) -> None:
     ledger = loaded(node)
-    with pytest.raises(LedgerError, match="which is none"):
+    with pytest.raises(LedgerError, match="which is not"):
         ledger.put(bad)
     assert [path for path in node.state_dir.rglob("*") if path.is_file()] == []
 
@@ -279,7 +283,7 @@ def test_a_full_disk_keeps_what_was(node: NodeLayout, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "open", full)
-    with pytest.raises(LedgerError, match="No space left on device; make room"):
+    with pytest.raises(LedgerError, match="No space left on device; free space"):
         ledger.put(CHANGED)
     monkeypatch.undo()
     assert ledger.get("uid-1") == FIRST
@@ -291,7 +295,7 @@ def test_device_ids_lead_to_the_cards_behind_them(node: NodeLayout) -> None:
         "uid-3",
         (INIT, [("A", 100, 0)]),
         (APP, [("B", 100, 0), ("C", 100, 0)]),
-        tokens=[token("c", 0, "B-7"), token("d", 1, "B-7", "C-1")],
+        allocations=[allocation("c", 0, "B-7"), allocation("d", 1, "B-7", "C-1")],
     )
     assert loaded(node, FIRST, pod).held() == {
         "A-0": {"A"},
@@ -308,8 +312,8 @@ def test_used_slots_are_the_most_at_one_time(node: NodeLayout) -> None:
         (APP, [("A", 100, 0)]),
     )
     ledger = loaded(node, FIRST, pod)
-    assert ledger.used_slots() == {"A": 2, "B": 1}
-    assert ledger.used_slots(init_done={"uid-3"}) == {"A": 2, "B": 0}
+    assert ledger.used_shares() == {"A": 2, "B": 1}
+    assert ledger.used_shares(init_done={"uid-3"}) == {"A": 2, "B": 0}
 
 
 def test_a_damaged_record_that_somebody_took_away_is_none(node: NodeLayout) -> None:
@@ -319,5 +323,5 @@ def test_a_damaged_record_that_somebody_took_away_is_none(node: NodeLayout) -> N
     ledger = Ledger(node)
     ledger.load()
     node.record("uid-1").unlink()
-    ledger.look_again()
+    ledger.recheck_damaged()
     assert list(ledger.damaged) == ["uid-2"]

@@ -12,7 +12,7 @@ from hami.agent.containers import cdi_spec, library
 from hami.agent.containers.library import Library, LibraryInstallError
 from hami.agent.containers.prepare import Preparer
 from hami.node import files
-from tests.unit.agent.preparing import TOKEN, Desk, layout
+from tests.unit.agent.preparing import ALLOCATION_ID, Desk, layout
 
 
 def source(folder: Path, content: bytes = b"the library") -> Path:
@@ -115,9 +115,9 @@ def test_specs_tell_which_libraries_are_mounted(tmp_path: Path) -> None:
     assert cdi_spec.libraries_in_use(desk.layout) == frozenset()
     desk.preparer.prepare(desk.share(), cdi=True)
     exempt = "f" * 32
-    desk.preparer.prepare(desk.share(token=exempt, exempt=True), cdi=True)
+    desk.preparer.prepare(desk.share(allocation_id=exempt, exempt=True), cdi=True)
     assert cdi_spec.libraries_in_use(desk.layout) == frozenset({"ab" * 32})
-    desk.layout.spec(TOKEN).write_text("{")
+    desk.layout.spec(ALLOCATION_ID).write_text("{")
     assert cdi_spec.libraries_in_use(desk.layout) is None  # nobody knows: nothing may go
 
 

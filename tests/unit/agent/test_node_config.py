@@ -173,9 +173,9 @@ def test_a_number_beyond_measure_is_an_error_where_it_is_ours_only(number: str) 
         ('{"nodeconfig": [{"name": "node-a"}, {"name": "node-a"}]}', "more than one entry"),
         (
             '{"nodeconfig": [{"name": "node-a", "devicesplitcount": 1, "DeviceSplitCount": 2}]}',
-            r"nodeconfig\[0\]\.devicesplitcount: stands there twice",
+            r"nodeconfig\[0\]\.devicesplitcount: is written twice",
         ),
-        ('{"nodeconfig": [], "NodeConfig": []}', "nodeconfig: stands there twice"),
+        ('{"nodeconfig": [], "NodeConfig": []}', "nodeconfig: is written twice"),
         ('{"nodeconfigs": []}', "nodeconfigs: .*did you mean nodeconfig?"),
         ('{"nodeconfig": {"name": "node-a"}}', "must be a list"),
         ("[]", "is not a JSON object"),

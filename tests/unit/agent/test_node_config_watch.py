@@ -19,7 +19,7 @@ OURS, THEIRS = "ours", "theirs"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hami.agent.cards.node_config._LOOK_EVERY", 0.001)
+    monkeypatch.setattr("hami.agent.cards.node_config._READ_EVERY", 0.001)
 
 
 def write(path: Path, *entries: object) -> None:

@@ -20,6 +20,7 @@ from tests.unit.agent.reporting import (
     REGISTER,
     SCORES,
     change,
+    desired,
     node,
     patches,
     reporting,
@@ -44,7 +45,7 @@ async def client(api: ScriptedApi) -> AsyncIterator[Client]:
 
 async def test_register_scores_and_mark_come_in_one_patch(api: ScriptedApi, client: Client) -> None:
     async with reporting(client) as report:
-        report.desired("[1]", scores="[2]", late=True)
+        desired(report, "[1]", scores="[2]", late=True)
         await until(lambda: report.fulfilled)
     wanted = {REGISTER: "[1]", SCORES: "[2]", BINDING: node_marks.late_binding_mark("[1]")}
     assert patches(api) == [{"metadata": {"annotations": wanted}}]
@@ -76,9 +77,9 @@ async def test_nothing_is_written_before_somebody_says_what(
 async def test_nothing_is_written_where_nothing_differs(api: ScriptedApi, client: Client) -> None:
     change(api, **{REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]")})
     async with reporting(client) as report:
-        report.desired("[1]", late=True)
+        desired(report, "[1]", late=True)
         await until(lambda: report.fulfilled)
-        report.desired("[1]", late=True)
+        desired(report, "[1]", late=True)
         change(api, **{LOCK: "x", "somebody": "else's"})
         await until(lambda: report.lock() == "x")
     assert api.sent("PATCH") == []
@@ -87,7 +88,7 @@ async def test_nothing_is_written_where_nothing_differs(api: ScriptedApi, client
 async def test_only_what_differs_is_written(api: ScriptedApi, client: Client) -> None:
     change(api, **{REGISTER: "[1]", SCORES: "[2]"})
     async with reporting(client) as report:
-        report.desired("[1]", scores="[3]")
+        desired(report, "[1]", scores="[3]")
         await until(lambda: report.fulfilled)
     assert patches(api) == [{"metadata": {"annotations": {SCORES: "[3]"}}}]
 
@@ -96,12 +97,12 @@ async def test_in_lock_mode_the_reason_stands_in_place_of_the_mark(
     api: ScriptedApi, client: Client
 ) -> None:
     async with reporting(client) as report:
-        report.desired("[1]", late=True)
+        desired(report, "[1]", late=True)
         await until(lambda: report.fulfilled)
-        report.desired("[1]", late=False, lock_reason="kubelet v1.28 is older than v1.29")
+        desired(report, "[1]", late=False, lock_reason="kubelet v1.28 is older than v1.29")
         await until(lambda: report.fulfilled)
         assert says(api) == {REGISTER: "[1]", REASON: "kubelet v1.28 is older than v1.29"}
-        report.desired("[1]", late=True, lock_reason="of no interest")
+        desired(report, "[1]", late=True, lock_reason="of no interest")
         await until(lambda: report.fulfilled)
     assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]")}
     assert len(patches(api)) == 3
@@ -119,7 +120,7 @@ async def test_without_cards_nothing_of_them_stays(api: ScriptedApi, client: Cli
         },
     )
     async with reporting(client) as report:
-        report.desired(None, scores="[2]", late=True, lock_reason="no matter")
+        desired(report, None, scores="[2]", late=True, lock_reason="no matter")
         await until(lambda: report.fulfilled)
     assert says(api) == {}
     assert patches(api) == [
@@ -130,7 +131,7 @@ async def test_without_cards_nothing_of_them_stays(api: ScriptedApi, client: Cli
 async def test_a_node_that_comes_later_is_served(api: ScriptedApi, client: Client) -> None:
     api.remove("nodes", NODE)
     async with reporting(client) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         assert report.node() is None
         assert (report.lock(), report.kubelet_version()) == ("", "")
         api.put(node())
@@ -146,13 +147,13 @@ async def test_what_somebody_else_changes_is_put_right(
     api: ScriptedApi, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with reporting(client) as report:
-        report.desired("[1]", late=True)
+        desired(report, "[1]", late=True)
         await until(lambda: report.fulfilled)
         change(api, **{REGISTER: "[HAMi's]", BINDING: None, LOCK: "x"})
         await until(lambda: len(patches(api)) == 2)
         await until(lambda: says(api)[REGISTER] == "[1]")
     assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]"), LOCK: "x"}
-    (told,) = [r for r in caplog.records if "somebody else" in r.getMessage()]
+    (told,) = [r for r in caplog.records if "another writer" in r.getMessage()]
     assert set(told.__dict__["keys"]) == {REGISTER, BINDING}
 
 
@@ -160,10 +161,10 @@ async def test_a_quarrel_slows_down_but_our_own_news_do_not_wait(
     api: ScriptedApi, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     def waits() -> list[float]:
-        return [r.__dict__["wait"] for r in caplog.records if "somebody else" in r.getMessage()]
+        return [r.__dict__["wait"] for r in caplog.records if "another writer" in r.getMessage()]
 
     async with reporting(client, random=lambda: 1000.0) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         await until(lambda: report.fulfilled)
         change(api, **{REGISTER: "[HAMi's]"})
         await until(lambda: says(api)[REGISTER] == "[1]")
@@ -173,10 +174,10 @@ async def test_a_quarrel_slows_down_but_our_own_news_do_not_wait(
         change(api, **{REGISTER: "[HAMi's]"})
         await until(lambda: len(waits()) == 2)
         assert waits()[1] > 0
-        report.desired("[1]")  # no news
+        desired(report, "[1]")  # no news
         await report.read()
         await report.read()
-        report.desired("[2]")
+        desired(report, "[2]")
         await until(lambda: says(api)[REGISTER] == "[2]")
     assert len(patches(api)) == 3
 
@@ -190,9 +191,9 @@ async def test_a_write_is_not_repeated_while_the_watch_is_behind(
 ) -> None:
     api.stream_fault(Kind.DELAY, at=1, seconds=0.3)
     async with reporting(client) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         await until(lambda: patches(api))
-        report.desired("[2]")
+        desired(report, "[2]")
         await until(lambda: report.fulfilled)
     written = [patch["metadata"]["annotations"] for patch in patches(api)]
     assert written == [{REGISTER: "[1]"}, {REGISTER: "[2]"}]
@@ -205,7 +206,7 @@ async def test_a_write_that_the_watch_swallows_is_found_by_comparing(
     api.bookmarks = False
     api.stream_fault(Kind.DROP, at=1)
     async with reporting(client) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         await until(lambda: report.fulfilled)
     assert patches(api) == [{"metadata": {"annotations": {REGISTER: "[1]"}}}]
 
@@ -228,7 +229,7 @@ async def test_a_write_that_fails_is_tried_again(
 ) -> None:
     scripted = api.fault(method="PATCH", times=3, **fault)
     async with reporting(client) as report:
-        report.desired("[1]", late=True)
+        desired(report, "[1]", late=True)
         await until(lambda: report.fulfilled)
     assert scripted.hits > 0
     assert says(api) == {REGISTER: "[1]", BINDING: node_marks.late_binding_mark("[1]")}
@@ -236,7 +237,7 @@ async def test_a_write_that_fails_is_tried_again(
 
 async def test_watches_that_end_lose_nothing(api: ScriptedApi, client: Client) -> None:
     async with reporting(client) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         await until(lambda: report.fulfilled)
         api.close_watches()
         change(api, **{REGISTER: "[HAMi's]"})
@@ -297,7 +298,7 @@ async def test_at_the_end_the_mark_goes_and_the_rest_stays(
     api: ScriptedApi, client: Client
 ) -> None:
     async with reporting(client) as report:
-        report.desired("[1]", scores="[2]", late=True)
+        desired(report, "[1]", scores="[2]", late=True)
         await until(lambda: report.fulfilled)
         await report.withdraw()
         assert says(api) == {REGISTER: "[1]", SCORES: "[2]"}
@@ -308,7 +309,7 @@ async def test_at_the_end_the_mark_goes_and_the_rest_stays(
         change(api, **{LOCK: None})
         await until(lambda: report.lock() == "")
         assert len(patches(api)) == 2
-        report.desired("[3]", late=True)
+        desired(report, "[3]", late=True)
         await until(lambda: report.fulfilled)
     assert says(api) == {REGISTER: "[3]"}
 
@@ -319,7 +320,7 @@ async def test_a_write_under_way_does_not_bring_the_mark_back(
     gate = asyncio.Event()
     held = api.fault(method="PATCH", gate=gate)
     async with reporting(client) as report:
-        report.desired("[1]", late=True)
+        desired(report, "[1]", late=True)
         await until(lambda: held.hits)
         ending = asyncio.create_task(report.withdraw())
         await asyncio.sleep(0)
@@ -330,7 +331,7 @@ async def test_a_write_under_way_does_not_bring_the_mark_back(
 
 async def test_nothing_is_withdrawn_where_no_mark_was(api: ScriptedApi, client: Client) -> None:
     async with reporting(client) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         await until(lambda: report.fulfilled)
         await report.withdraw()
     assert len(patches(api)) == 1
@@ -352,5 +353,5 @@ async def test_a_mark_that_cannot_be_withdrawn_is_told(
     async with reporting(client) as report:
         await report.withdraw()
     (told,) = [r for r in caplog.records if r.levelno == logging.WARNING]
-    assert "mark of late binding stays" in told.getMessage()
+    assert "cannot remove the mark of late binding" in told.getMessage()
     assert "Forbidden" in told.__dict__["error"]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from hami.agent import lock_binding
+from hami.agent import pod_status
 from hami.kube.client import Client
 from tests.scripted_api.server import Lost, ScriptedApi
 from tests.unit.agent.reporting import LOCK, NODE, change, node, patches, reporting, says
@@ -29,7 +29,9 @@ async def client(api: ScriptedApi) -> AsyncIterator[Client]:
 
 
 async def release(client: Client) -> bool:
-    return await lock_binding.release(client, NODE, namespace="team-a", name="train-0", sleep=quick)
+    return await pod_status.release_lock(
+        client, NODE, namespace="team-a", name="train-0", sleep=quick
+    )
 
 
 async def test_the_lock_goes_and_the_patch_names_what_was_read(
@@ -52,7 +54,7 @@ async def test_the_lock_goes_and_the_patch_names_what_was_read(
 async def test_the_report_gives_it_back(api: ScriptedApi, client: Client) -> None:
     async with reporting(client) as report:
         assert report.lock() == OURS
-        assert await report.release_lock("team-a", "train-0")
+        assert await release(client)
     assert says(api) == {}
 
 
@@ -116,7 +118,7 @@ async def test_no_node_has_no_lock(api: ScriptedApi, client: Client) -> None:
     assert await release(client)
 
 
-@pytest.mark.parametrize(("status", "hits"), [(403, 1), (500, lock_binding.ATTEMPTS)])
+@pytest.mark.parametrize(("status", "hits"), [(403, 1), (500, pod_status._RELEASE_ATTEMPTS)])
 async def test_what_cannot_be_done_is_told(
     api: ScriptedApi,
     client: Client,

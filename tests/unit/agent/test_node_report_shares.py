@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from hami.agent import advertise
+from hami.agent import advertise, node_status
 from hami.kube.client import Client
 from hami.vendors import table
 from hami.wire import codec, objects, quantity
@@ -18,6 +18,7 @@ from tests.unit.agent.reporting import (
     REGISTER,
     SHARES,
     change,
+    desired,
     node,
     patches,
     reporting,
@@ -61,7 +62,7 @@ def write(api: ScriptedApi, **values: str) -> None:
 
 async def test_shares_stand_in_capacity_and_allocatable(api: ScriptedApi, client: Client) -> None:
     async with reporting(client) as report:
-        report.desired("[1]", shares={MEMORY: 40960, CORES: 100})
+        desired(report, "[1]", shares={MEMORY: 40960, CORES: 100})
         await until(lambda: report.fulfilled)
     there = {"cpu": "2", MEMORY: "40960", CORES: "100"}
     assert amounts(api) == (there, there)
@@ -73,7 +74,7 @@ async def test_shares_come_back_after_kubelet_has_zeroed_them(
     api: ScriptedApi, client: Client
 ) -> None:
     async with reporting(client) as report:
-        report.desired("[1]", shares={MEMORY: 40960, CORES: 100})
+        desired(report, "[1]", shares={MEMORY: 40960, CORES: 100})
         await until(lambda: report.fulfilled)
         write(api, **{MEMORY: "0", CORES: "0"})
         await until(lambda: amounts(api)[0][MEMORY] == "40960")
@@ -89,7 +90,7 @@ async def test_the_same_amount_in_another_form_does_not_differ(
     write(api, **{MEMORY: "100k"})
     change(api, **{REGISTER: "[1]", SHARES: MEMORY})
     async with reporting(client) as report:
-        report.desired("[1]", shares={MEMORY: 100_000})
+        desired(report, "[1]", shares={MEMORY: 100_000})
         await until(lambda: report.fulfilled)
     assert api.sent("PATCH") == []
 
@@ -100,7 +101,7 @@ async def test_our_shares_go_when_they_are_not_wanted_any_more(
     write(api, **{MEMORY: "40960", CORES: "100"})
     change(api, **{SHARES: BOTH})
     async with reporting(client) as report:
-        report.desired("[1]", shares=None)
+        desired(report, "[1]", shares=None)
         await until(lambda: report.fulfilled)
     assert amounts(api) == ({"cpu": "2"}, {"cpu": "2"})
     assert says(api) == {REGISTER: "[1]"}
@@ -110,7 +111,7 @@ async def test_shares_under_an_old_name_go(api: ScriptedApi, client: Client) -> 
     write(api, **{"example.com/mem": "5", CORES: "100"})
     change(api, **{SHARES: f"{CORES},example.com/mem"})
     async with reporting(client) as report:
-        report.desired("[1]", shares={MEMORY: 7, CORES: 100})
+        desired(report, "[1]", shares={MEMORY: 7, CORES: 100})
         await until(lambda: report.fulfilled)
     there = {"cpu": "2", MEMORY: "7", CORES: "100"}
     assert amounts(api) == (there, there)
@@ -121,7 +122,7 @@ async def test_shares_of_others_stay(api: ScriptedApi, client: Client) -> None:
     """HAMi's mock device plugin offers the same names."""
     write(api, **{MEMORY: "40960"})
     async with reporting(client) as report:
-        report.desired("[1]", shares=None)
+        desired(report, "[1]", shares=None)
         await until(lambda: report.fulfilled)
     assert amounts(api)[0][MEMORY] == "40960"
     assert status_patches(api) == []
@@ -134,7 +135,7 @@ async def test_nothing_but_an_extended_resource_is_ever_removed(
     write(api, **{name: "2"})
     change(api, **{SHARES: name})
     async with reporting(client) as report:
-        report.desired("[1]")
+        desired(report, "[1]")
         await until(lambda: report.fulfilled)
     assert amounts(api)[0][name] == "2"
     assert status_patches(api) == []
@@ -145,9 +146,9 @@ async def test_a_status_that_may_not_be_written_keeps_no_annotation_back(
 ) -> None:
     fault = api.fault(method="PATCH", path="/status", status=403, reason="Forbidden", times=None)
     async with reporting(client) as report:
-        report.desired("[1]", shares={MEMORY: 1})
+        desired(report, "[1]", shares={MEMORY: 1})
         await until(lambda: fault.hits > 1)
-        report.desired("[2]", shares={MEMORY: 1})
+        desired(report, "[2]", shares={MEMORY: 1})
         await until(lambda: says(api)[REGISTER] == "[2]")
         assert not report.fulfilled
         api.faults.remove(fault)
@@ -197,20 +198,20 @@ def test_whatever_a_node_says_two_rounds_of_patches_put_it_right(
     there: dict[str, str | None] | None,
     capacity: dict[str, Any] | None,
     allocatable: dict[str, Any] | None,
-    wanted: advertise.Advertisement,
+    wanted: node_status.Advertisement,
 ) -> None:
     document: dict[str, Any] = {
         "metadata": {"name": "n", "annotations": there},
         "status": {"capacity": capacity, "allocatable": allocatable},
     }
     for _ in range(2):
-        changes = advertise.annotation_changes(read(document), wanted, KEYS)
+        changes = node_status.annotation_changes(read(document), wanted, KEYS)
         document = merged(document, {"metadata": {"annotations": changes}})
-        shares = advertise.share_changes(read(document), wanted, KEYS)
+        shares = node_status.share_changes(read(document), wanted, KEYS)
         document = merged(document, {"status": shares})
     found = read(document)
-    assert advertise.annotation_changes(found, wanted, KEYS) == {}
-    assert advertise.share_changes(found, wanted, KEYS) == {}
+    assert node_status.annotation_changes(found, wanted, KEYS) == {}
+    assert node_status.share_changes(found, wanted, KEYS) == {}
     for key, value in wanted.annotations.items():
         assert found.annotations.get(key) == value
     for name, amount in wanted.shares.items():

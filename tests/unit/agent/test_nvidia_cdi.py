@@ -18,7 +18,7 @@ import pytest
 from hami.agent.containers.nvidia_cdi import NvidiaCdiError, NvidiaSpecs
 from hami.agent.containers.prepare import PrepareError
 from hami_sandbox import gpus
-from tests.unit.agent.preparing import FIRST, MIG, SECOND, TOKEN, Desk, grant
+from tests.unit.agent.preparing import ALLOCATION_ID, FIRST, MIG, SECOND, Desk, grant
 
 GOLDEN = Path(__file__).parent / "cdi"
 
@@ -111,7 +111,7 @@ def test_a_card_that_came_after_the_spec_is_not_taken_for_another(desk: Desk) ->
     with pytest.raises(PrepareError, match="GPU-new") as error:
         desk.preparer.prepare(desk.share(grant("GPU-new")), cdi=True)
     assert "nvidia-ctk cdi generate" in error.value.remedy
-    assert not desk.layout.spec(TOKEN).exists()
+    assert not desk.layout.spec(ALLOCATION_ID).exists()
 
 
 def test_nvidias_own_kind_goes_first_and_management_specs_never_count(desk: Desk) -> None:
@@ -190,7 +190,7 @@ def test_links_to_nowhere_folders_and_drafts_are_passed_over(desk: Desk) -> None
     take(desk, "toolkit-1.17.yaml")
     (desk.nvidia / "gone.json").symlink_to("nowhere")
     (desk.nvidia / ".draft.json").write_text("{")
-    (desk.nvidia / f"hami.io-vgpu-{TOKEN}.json").write_text("{")
+    (desk.nvidia / f"hami.io-vgpu-{ALLOCATION_ID}.json").write_text("{")
     desk.preparer.prepare(desk.share(), cdi=True)
     assert "/dev/nvidia0" in nodes(desk)
 

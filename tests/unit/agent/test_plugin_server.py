@@ -13,7 +13,7 @@ import pytest
 
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet import plugin_server
-from hami.agent.kubelet.kubelet_api import Allocation, Mount
+from hami.agent.kubelet.kubelet_api import AllocateResponse, Mount
 from hami.agent.kubelet.plugin_server import Streams
 from tests.e2e.kubelet_api.device_plugin import MESSAGES, Device, PluginClient
 from tests.loop_time import LoopTime
@@ -122,7 +122,7 @@ async def test_the_servers_end_ends_streams_at_once() -> None:
 
 async def test_every_container_of_a_request_is_answered_in_its_order() -> None:
     plugin = Plugin("a", "b", "c")
-    plugin.allocating = lambda ids: Allocation(
+    plugin.allocating = lambda ids: AllocateResponse(
         envs={"IDS": ",".join(ids)},
         mounts=(Mount("/c", "/h"),),
         annotations={"hami.io/vgpu-token": "t"},
@@ -180,7 +180,7 @@ async def test_a_mistake_of_ours_fails_one_call_and_is_logged(
 async def test_an_answer_too_few_is_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = Plugin("a")
 
-    async def nothing(_: object) -> list[Allocation]:
+    async def nothing(_: object) -> list[AllocateResponse]:
         return []
 
     monkeypatch.setattr(plugin, "allocate", nothing)
@@ -246,4 +246,4 @@ async def test_a_failing_preference_leaves_the_choice_to_kubelet(
     async with called(plugin) as (client, _):
         requests = [{"available_deviceIDs": [id_], "allocation_size": 1} for id_ in "ab"]
         assert await prefer(client, *requests) == [[], ["b"]]
-    assert "no device ids are preferred" in caplog.text
+    assert "cannot prefer device ids" in caplog.text

@@ -89,7 +89,7 @@ async def test_a_kubelet_that_refuses_is_quoted(socket: pathlib.Path) -> None:
 
     async with served(socket, LISTER.handler({"List": refuse})):
         with pytest.raises(
-            PodResourcesError, match="gives no list: RESOURCE_EXHAUSTED: rejected by rate limit"
+            PodResourcesError, match="does not list pods: RESOURCE_EXHAUSTED: rejected by rate"
         ):
             await kubelet_api.holders(socket, "nvidia.com/gpu")
 

@@ -12,7 +12,7 @@ import pytest
 from hami.agent.containers.prepare import EditMount, PrepareError
 from hami.node import files
 from hami.wire import policy_file
-from tests.unit.agent.preparing import CARD_MEMORY, FIRST, SECOND, TOKEN, Desk, grant
+from tests.unit.agent.preparing import ALLOCATION_ID, CARD_MEMORY, FIRST, SECOND, Desk, grant
 
 MIB = 1 << 20
 
@@ -23,11 +23,11 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def policy(desk: Desk) -> policy_file.Policy:
-    return policy_file.decode(desk.layout.policy(TOKEN).read_bytes())
+    return policy_file.decode(desk.layout.policy(ALLOCATION_ID).read_bytes())
 
 
 def stamps(desk: Desk) -> dict[str, tuple[int, int]]:
-    """Everything of the token, so that a file written twice shows."""
+    """Everything of the allocation id, so that a file written twice shows."""
     return {
         str(path.relative_to(desk.root)): (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in desk.root.rglob("*")
@@ -46,17 +46,17 @@ def test_a_share_becomes_policy_state_and_spec(desk: Desk) -> None:
         pod_name="pod",
         container="main",
     )
-    assert desk.layout.state(TOKEN).read_bytes() == b""
+    assert desk.layout.state(ALLOCATION_ID).read_bytes() == b""
     library = f"/hook/vgpu/lib/{'ab' * 32}/libvgpu.so"
     inside = f"{desk.root}/hook/vgpu"
-    spec = desk.layout.spec(TOKEN).read_text()
+    spec = desk.layout.spec(ALLOCATION_ID).read_text()
     assert f'"containerPath":"{inside}/libvgpu.so"' in spec  # the same path in the container
     assert desk.spec() == {
         "cdiVersion": "0.5.0",
         "kind": "hami.io/vgpu",
         "devices": [
             {
-                "name": TOKEN,
+                "name": ALLOCATION_ID,
                 "containerEdits": {
                     "env": [
                         f"NVIDIA_VISIBLE_DEVICES={FIRST}",
@@ -66,9 +66,9 @@ def test_a_share_becomes_policy_state_and_spec(desk: Desk) -> None:
                     ],
                     "mounts": [
                         mount(library, "/hook/vgpu/libvgpu.so"),
-                        mount(f"/hook/vgpu/tokens/{TOKEN}", "/hook/vgpu/policy"),
+                        mount(f"/hook/vgpu/tokens/{ALLOCATION_ID}", "/hook/vgpu/policy"),
                         mount("/hook/vgpu/ld.so.preload", "/etc/ld.so.preload"),
-                        mount(f"/run/state/{TOKEN}/state", "/hook/vgpu/state", "rw"),
+                        mount(f"/run/state/{ALLOCATION_ID}/state", "/hook/vgpu/state", "rw"),
                     ],
                 },
             }
@@ -101,33 +101,33 @@ def test_the_same_again_writes_nothing_and_a_new_generation_only_the_policy(desk
     assert stamps(desk) == first
     desk.preparer.prepare(desk.share(generation=2), cdi=True)
     changed = {path for path, stamp in stamps(desk).items() if first[path] != stamp}
-    assert changed == {f"hook/vgpu/tokens/{TOKEN}/policy"}
+    assert changed == {f"hook/vgpu/tokens/{ALLOCATION_ID}/policy"}
     assert policy(desk).generation == 2
 
 
 def test_what_a_reboot_took_is_made_again(desk: Desk) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
     before = desk.spec()
-    desk.states.remove(TOKEN)
-    desk.layout.spec(TOKEN).unlink()
+    desk.states.remove(ALLOCATION_ID)
+    desk.layout.spec(ALLOCATION_ID).unlink()
     desk.layout.cdi_dir.rmdir()
     desk.preparer.prepare(desk.share(), cdi=True)
     assert desk.spec() == before
-    assert desk.layout.state(TOKEN).is_file()
+    assert desk.layout.state(ALLOCATION_ID).is_file()
 
 
 def test_a_state_file_in_use_is_left_as_it_is(desk: Desk) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
-    desk.layout.state(TOKEN).write_bytes(b"accounts")
+    desk.layout.state(ALLOCATION_ID).write_bytes(b"accounts")
     desk.preparer.prepare(desk.share(generation=2), cdi=True)
-    assert desk.layout.state(TOKEN).read_bytes() == b"accounts"
-    assert desk.layout.state(TOKEN).stat().st_mode & 0o777 == 0o666
+    assert desk.layout.state(ALLOCATION_ID).read_bytes() == b"accounts"
+    assert desk.layout.state(ALLOCATION_ID).stat().st_mode & 0o777 == 0o666
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b"\0" * policy_file.SIZE])
 def test_a_damaged_policy_is_made_good(desk: Desk, damage: bytes) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
-    desk.layout.policy(TOKEN).write_bytes(damage)
+    desk.layout.policy(ALLOCATION_ID).write_bytes(damage)
     desk.preparer.prepare(desk.share(), cdi=True)
     assert policy(desk).generation == 1
 
@@ -203,9 +203,9 @@ def test_the_log_level_is_the_nodes(tmp_path: Path) -> None:
 def bare(desk: Desk) -> bool:
     """Whether the container gets its cards and nothing else."""
     edits = desk.edits()
-    folder = list(desk.layout.token_folder(TOKEN).iterdir())
+    folder = list(desk.layout.allocation_folder(ALLOCATION_ID).iterdir())
     names = {name for name in desk.env() if name != "NVIDIA_VISIBLE_DEVICES"}
-    return not (edits.get("mounts") or folder or names or desk.layout.state(TOKEN).exists())
+    return not (edits.get("mounts") or folder or names or desk.layout.state(ALLOCATION_ID).exists())
 
 
 @pytest.mark.parametrize("cores", [0, 100])
@@ -252,10 +252,10 @@ def test_who_was_limited_stays_so_when_the_share_grows_to_the_card(desk: Desk) -
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"token": "../../../etc"}, "none of ours"),
-        ({"grants": ()}, "granted no card"),
-        ({"grants": (grant("GPU-gone"),)}, "GPU-gone is none of this node's cards"),
-        ({"grants": (grant(memory=0),)}, "MiB of memory: a share needs some"),
+        ({"allocation_id": "../../../etc"}, "none of ours"),
+        ({"shares": ()}, "granted no card"),
+        ({"shares": (grant("GPU-gone"),)}, "GPU-gone is none of this node's cards"),
+        ({"shares": (grant(memory=0),)}, "MiB of memory: a share needs some"),
         ({"name": "n" * 300}, "printable ASCII"),
     ],
 )
@@ -284,11 +284,11 @@ def test_a_full_disk_leaves_no_spec_without_its_policy(
     write = files.write_atomic
 
     def full(path: Path, content: bytes, **how: Any) -> None:
-        if path == getattr(desk.layout, fails)(TOKEN):
+        if path == getattr(desk.layout, fails)(ALLOCATION_ID):
             raise OSError(28, "No space left on device", str(path))
         write(path, content, **how)
 
-    def no_state(token: str) -> Path:
+    def no_state(allocation_id: str) -> Path:
         raise OSError(28, "No space left on device", "state")
 
     monkeypatch.setattr(files, "write_atomic", full)
@@ -296,18 +296,18 @@ def test_a_full_disk_leaves_no_spec_without_its_policy(
         monkeypatch.setattr(desk.states, "ensure", no_state)
     with pytest.raises(PrepareError, match="No space left on device"):
         desk.preparer.prepare(desk.share(), cdi=True)
-    assert not desk.layout.spec(TOKEN).exists()
+    assert not desk.layout.spec(ALLOCATION_ID).exists()
     monkeypatch.undo()
     desk.preparer.prepare(desk.share(), cdi=True)
     assert policy(desk).generation == 1
-    assert desk.layout.spec(TOKEN).exists()
+    assert desk.layout.spec(ALLOCATION_ID).exists()
 
 
 def test_a_policy_that_is_lost_and_cannot_be_made_takes_the_spec_along(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
-    desk.layout.policy(TOKEN).unlink()
+    desk.layout.policy(ALLOCATION_ID).unlink()
 
     def full(path: Path, content: bytes, **how: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -315,67 +315,69 @@ def test_a_policy_that_is_lost_and_cannot_be_made_takes_the_spec_along(
     monkeypatch.setattr(files, "write_atomic", full)
     with pytest.raises(PrepareError):
         desk.preparer.prepare(desk.share(), cdi=True)
-    assert not desk.layout.spec(TOKEN).exists()
+    assert not desk.layout.spec(ALLOCATION_ID).exists()
 
 
 def test_the_spec_comes_last_and_goes_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    kinds = {desk.layout.policy(TOKEN): "policy", desk.layout.spec(TOKEN): "spec"}
+    kinds = {desk.layout.policy(ALLOCATION_ID): "policy", desk.layout.spec(ALLOCATION_ID): "spec"}
     write, ensure, remove = files.write_atomic, desk.states.ensure, desk.states.remove
 
     def written(path: Path, content: bytes, **how: Any) -> None:
         order.append(f"write {kinds[path]}")
         write(path, content, **how)
 
-    def ensured(token: str) -> Path:
+    def ensured(allocation_id: str) -> Path:
         order.append("write state")
-        return ensure(token)
+        return ensure(allocation_id)
 
-    def removed(token: str) -> None:
+    def removed(allocation_id: str) -> None:
         order.append("remove state")
-        assert not desk.layout.spec(TOKEN).exists()
-        assert desk.layout.policy(TOKEN).exists()
-        remove(token)
+        assert not desk.layout.spec(ALLOCATION_ID).exists()
+        assert desk.layout.policy(ALLOCATION_ID).exists()
+        remove(allocation_id)
 
     monkeypatch.setattr(files, "write_atomic", written)
     monkeypatch.setattr(desk.states, "ensure", ensured)
     monkeypatch.setattr(desk.states, "remove", removed)
     desk.preparer.prepare(desk.share(), cdi=True)
-    desk.preparer.forget(TOKEN)
+    desk.preparer.forget(ALLOCATION_ID)
     assert order == ["write policy", "write state", "write spec", "remove state"]
 
 
 def test_forgetting_leaves_nothing_and_can_be_repeated(desk: Desk) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
-    assert desk.preparer.tokens() == {TOKEN}
+    assert desk.preparer.allocation_ids() == {ALLOCATION_ID}
     for _ in range(2):
-        desk.preparer.forget(TOKEN)
-        assert desk.preparer.tokens() == frozenset()
+        desk.preparer.forget(ALLOCATION_ID)
+        assert desk.preparer.allocation_ids() == frozenset()
         assert [path for path in desk.root.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("left", ["spec", "state", "folder"])
-def test_a_token_of_which_only_a_part_is_left_is_known_and_forgotten(desk: Desk, left: str) -> None:
+def test_an_allocation_id_of_which_only_a_part_is_left_is_known_and_forgotten(
+    desk: Desk, left: str
+) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
     if left != "spec":
-        desk.layout.spec(TOKEN).unlink()
+        desk.layout.spec(ALLOCATION_ID).unlink()
     if left != "state":
-        desk.states.remove(TOKEN)
+        desk.states.remove(ALLOCATION_ID)
     if left != "folder":
-        desk.layout.policy(TOKEN).unlink()
-        desk.layout.token_folder(TOKEN).rmdir()
-    assert desk.preparer.tokens() == {TOKEN}
-    desk.preparer.forget(TOKEN)
-    assert desk.preparer.tokens() == frozenset()
+        desk.layout.policy(ALLOCATION_ID).unlink()
+        desk.layout.allocation_folder(ALLOCATION_ID).rmdir()
+    assert desk.preparer.allocation_ids() == {ALLOCATION_ID}
+    desk.preparer.forget(ALLOCATION_ID)
+    assert desk.preparer.allocation_ids() == frozenset()
 
 
 def test_nothing_outside_is_ever_removed(desk: Desk) -> None:
-    outside = desk.layout.tokens / "keep"
+    outside = desk.layout.allocations / "keep"
     outside.mkdir(parents=True)
     with pytest.raises(PrepareError, match="none of ours"):
         desk.preparer.forget("keep")
     assert outside.is_dir()
-    assert desk.preparer.tokens() == frozenset()
+    assert desk.preparer.allocation_ids() == frozenset()
 
 
 def test_others_in_the_container_can_read_whatever_the_umask(desk: Desk) -> None:
@@ -384,27 +386,27 @@ def test_others_in_the_container_can_read_whatever_the_umask(desk: Desk) -> None
         desk.preparer.prepare(desk.share(), cdi=True)
     finally:
         os.umask(before)
-    assert desk.layout.token_folder(TOKEN).stat().st_mode & 0o777 == 0o755
-    assert desk.layout.policy(TOKEN).stat().st_mode & 0o777 == 0o644
-    assert desk.layout.spec(TOKEN).stat().st_mode & 0o777 == 0o644
+    assert desk.layout.allocation_folder(ALLOCATION_ID).stat().st_mode & 0o777 == 0o755
+    assert desk.layout.policy(ALLOCATION_ID).stat().st_mode & 0o777 == 0o644
+    assert desk.layout.spec(ALLOCATION_ID).stat().st_mode & 0o777 == 0o644
 
 
 def test_what_was_prepared_is_ready_without_the_driver(desk: Desk) -> None:
-    assert not desk.preparer.is_ready(TOKEN, cdi=True)
+    assert not desk.preparer.is_ready(ALLOCATION_ID, cdi=True)
     desk.preparer.prepare(desk.share(), cdi=False)
-    assert desk.preparer.is_ready(TOKEN, cdi=False)
-    assert not desk.preparer.is_ready(TOKEN, cdi=True)
+    assert desk.preparer.is_ready(ALLOCATION_ID, cdi=False)
+    assert not desk.preparer.is_ready(ALLOCATION_ID, cdi=True)
     desk.preparer.prepare(desk.share(), cdi=True)
     desk.devices.clear()
-    desk.states.remove(TOKEN)
-    assert desk.preparer.is_ready(TOKEN, cdi=True)
-    assert desk.layout.state(TOKEN).is_file()
+    desk.states.remove(ALLOCATION_ID)
+    assert desk.preparer.is_ready(ALLOCATION_ID, cdi=True)
+    assert desk.layout.state(ALLOCATION_ID).is_file()
 
 
 def test_an_unlimited_container_is_ready_without_policy_and_state(desk: Desk) -> None:
     desk.preparer.prepare(desk.share(exempt=True), cdi=True)
-    assert desk.preparer.is_ready(TOKEN, cdi=True)
-    assert not desk.layout.state(TOKEN).exists()
+    assert desk.preparer.is_ready(ALLOCATION_ID, cdi=True)
+    assert not desk.layout.state(ALLOCATION_ID).exists()
 
 
 def test_what_is_damaged_or_cannot_be_made_is_not_ready(
@@ -412,14 +414,14 @@ def test_what_is_damaged_or_cannot_be_made_is_not_ready(
 ) -> None:
     desk.preparer.prepare(desk.share(), cdi=True)
 
-    def full(token: str) -> Path:
+    def full(allocation_id: str) -> Path:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(desk.states, "ensure", full)
-        assert not desk.preparer.is_ready(TOKEN, cdi=True)
-    desk.layout.policy(TOKEN).write_bytes(b"")
-    assert not desk.preparer.is_ready(TOKEN, cdi=True)
+        assert not desk.preparer.is_ready(ALLOCATION_ID, cdi=True)
+    desk.layout.policy(ALLOCATION_ID).write_bytes(b"")
+    assert not desk.preparer.is_ready(ALLOCATION_ID, cdi=True)
 
 
 def test_who_would_be_limited_can_be_asked(desk: Desk) -> None:

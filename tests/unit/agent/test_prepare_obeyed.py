@@ -19,7 +19,7 @@ from hami.agent.containers import library, state_files
 from hami.agent.containers.state_files import StateFiles
 from tests.native.probing import MIB, OUT_OF_MEMORY, Probe
 from tests.unit.agent.card_nodes import CardNode
-from tests.unit.agent.preparing import TOKEN
+from tests.unit.agent.preparing import ALLOCATION_ID
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 
@@ -32,7 +32,9 @@ class Node(CardNode):
 
     def start(self) -> Probe:
         """Start a program in the container, which the spec on disk describes."""
-        edits = json.loads(self.layout.spec(TOKEN).read_text())["devices"][0]["containerEdits"]
+        edits = json.loads(self.layout.spec(ALLOCATION_ID).read_text())["devices"][0][
+            "containerEdits"
+        ]
         env = dict(variable.split("=", 1) for variable in edits["env"])
         inside, stage = str(self.layout.inside), str(self.desk.root / "stage")
         preload = self.layout.preload.read_text().strip()
@@ -85,21 +87,21 @@ def test_a_container_has_its_card_and_its_limit_and_can_be_resized(node: Node) -
         probe.do("init")
         assert probe.number("count") == 1
         assert node.cards[1].uuid.removeprefix("GPU-") in probe.do("uuid 0")[0]
-        assert not node.states.busy(TOKEN)
+        assert not node.states.busy(ALLOCATION_ID)
         probe.do("device 0")
-        assert node.states.busy(TOKEN)
+        assert node.states.busy(ALLOCATION_ID)
         assert probe.do("info")[1] == str(2000 * MIB)
         assert probe.ask(f"take alloc big {1900 * MIB}").code == OUT_OF_MEMORY
         probe.do(f"take alloc small {100 * MIB}")
         node.prepare(3000, generation=2)
         probe.do(f"take alloc big {1900 * MIB}")
         assert probe.noise == ""
-    assert not node.states.busy(TOKEN)
+    assert not node.states.busy(ALLOCATION_ID)
 
 
 def test_a_container_without_its_policy_has_no_card(node: Node) -> None:
     node.prepare(2000)
-    node.layout.policy(TOKEN).unlink()
+    node.layout.policy(ALLOCATION_ID).unlink()
     with node.start() as probe:
         assert probe.ask("init").code == 100
 

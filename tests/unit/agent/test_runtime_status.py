@@ -113,7 +113,7 @@ async def test_an_address_that_is_no_path_is_refused(endpoint: str) -> None:
 
 async def test_a_runtime_without_cri_is_quoted(folder: pathlib.Path) -> None:
     async with served(folder / "r.sock", SERVICE.handler({})):
-        with pytest.raises(RuntimeStatusError, match="does not tell its status: UNIMPLEMENTED"):
+        with pytest.raises(RuntimeStatusError, match="does not answer: UNIMPLEMENTED"):
             await kubelet_runtime.runtime_status(str(folder / "r.sock"))
 
 

@@ -18,7 +18,7 @@ from hami.agent.containers import state_files
 from hami.agent.containers.state_files import StateFiles
 from hami.node.layout import NodeLayout
 from hami.wire import file_layout, state_file
-from tests.unit.agent.preparing import TOKEN, PlainStates, layout
+from tests.unit.agent.preparing import ALLOCATION_ID, PlainStates, layout
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 
@@ -41,8 +41,8 @@ def node(tmp_path: Path) -> Iterator[NodeLayout]:
 @needs_root
 def test_a_state_file_has_a_file_system_of_its_own_size(node: NodeLayout) -> None:
     states = StateFiles(node)
-    path = states.ensure(TOKEN)
-    assert path == node.state(TOKEN)
+    path = states.ensure(ALLOCATION_ID)
+    assert path == node.state(ALLOCATION_ID)
     assert path.parent.is_mount()
     assert path.stat().st_mode & 0o777 == 0o666
     assert path.parent.stat().st_mode & 0o777 == 0o755
@@ -58,10 +58,10 @@ def test_a_state_file_has_a_file_system_of_its_own_size(node: NodeLayout) -> Non
 @needs_root
 def test_ensuring_again_changes_nothing(node: NodeLayout) -> None:
     states = StateFiles(node)
-    path = states.ensure(TOKEN)
+    path = states.ensure(ALLOCATION_ID)
     path.write_bytes(b"accounts")
     before = path.stat()
-    StateFiles(node).ensure(TOKEN)
+    StateFiles(node).ensure(ALLOCATION_ID)
     after = path.stat()
     assert (after.st_dev, after.st_ino, path.read_bytes()) == (
         before.st_dev,
@@ -73,26 +73,26 @@ def test_ensuring_again_changes_nothing(node: NodeLayout) -> None:
 @needs_root
 def test_it_is_there_again_after_a_reboot(node: NodeLayout) -> None:
     states = StateFiles(node)
-    states.ensure(TOKEN)
-    state_files.unmount(node.state_folder(TOKEN))
-    node.state_folder(TOKEN).rmdir()
+    states.ensure(ALLOCATION_ID)
+    state_files.unmount(node.state_folder(ALLOCATION_ID))
+    node.state_folder(ALLOCATION_ID).rmdir()
     node.states.rmdir()
-    assert states.ensure(TOKEN).is_file()
-    assert node.state_folder(TOKEN).is_mount()
+    assert states.ensure(ALLOCATION_ID).is_file()
+    assert node.state_folder(ALLOCATION_ID).is_mount()
 
 
 @needs_root
 @pytest.mark.parametrize("mounted", [False, True])
 def test_a_crash_on_the_way_is_made_good(node: NodeLayout, mounted: bool) -> None:
-    folder = node.state_folder(TOKEN)
+    folder = node.state_folder(ALLOCATION_ID)
     folder.mkdir(parents=True)
     if mounted:
         state_files.mount(folder, size=2 << 20, inodes=8)
-    StateFiles(node).ensure(TOKEN)
+    StateFiles(node).ensure(ALLOCATION_ID)
     state_files.unmount(folder)
     assert not folder.is_mount()  # it was mounted once, not once more
-    StateFiles(node).ensure(TOKEN)
-    StateFiles(node).remove(TOKEN)
+    StateFiles(node).ensure(ALLOCATION_ID)
+    StateFiles(node).remove(ALLOCATION_ID)
     assert not folder.exists()
 
 
@@ -101,24 +101,24 @@ def test_removing_takes_it_from_the_tree_but_not_from_those_who_have_it_open(
     node: NodeLayout,
 ) -> None:
     states = StateFiles(node)
-    path = states.ensure(TOKEN)
+    path = states.ensure(ALLOCATION_ID)
     with path.open("r+b") as file:
-        states.remove(TOKEN)
+        states.remove(ALLOCATION_ID)
         assert not path.parent.exists()
-        assert states.tokens() == []
+        assert states.allocation_ids() == []
         file.write(b"still")
         file.flush()
         assert os.pread(file.fileno(), 5, 0) == b"still"
-    states.remove(TOKEN)
+    states.remove(ALLOCATION_ID)
 
 
 @needs_root
 def test_mounts_that_lie_on_each_other_are_all_removed(node: NodeLayout) -> None:
     states = StateFiles(node)
-    states.ensure(TOKEN)
-    state_files.mount(node.state_folder(TOKEN), size=2 << 20, inodes=8)
-    states.remove(TOKEN)
-    assert not node.state_folder(TOKEN).exists()
+    states.ensure(ALLOCATION_ID)
+    state_files.mount(node.state_folder(ALLOCATION_ID), size=2 << 20, inodes=8)
+    states.remove(ALLOCATION_ID)
+    assert not node.state_folder(ALLOCATION_ID).exists()
 
 
 def test_where_mounting_is_not_permitted_a_plain_folder_does_and_it_is_said_once(
@@ -131,19 +131,19 @@ def test_where_mounting_is_not_permitted_a_plain_folder_does_and_it_is_said_once
     monkeypatch.setattr(state_files, "is_shown", lambda _folder: True)
     node = layout(tmp_path)
     states = StateFiles(node)
-    for token in (TOKEN, "f" * 32):
-        assert states.ensure(token).stat().st_mode & 0o777 == 0o666
+    for allocation_id in (ALLOCATION_ID, "f" * 32):
+        assert states.ensure(allocation_id).stat().st_mode & 0o777 == 0o666
     assert len(caplog.records) == 1
     assert "CAP_SYS_ADMIN" in str(vars(caplog.records[0]))
-    states.remove(TOKEN)
-    assert states.tokens() == ["f" * 32]
+    states.remove(ALLOCATION_ID)
+    assert states.allocation_ids() == ["f" * 32]
 
 
 def test_where_the_node_would_not_see_the_mount_none_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(state_files, "is_shown", lambda _folder: False)
-    path = StateFiles(layout(tmp_path)).ensure(TOKEN)
+    path = StateFiles(layout(tmp_path)).ensure(ALLOCATION_ID)
     assert path.is_file()
     assert not path.parent.is_mount()
     assert "Bidirectional" in str(vars(caplog.records[0]))
@@ -158,7 +158,7 @@ def test_a_failure_that_is_no_lack_of_permission_is_an_error(
     monkeypatch.setattr(state_files, "mount", full)
     monkeypatch.setattr(state_files, "is_shown", lambda _folder: True)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        StateFiles(layout(tmp_path)).ensure(TOKEN)
+        StateFiles(layout(tmp_path)).ensure(ALLOCATION_ID)
 
 
 HOST = "20 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n21 20 0:20 / /run rw - tmpfs tmpfs rw\n"
@@ -190,11 +190,11 @@ def test_of_mounts_on_one_place_the_upper_one_counts() -> None:
 @pytest.mark.parametrize("slot", [0, 17, file_layout.MAX_PROCESSES - 1])
 def test_a_living_process_keeps_its_container_busy(tmp_path: Path, slot: int) -> None:
     states = PlainStates(layout(tmp_path))
-    path = states.ensure(TOKEN)
-    assert not states.busy(TOKEN)
+    path = states.ensure(ALLOCATION_ID)
+    assert not states.busy(ALLOCATION_ID)
     with _holding(path, file_layout.LOCK_BASE + slot):
-        assert states.busy(TOKEN)
-    assert not states.busy(TOKEN)
+        assert states.busy(ALLOCATION_ID)
+    assert not states.busy(ALLOCATION_ID)
 
 
 @pytest.mark.parametrize(
@@ -202,17 +202,17 @@ def test_a_living_process_keeps_its_container_busy(tmp_path: Path, slot: int) ->
 )
 def test_locks_elsewhere_say_nothing(tmp_path: Path, byte: int) -> None:
     states = PlainStates(layout(tmp_path))
-    with _holding(states.ensure(TOKEN), byte):
-        assert not states.busy(TOKEN)
+    with _holding(states.ensure(ALLOCATION_ID), byte):
+        assert not states.busy(ALLOCATION_ID)
 
 
 def test_what_is_no_state_file_is_not_busy(tmp_path: Path) -> None:
     node = layout(tmp_path)
     states = PlainStates(node)
-    assert not states.busy(TOKEN)
-    node.state_folder(TOKEN).mkdir(parents=True)
-    os.mkfifo(node.state(TOKEN))
-    assert not states.busy(TOKEN)  # and it does not wait
+    assert not states.busy(ALLOCATION_ID)
+    node.state_folder(ALLOCATION_ID).mkdir(parents=True)
+    os.mkfifo(node.state(ALLOCATION_ID))
+    assert not states.busy(ALLOCATION_ID)  # and it does not wait
 
 
 _HOLD = """
@@ -242,7 +242,7 @@ def _holding(path: Path, byte: int) -> Iterator[None]:
 def test_the_lock_of_this_very_process_would_show_as_well(tmp_path: Path) -> None:
     """An OFD lock belongs to the open file, not to the process."""
     states = PlainStates(layout(tmp_path))
-    with states.ensure(TOKEN).open("r+b") as file:
+    with states.ensure(ALLOCATION_ID).open("r+b") as file:
         range_ = struct.pack("@hhqqi0q", fcntl.F_WRLCK, 0, file_layout.LOCK_BASE, 1, 0)
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, range_)
-        assert states.busy(TOKEN)
+        assert states.busy(ALLOCATION_ID)

@@ -1,4 +1,4 @@
-"""`hami certs`: from the command line to the cluster and back, and every wrong usage."""
+"""`hami certs`: from the command line to the cluster, and every wrong usage."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ async def test_an_installation_gets_its_secrets_and_its_trust(
     assert (code, err) == (0, "")
     made, key = out.splitlines()
     assert made.startswith(
-        "Secret kube-system/hami-tls: made, for hami-webhook.kube-system.svc, 127.0.0.1 until 20"
+        "Secret kube-system/hami-tls: created, for hami-webhook.kube-system.svc, 127.0.0.1 until 20"
     )
-    assert key.startswith("Secret kube-system/hami-grant-key: made, key ")
+    assert key.startswith("Secret kube-system/hami-grant-key: created, key ")
     assert len(entry(api, "hami-grant-key", "current")) == 32
     put_hook(api)
     code, _, err = await run(capsys, config, "patch", TLS[0], WEBHOOK)
@@ -141,7 +141,7 @@ async def test_another_key_signs_after_a_rotation(
         (["patch", WEBHOOK], 2, "the following arguments are required: --tls-secret"),
         (["rotate-grant-key"], 2, "the following arguments are required: --grant-key-secret"),
         (["rotate-grant-key", GRANT, "--wait=-1s"], 2, "--wait: '-1s' is negative"),
-        (["rotate-grant-key", GRANT], 1, "Secret kube-system/hami-grant-key: there is none"),
+        (["rotate-grant-key", GRANT], 1, "Secret kube-system/hami-grant-key: does not exist"),
         (["create", GRANT, "--context=none"], 2, "none"),
     ],
 )
@@ -168,7 +168,7 @@ async def test_the_namespace_is_never_guessed(capsys: pytest.CaptureFixture[str]
         assert "required: --namespace" in capsys.readouterr().err
 
 
-async def test_what_the_server_refuses_is_told_with_who_asked(
+async def test_what_the_server_refuses_is_reported_with_who_asked(
     capsys: pytest.CaptureFixture[str], api: ScriptedApi, config: str
 ) -> None:
     api.fault(method="POST", path="/secrets", status=403, reason="Forbidden", message="no rights")
@@ -178,11 +178,11 @@ async def test_what_the_server_refuses_is_told_with_who_asked(
 
 
 @pytest.mark.parametrize("command", ["create", "patch", "rotate-grant-key"])
-def test_help_tells_every_flag(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main.main(["certs", command, "--help"]) == 0
-    told = capsys.readouterr().out
-    assert {"--namespace", "--kubeconfig", "--context"} <= set(told.split())
-    assert "Exit code 0" in told
+    reply = capsys.readouterr().out
+    assert {"--namespace", "--kubeconfig", "--context"} <= set(reply.split())
+    assert "Exit code 0" in reply
 
 
 WITHOUT_CRYPTOGRAPHY = (

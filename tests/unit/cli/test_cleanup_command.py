@@ -81,8 +81,8 @@ async def test_what_could_not_be_removed_is_the_error(
     )
 
 
-def test_help_tells_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["cleanup", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert {"--namespace", "--kubeconfig", "--secrets", "--lease"} <= set(told.split())
-    assert "annotations by which nodes offer their cards" in told
+    reply = capsys.readouterr().out
+    assert {"--namespace", "--kubeconfig", "--secrets", "--lease"} <= set(reply.split())
+    assert "annotations by which nodes offer their cards" in reply

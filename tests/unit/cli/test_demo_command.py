@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from hami.cli import main
-from hami_sandbox.demo import flags
+from hami_sandbox.demo import main as demo_main
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reply"),
     [
         (["--node", "gpu-a"], "write for example gpu-a=8xH100"),
         (["--node", "gpu-a=2xH101"], "models are"),
@@ -26,15 +26,15 @@ from hami_sandbox.demo import flags
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(
-    flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str], reply: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["demo", *flags]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert reply in err
     assert err.count("\n") == 1
 
 
-def test_logs_that_cannot_be_kept_are_told_at_once(
+def test_logs_that_cannot_be_kept_are_reported_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -50,7 +50,7 @@ def test_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_flags_may_be_repeated() -> None:
-    asked = flags.build("hami demo").parse_args(
+    asked = demo_main.build_parser("hami demo").parse_args(
         ["--node", "a=1xT4", "--node", "b=1xT4", "--example", "1", "--example", "2", "--once"]
     )
     assert (asked.node, asked.example, asked.once) == (["a=1xT4", "b=1xT4"], ["1", "2"], True)

@@ -32,8 +32,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
             self._answer(200, PODS[self.path])
             return
         status, reason, message = DENIED.get(self.path, (404, "NotFound", "pods not found"))
-        told = {"kind": "Status", "code": status, "reason": reason, "message": message}
-        self._answer(status, json.dumps(told).encode())
+        reply = {"kind": "Status", "code": status, "reason": reason, "message": message}
+        self._answer(status, json.dumps(reply).encode())
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -113,7 +113,7 @@ def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str], config: st
     }
 
 
-def test_the_name_of_the_scheduler_can_be_told(
+def test_the_name_of_the_scheduler_can_be_given(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
     _, out, _ = run(capsys, "train", "--scheduler-name=mine", f"--kubeconfig={config}")
@@ -123,7 +123,7 @@ def test_the_name_of_the_scheduler_can_be_told(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["gone"], 1, "pod team/gone does not exist; check its name"),
+        (["missing"], 1, "pod team/missing does not exist; check its name"),
         (["secret"], 1, "403 Forbidden: pods is forbidden"),
         (["unknown"], 1, "401 Unauthorized"),
         (["train", "--context=away"], 1, "127.0.0.1"),
@@ -146,7 +146,7 @@ def test_what_prevents_it_is_one_line_and_a_code(
     assert err.count("\n") == 1
 
 
-def test_a_kubeconfig_that_cannot_be_read_is_told(
+def test_a_kubeconfig_that_cannot_be_read_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     code, out, err = run(capsys, "train", f"--kubeconfig={tmp_path / 'none'}")
@@ -165,7 +165,7 @@ def test_kubeconfig_may_list_files_of_which_some_are_missing(
     assert run(capsys, "web", "--context=plain")[0] == 0
 
 
-def test_a_context_without_any_kubeconfig_is_told(
+def test_a_context_without_any_kubeconfig_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -1,4 +1,4 @@
-"""What settings must hold: each broken rule is told with flag, value, rule and remedy."""
+"""Rules of settings: each error names flag, value, rule and remedy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ LEGAL = [
 
 
 @pytest.mark.parametrize(("words", "message"), BROKEN.items())
-def test_a_broken_rule_is_told(words: tuple[str, ...], message: str) -> None:
+def test_a_broken_rule_is_reported(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(errors.UsageError, match=message):
         flags.resolve(TABLE, words, {})
 

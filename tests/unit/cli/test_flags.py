@@ -133,7 +133,7 @@ def test_an_unknown_flag_names_the_nearest() -> None:
         resolved("--node-lock-timout=5m")
 
 
-def test_a_flag_without_its_value_is_told() -> None:
+def test_a_flag_without_its_value_is_reported() -> None:
     with pytest.raises(errors.UsageError, match=r"--scheduler-name: no value follows"):
         resolved("--scheduler-name")
 
@@ -201,13 +201,13 @@ def test_the_file_may_be_named_by_a_variable_and_spell_keys_either_way(
         "scheduler-nam: x": r"scheduler-nam: no such setting; did you mean scheduler-name\?",
         "- a": "is not a mapping of settings",
         "a: [": "not valid YAML",
-        "debug: true\ndebug: false": "stands twice",
+        "debug: true\ndebug: false": "is written twice",
         "node-lock-timeout: 300": "node-lock-timeout: 300 has no unit; write 5m",
         "kube-burst: true": "kube-burst: True is no whole number",
         "kubeconfig: [a]": "is no text",
     }.items(),
 )
-def test_a_wrong_file_is_told_with_its_place(
+def test_a_wrong_file_is_reported_with_its_place(
     tmp_path: pathlib.Path, text: str, message: str
 ) -> None:
     file = tmp_path / "hami.yaml"
@@ -216,7 +216,7 @@ def test_a_wrong_file_is_told_with_its_place(
         resolved(f"--config={file}")
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         resolved(f"--config={tmp_path / 'none'}")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("table", [TABLE, cli_webhook.TABLE])
-def test_every_setting_stands_in_the_help_in_the_groups_of_the_struct(table: Table[Any]) -> None:
+def test_every_setting_is_in_the_help_in_the_groups_of_the_struct(table: Table[Any]) -> None:
     """The struct's source is the truth: `# Group.` lines, and the fields below each."""
     groups: dict[str, list[str]] = {}
     for line in inspect.getsource(table.settings).splitlines():
@@ -243,14 +243,14 @@ def test_every_setting_stands_in_the_help_in_the_groups_of_the_struct(table: Tab
     assert all(flag.help for flag in table.flags.values())
 
 
-def test_what_both_processes_can_be_told_means_the_same_in_both() -> None:
+def test_a_setting_of_both_processes_means_the_same_in_both() -> None:
     shared = TABLE.flags.keys() & cli_webhook.TABLE.flags.keys()
     for key in shared - {"http-bind"}:  # the scheduler's is for its sibling on loopback
         scheduler, webhook = TABLE.flags[key], cli_webhook.TABLE.flags[key]
         assert (scheduler.kind, scheduler.default) == (webhook.kind, webhook.default), key
 
 
-def test_the_help_tells_default_variable_and_meaning_of_every_flag(
+def test_the_help_shows_default_variable_and_meaning_of_every_flag(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")

@@ -1,4 +1,4 @@
-"""`hami image build`: from a checkout, from given parts, and what it says without them."""
+"""`hami image build`: from a checkout, from given parts, and without them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Have Debian's packages handmade, and the dependencies installed by nobody."""
+    """Have Debian's packages handmade, and no dependency installed."""
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     apt = handmade.FakeApt(tmp_path / "fake-apt")
@@ -126,7 +126,7 @@ def test_what_prevents_it_is_one_line_and_a_code(
     assert err.count("\n") == 1
 
 
-def test_a_checkout_that_does_not_build_is_told(
+def test_a_checkout_that_does_not_build_is_reported(
     capsys: pytest.CaptureFixture[str], bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = bench.folder / "checkout"

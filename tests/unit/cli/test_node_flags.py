@@ -1,4 +1,4 @@
-"""The flags of `hami agent` and `hami monitor`: every setting has one, and mistakes are named."""
+"""Flags of `hami agent` and `hami monitor`: one per setting, mistakes named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hami explain` says of a pod, as data and in words."""
+"""`hami explain`: a pod as data and as text."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ UNSCHEDULABLE = {
 }
 
 
-def tell(data: bytes) -> Story:
+def gather(data: bytes) -> Story:
     return pod_story.gather(data, builders.VENDORS, scheduler_name="hami-scheduler")
 
 
 def words(data: bytes) -> list[str]:
     text = explain_text.text(
-        tell(data), managed=("nvidia.com/gpu",), scheduler_name="hami-scheduler", now=NOW
+        gather(data), managed=("nvidia.com/gpu",), scheduler_name="hami-scheduler", now=NOW
     )
     return text.splitlines()
 
@@ -63,7 +63,7 @@ def test_a_waiting_pod_shows_request_reasons_and_near_misses() -> None:
         "  node-4: almost fits",
         "kube-scheduler says: 0/3 nodes are available",
     ]
-    story = tell(data)
+    story = gather(data)
     assert story.state is State.WAITING
     assert story.explanation == NOTE
 
@@ -107,7 +107,7 @@ def test_a_placed_pod_shows_its_cards_by_container() -> None:
         "  main: NVIDIA GPU-2, 1024 MiB, no limit on compute",
         "bind phase: success",
     ]
-    story = tell(data)
+    story = gather(data)
     assert story.granted[0] == Granted("main", "NVIDIA", "GPU-1", 2048, 30)
     assert story.explanation is None, "it is about the time before"
 
@@ -120,20 +120,20 @@ def test_slots_that_hami_left_out_are_given_to_the_container_that_asked() -> Non
         annotations={builders.NVIDIA.annotations.allocated: granted},
         node="n",
     )
-    assert [g.container for g in tell(data).granted] == ["main"]
+    assert [g.container for g in gather(data).granted] == ["main"]
 
 
-def test_a_finished_pod_is_told_in_the_past() -> None:
+def test_a_finished_pod_is_described_in_the_past() -> None:
     assert words(pod(MAIN, node="n", phase="Succeeded"))[0] == "team/train was on n (Succeeded)"
 
 
-def test_a_placed_pod_without_cards_was_placed_by_somebody_else() -> None:
+def test_a_placed_pod_without_cards_was_placed_by_another_scheduler() -> None:
     assert "another scheduler placed it" in words(pod(MAIN, node="n", phase="Running"))[1]
 
 
-def test_a_pod_without_our_resources_is_told_so() -> None:
+def test_a_pod_without_our_resources_is_named_so() -> None:
     data = pod(builders.container("web"), scheduler="default-scheduler", condition=UNSCHEDULABLE)
-    assert tell(data).state is State.NOT_OURS
+    assert gather(data).state is State.NOT_OURS
     assert words(data) == [
         "team/train asks for no card, so hami has no part in where it goes",
         "hami manages nvidia.com/gpu; a container asks for them in resources.limits",
@@ -142,44 +142,44 @@ def test_a_pod_without_our_resources_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("named", ["default-scheduler", None])
-def test_a_pod_of_another_scheduler_is_told_what_to_do(named: str | None) -> None:
+def test_a_pod_of_another_scheduler_gets_its_remedy(named: str | None) -> None:
     data = pod(MAIN, scheduler=named)
-    assert tell(data).state is State.OTHER_SCHEDULER
-    told = words(data)
+    assert gather(data).state is State.OTHER_SCHEDULER
+    reply = words(data)
     shown = f"its schedulerName is {named or 'none'}, not hami-scheduler: hami is never asked"
-    assert told[3].startswith(shown)
-    assert "spec.schedulerName: hami-scheduler" in told[4]
+    assert reply[3].startswith(shown)
+    assert "spec.schedulerName: hami-scheduler" in reply[4]
 
 
-def test_a_request_that_breaks_a_rule_is_told_with_its_remedy() -> None:
+def test_a_request_that_breaks_a_rule_is_reported_with_its_remedy() -> None:
     data = pod(builders.container(gpu="1.5"))
-    assert tell(data).state is State.REFUSED
+    assert gather(data).state is State.REFUSED
     first, second = words(data)
     assert first == "team/train cannot be placed: its request breaks a rule"
     assert second.startswith("problem: container main, nvidia.com/gpu: '1.5'")
 
 
 def test_a_damaged_explanation_is_a_problem_and_not_the_end() -> None:
-    told = words(pod(MAIN, annotations={annotation_keys.EXPLANATION: "{"}))
-    assert told[0].startswith("team/train waits")
-    assert told[-1].startswith("problem: explanation: '{' does not decode")
+    reply = words(pod(MAIN, annotations={annotation_keys.EXPLANATION: "{"}))
+    assert reply[0].startswith("team/train waits")
+    assert reply[-1].startswith("problem: explanation: '{' does not decode")
 
 
 def test_a_damaged_grant_is_a_problem_and_the_others_are_shown() -> None:
     value = "GPU-1,NVIDIA,many,30:GPU-2,NVIDIA,10,0:;"
     annotations = {builders.NVIDIA.annotations.allocated: value}
-    told = words(pod(MAIN, annotations=annotations, node="n"))
-    assert any("GPU-2, 10 MiB" in line for line in told)
-    assert "the share of card GPU-1 cannot be read; delete the pod" in told[-1]
+    reply = words(pod(MAIN, annotations=annotations, node="n"))
+    assert any("GPU-2, 10 MiB" in line for line in reply)
+    assert "the share of card GPU-1 cannot be read; delete the pod" in reply[-1]
 
 
 def test_a_terminal_gets_nothing_but_printable_characters() -> None:
     note = Note(at="yesterday", summary="red \x1b[31m\nfake line")
     annotations = {annotation_keys.EXPLANATION: explanation_note.encode(note)}
-    told = words(pod(MAIN, annotations=annotations))
-    assert "why: red �[31m�fake line" in told
+    reply = words(pod(MAIN, annotations=annotations))
+    assert "why: red �[31m�fake line" in reply
 
 
 def test_what_is_no_pod_is_a_wire_error() -> None:
     with pytest.raises(errors.WireError, match="pod"):
-        tell(b"[]")
+        gather(b"[]")

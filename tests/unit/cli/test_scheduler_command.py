@@ -1,4 +1,4 @@
-"""`hami scheduler`: warnings are logged first, and the process's end becomes an exit code."""
+"""`hami scheduler`: warnings are logged first, its end is an exit code."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def test_a_mistake_of_ours_among_them_keeps_its_traceback(
         main.main(["scheduler"])
 
 
-def test_a_wrong_flag_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_flag_is_reported_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main.main(["scheduler", "--http_bind=nowhere"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

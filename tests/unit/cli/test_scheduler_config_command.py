@@ -1,4 +1,4 @@
-"""`hami scheduler config`: to stdout or into a folder; wrong options are told."""
+"""`hami scheduler config`: to stdout or a folder; wrong options are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which question about nodes is the same as the one before, so that no name is looked up again."""
+"""A question about the same nodes as before is not looked up again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bound pod never loses its cards because something about it cannot be read or was changed."""
+"""A bound pod keeps its cards when it becomes unreadable or is changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_closed_card_stays_closed_when_its_node_changes() -> None:
     assert ask(kept, pod("q", container(gpu=1, memory=1))).winner is None
 
 
-def test_a_reservation_holds_when_the_bound_pods_list_cannot_be_read_or_is_gone() -> None:
+def test_a_reservation_holds_when_the_bound_pods_list_cannot_be_read_or_is_missing() -> None:
     for value in ("garbage,", ""):
         kept = cluster(node("n", [card("a")]))
         asking = pod("p", container(gpu=1, memory=8000, cores=100))
@@ -136,7 +136,7 @@ def test_one_vendors_cordon_does_not_close_the_cards_of_another() -> None:
     }
 
 
-def test_one_container_with_two_grants_on_a_card_holds_their_sum_and_one_slot() -> None:
+def test_one_container_with_two_grants_on_a_card_holds_their_sum_and_one_share() -> None:
     twice = granted(
         "p",
         "n",
@@ -192,7 +192,7 @@ class TestDrift:
                 array[..., row] -= 1
         assert rebuild.drift(kept, nodes=[there], pods=[], quotas=[]) == []
 
-    def test_a_rewritten_annotation_is_no_drift_but_told(self) -> None:
+    def test_a_rewritten_annotation_is_no_drift_but_reported(self) -> None:
         there, honest = node("n", [card("a")]), granted("p", "n", [("a", 3000, 30)])
         forged = granted("p", "n", [("a", 1, 0)])
         kept = cluster(there, honest)
@@ -202,7 +202,7 @@ class TestDrift:
         assert rebuild.rewritten(kept, [honest]) == []
 
 
-def test_an_unreadable_quota_is_told() -> None:
+def test_an_unreadable_quota_is_reported() -> None:
     kept = cluster(quota("q", memory="much"))
     assert "'much'" in kept.problems()["quota default/q"][0]
 
@@ -214,5 +214,5 @@ def test_texts_that_no_card_has_any_more_are_forgotten() -> None:
     words = kept.card_tables[8].cards["NVIDIA"]
     assert sorted(filter(None, words.types.texts)) == ["T1", "T99"]
     assert len(words.types.texts) <= 4
-    wish = {"nvidia.com/use-gputype": "T99"}
-    assert winner(ask(kept, pod("p", container(gpu=1), annotations=wish))) == ("n", [["a"]])
+    annotations = {"nvidia.com/use-gputype": "T99"}
+    assert winner(ask(kept, pod("p", container(gpu=1), annotations=annotations))) == ("n", [["a"]])

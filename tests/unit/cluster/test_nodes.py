@@ -44,7 +44,7 @@ def test_a_removed_node_is_unknown_and_its_pods_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("register", "said"),
+    ("register", "part"),
     [
         pytest.param("[{", "does not decode", id="truncated"),
         pytest.param('{"id":"a"}', "does not decode", id="not a list"),
@@ -53,14 +53,14 @@ def test_a_removed_node_is_unknown_and_its_pods_wait_for_it() -> None:
         pytest.param("[" + "0," * 500_000 + "0]", "(1000003 characters)", id="a megabyte of zeros"),
     ],
 )
-def test_a_corrupt_register_annotation_closes_that_node_alone(register: str, said: str) -> None:
+def test_a_corrupt_register_annotation_closes_that_node_alone(register: str, part: str) -> None:
     kept = cluster(node("bad", register), node("good", [card("a")]))
     decision = ask(kept, ASKING)
     assert winner(decision) == ("good", [["a"]])
     assert decision.explanation.failed_nodes() == {"bad": "node unregistered"}
     (problem,) = kept.problems()["node bad"]
     assert "node bad, hami.io/node-nvidia-register" in problem
-    assert said in problem
+    assert part in problem
     assert len(problem) < 500
 
 

@@ -1,4 +1,4 @@
-"""Random histories of a cluster: nothing is double-booked, undone changes leave no trace, no drift.
+"""Random histories of a cluster: no card is given twice, undo is exact, no drift.
 
 A history plays API server and scheduler: nodes come, change and go, pods are placed, reserved,
 bound, lapse, finish and are deleted, quotas change. After every step the promises of the core are
@@ -31,7 +31,7 @@ happened: Counter[str] = Counter()
 
 
 class History:
-    """A cluster beside the API objects that it has been told of."""
+    """A cluster beside the API objects that it has seen."""
 
     def __init__(self) -> None:
         self.cluster = builders.cluster()

@@ -29,11 +29,11 @@ from tests.builders import NVIDIA, VENDORS, ask, card, cluster, container, grant
 def test_a_request_fits_when_use_and_request_do_not_pass_the_limit(
     limit: int | None, used: int, asked: int, *, fits: bool
 ) -> None:
-    book = Quotas()
+    quotas = Quotas()
     if limit is not None:
-        book.put(read_quota(quota("q", memory=limit), VENDORS))
-    book.add_use("default", "NVIDIA", memory=used, cores=0)
-    assert book.headroom("default", NVIDIA).allows(memory=asked, cores=0) is fits
+        quotas.put(read_quota(quota("q", memory=limit), VENDORS))
+    quotas.add_use("default", "NVIDIA", memory=used, cores=0)
+    assert quotas.headroom("default", NVIDIA).allows(memory=asked, cores=0) is fits
 
 
 def test_cores_are_limited_like_memory() -> None:
@@ -44,10 +44,10 @@ def test_cores_are_limited_like_memory() -> None:
 
 def test_of_several_quotas_on_one_key_the_tightest_holds_whatever_their_order() -> None:
     for first, second in ((1000, 3000), (3000, 1000)):
-        book = Quotas()
-        book.put(read_quota(quota("one", memory=first), VENDORS))
-        book.put(read_quota(quota("two", memory=second), VENDORS))
-        assert book.limit("default", NVIDIA.resources.memory) == 1000
+        quotas = Quotas()
+        quotas.put(read_quota(quota("one", memory=first), VENDORS))
+        quotas.put(read_quota(quota("two", memory=second), VENDORS))
+        assert quotas.limit("default", NVIDIA.resources.memory) == 1000
 
 
 def test_dropping_one_of_two_quotas_leaves_the_other_in_force() -> None:
@@ -89,9 +89,9 @@ def test_an_unreadable_limit_is_named_and_the_other_keys_hold() -> None:
 
 def test_the_memory_factor_applies_to_limits() -> None:
     vendor = msgspec.structs.replace(NVIDIA, memory_factor=256)
-    book = Quotas()
-    book.put(read_quota(quota("q", memory=60), (vendor,)))
-    room = book.headroom("default", vendor)
+    quotas = Quotas()
+    quotas.put(read_quota(quota("q", memory=60), (vendor,)))
+    room = quotas.headroom("default", vendor)
     assert room.allows(memory=15360, cores=0)
     assert not room.allows(memory=2 * 40 * 256, cores=0)
 

@@ -1,4 +1,4 @@
-"""Packages, programs and an apt made by hand, so that nothing here needs Debian or a network."""
+"""Handmade packages, programs and apt: no test needs Debian or a network."""
 
 from __future__ import annotations
 

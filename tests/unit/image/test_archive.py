@@ -1,4 +1,4 @@
-"""One archive, two manifests over the same blobs, and a reader that believes neither."""
+"""One archive, two manifests over the same blobs, and a strict reader."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_an_image_without_name_or_layer_is_refused(archive: Path, two: list[Laye
         oci.write(archive, names=[NAME], layers=[], settings=SETTINGS)
 
 
-def test_an_unknown_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_machine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(ImageError, match="machine 'riscv64': is none of x86_64, aarch64"):
         oci.architecture()

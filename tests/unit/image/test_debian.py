@@ -1,4 +1,4 @@
-"""A private apt resolves and fetches; what maintainer scripts would do is done by a table."""
+"""A private apt resolves and fetches; a table replaces maintainer scripts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def root(tmp_path: Path) -> Path:
 def test_a_closure_is_fetched_and_unpacked(apt: FakeApt, cache: Path, root: Path) -> None:
     apt.offer("tool_1%3a2.0~rc1_amd64.deb", made.deb(made.file("./bin/tool", b"t", 0o755)))
     apt.offer("base_3_all.deb", made.deb(made.file("./etc/base", b"b")))
-    said: list[str] = []
-    packages = debian.unpack(["tool"], root, cache=cache, say=said.append)
+    lines: list[str] = []
+    packages = debian.unpack(["tool"], root, cache=cache, say=lines.append)
     assert packages == (Package("base", "3"), Package("tool", "1:2.0~rc1"))
     assert (root / "usr/bin/tool").read_text() == "t"
     assert (root / "bin").is_symlink()
-    assert said[-1] == "fetching 2 of 2 Debian packages, 0 MB"
+    assert lines[-1] == "fetching 2 of 2 Debian packages, 0 MB"
 
 
 def test_nothing_of_the_hosts_package_state_is_used(apt: FakeApt, cache: Path, root: Path) -> None:
@@ -143,7 +143,9 @@ def test_what_is_no_package_name_never_reaches_apt(
     assert apt.calls() == []
 
 
-def test_an_unknown_package_is_told_in_apts_words(apt: FakeApt, cache: Path, root: Path) -> None:
+def test_an_unknown_package_is_an_error_with_apts_output(
+    apt: FakeApt, cache: Path, root: Path
+) -> None:
     apt.fail("install", "E: Unable to locate package nosuch\n")
     with pytest.raises(ImageError) as caught:
         debian.unpack(["nosuch"], root, cache=cache, say=quiet)
@@ -151,7 +153,7 @@ def test_an_unknown_package_is_told_in_apts_words(apt: FakeApt, cache: Path, roo
     assert "E: Unable to locate package nosuch; see `apt-cache policy`" in str(caught.value)
 
 
-def test_a_mirror_that_is_down_is_told_without_its_name(
+def test_a_mirror_that_is_down_is_an_error_without_its_name(
     apt: FakeApt, cache: Path, root: Path
 ) -> None:
     apt.fail("update", "E: Could not connect to mirror.example:80 (10.1.2.3). - connect\n")
@@ -162,7 +164,7 @@ def test_a_mirror_that_is_down_is_told_without_its_name(
     assert not (cache / "apt/updated").exists()
 
 
-def test_a_machine_without_apt_is_told_what_to_do(
+def test_a_machine_without_apt_is_an_error_with_a_remedy(
     cache: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

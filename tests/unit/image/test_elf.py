@@ -1,4 +1,4 @@
-"""What a program needs is told when the image is built, not when the pod fails."""
+"""Missing libraries of a program are found when the image is built."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_would_not_start_alone_is_refused(program: Path, content: bytes, wo
         elf.check_static(program, "amd64")
 
 
-def test_a_missing_program_is_told(program: Path) -> None:
+def test_a_missing_program_is_an_error(program: Path) -> None:
     with pytest.raises(ImageError, match="cannot be read"):
         elf.check_static(program, "amd64")
 

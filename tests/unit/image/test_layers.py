@@ -95,7 +95,9 @@ def test_the_time_is_source_date_epoch(
 
 
 @pytest.mark.parametrize("value", ["", "now", "-1", "1.5", "9" * 20, "²"])
-def test_an_unusable_source_date_epoch_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_an_unusable_source_date_epoch_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", value)
     with pytest.raises(ImageError, match=r"SOURCE_DATE_EPOCH=.* is no number of seconds"):
         layers.epoch()
@@ -153,7 +155,7 @@ def test_a_layer_of_the_same_inputs_is_made_once(tmp_path: Path) -> None:
     assert write.times == 3
 
 
-def test_another_time_or_another_builder_makes_it_anew(
+def test_another_time_or_another_builder_makes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = Counted()
@@ -165,7 +167,9 @@ def test_another_time_or_another_builder_makes_it_anew(
     assert write.times == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "facts", "facts cut", "facts gone"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "flip", "deleted", "facts", "facts cut", "facts deleted"]
+)
 def test_a_damaged_layer_is_made_again(tmp_path: Path, damage: str) -> None:
     write = Counted()
     first = Store(tmp_path).layer("a", 1, write)
@@ -176,7 +180,7 @@ def test_a_damaged_layer_is_made_again(tmp_path: Path, damage: str) -> None:
         first.path.write_bytes(good[:-1])
     elif damage == "flip":
         first.path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
-    elif damage == "gone":
+    elif damage == "deleted":
         first.path.unlink()
     elif damage == "facts":
         facts.write_text(text.replace(first.diff_id, made.digest(b"other")))
@@ -199,7 +203,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_nobody_used_for_two_weeks_goes_and_what_is_used_stays(tmp_path: Path) -> None:
+def test_layers_without_use_for_two_weeks_are_deleted_and_used_ones_stay(tmp_path: Path) -> None:
     store = Store(tmp_path)
     old, used = store.layer("old", 1, Counted()), store.layer("used", 1, Counted())
     (tmp_path / "making-by-a-killed-process").mkdir()

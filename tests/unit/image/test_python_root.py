@@ -1,4 +1,4 @@
-"""Dependencies and our wheel go where Debian's Python looks, tidied and with plain modes."""
+"""Dependencies and our wheel go where Debian's Python finds them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_wheel_for_something_else_is_refused(
         )
 
 
-def test_a_damaged_wheel_is_told(tmp_path: Path, interpreter: Path) -> None:
+def test_a_damaged_wheel_is_an_error(tmp_path: Path, interpreter: Path) -> None:
     path = tmp_path / "hami-0.1.0-py3-none-any.whl"
     path.write_bytes(b"no zip")
     with pytest.raises(ImageError, match=r"cannot be read .* build it again"):
@@ -130,7 +130,9 @@ for name, text in files.items():
 """
 
 
-def test_dependencies_are_installed_locked_and_tidied(tmp_path: Path, interpreter: Path) -> None:
+def test_dependencies_are_installed_locked_and_cleaned_up(
+    tmp_path: Path, interpreter: Path
+) -> None:
     uv = tmp_path / "uv"
     uv.write_text(_UV)
     uv.chmod(0o755)
@@ -155,7 +157,9 @@ def test_dependencies_are_installed_locked_and_tidied(tmp_path: Path, interprete
     }, "a package called tests is a package; the tests of one are not needed"
 
 
-def test_an_installer_that_fails_is_told_without_hosts(tmp_path: Path, interpreter: Path) -> None:
+def test_an_installer_that_fails_is_an_error_without_hosts(
+    tmp_path: Path, interpreter: Path
+) -> None:
     uv = tmp_path / "uv"
     uv.write_bytes(
         made.script("echo 'Failed to fetch: https://index.example/simple/x/' >&2; exit 2")

@@ -45,8 +45,8 @@ def content(image: Path, number: int = 0) -> dict[str, tarfile.TarInfo]:
 
 def test_busybox_has_its_applets_accounts_and_licence(busybox: FakeApt, tmp_path: Path) -> None:
     out = tmp_path / "out/busybox.tar"
-    said: list[str] = []
-    image = recipes.busybox(out, names=["busybox:1"], cache=tmp_path / "cache", say=said.append)
+    lines: list[str] = []
+    image = recipes.busybox(out, names=["busybox:1"], cache=tmp_path / "cache", say=lines.append)
     found = content(out)
     assert found["bin/busybox"].mode == 0o755
     assert found["bin/sh"].linkname == "../bin/busybox"
@@ -56,7 +56,7 @@ def test_busybox_has_its_applets_accounts_and_licence(busybox: FakeApt, tmp_path
     assert {"etc/passwd", "etc/group", "usr/share/doc/busybox-static/copyright"} <= set(found)
     assert image.config["config"]["Cmd"] == ["sh"]
     assert image == verify.archive(out)
-    assert said[-1].startswith("busybox.tar: docker.io/library/busybox:1, 0.0 MB, sha256:")
+    assert lines[-1].startswith("busybox.tar: docker.io/library/busybox:1, 0.0 MB, sha256:")
 
 
 def test_pause_is_busybox_with_another_command(busybox: FakeApt, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_failed_build_leaves_the_image_before_it(busybox: FakeApt, tmp_path: P
     assert [path.name for path in out.parent.iterdir()] == ["busybox.tar"]
 
 
-def test_a_busybox_that_does_not_run_is_told(apt: FakeApt, tmp_path: Path) -> None:
+def test_a_busybox_that_does_not_run_is_an_error(apt: FakeApt, tmp_path: Path) -> None:
     program = made.file("./bin/busybox", made.script("echo broken >&2; exit 1"), 0o755)
     licence = made.file("./usr/share/doc/busybox-static/copyright")
     apt.offer("busybox-static_1_amd64.deb", made.deb(program, licence))
@@ -107,7 +107,7 @@ def test_what_the_file_system_refuses_is_an_image_error(apt: FakeApt, tmp_path: 
 MACHINE = {"amd64": 62, "arm64": 183}[oci.architecture()]
 
 
-def test_kube_scheduler_is_its_binary_and_runs_as_nobody_special(tmp_path: Path) -> None:
+def test_kube_scheduler_is_its_binary_and_runs_without_privileges(tmp_path: Path) -> None:
     binary = tmp_path / "kube-scheduler"
     binary.write_bytes(made.elf(machine=MACHINE))
     binary.chmod(0o700)
@@ -238,8 +238,8 @@ def test_an_extension_without_its_library_is_refused(bench: Bench) -> None:
             bench.build()
 
 
-@pytest.mark.parametrize("gone", ["uv", "runtime.txt"])
-def test_a_missing_part_is_told_first(bench: Bench, gone: str) -> None:
-    (bench.folder / gone).unlink()
+@pytest.mark.parametrize("missing", ["uv", "runtime.txt"])
+def test_a_missing_part_is_an_error_before_the_build(bench: Bench, missing: str) -> None:
+    (bench.folder / missing).unlink()
     with pytest.raises(ImageError, match="is no file; build it or give its path"):
         bench.build()

@@ -1,4 +1,4 @@
-"""A package's files land in the root as they would for a process inside it, and never outside."""
+"""Files of a package land in the root as inside it, and never outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job against a scripted API server, with time in the test's hand; TLS without a network."""
+"""A job on a scripted API server, with a clock of the test's; TLS in memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LABELS = {"app.kubernetes.io/managed-by": "hami"}
 class Rig:
     def __init__(self, api: ScriptedApi, client: Client) -> None:
         self.api = api
-        self.said: list[str] = []
+        self.printed: list[str] = []
         self.slept: list[float] = []
         self.monotonic = 0.0
         #: The wall clock; certificates are checked by TLS at the real time.
         self.now = dt.datetime.now(dt.UTC)
         self.job = Job(
             client,
-            self.said.append,
+            self.printed.append,
             clock=lambda: self.monotonic,
             now=lambda: self.now,
             sleep=self._sleep,

@@ -42,7 +42,7 @@ def test_it_is_old_in_the_last_third_of_its_life(days: int, old: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "told"),
+    ("pair", "reply"),
     [
         (GOOD._replace(certificate=b""), "has no tls.crt"),
         (GOOD._replace(key=b""), "has no tls.key"),
@@ -58,19 +58,19 @@ def test_it_is_old_in_the_last_third_of_its_life(days: int, old: bool) -> None:
         (GOOD._replace(certificate=GOOD.certificate[:-60]), "has a tls.crt that cannot be read"),
     ],
 )
-def test_what_cannot_serve_is_named(pair: Pair, told: str) -> None:
-    assert fault(pair) == told
+def test_what_cannot_serve_is_named(pair: Pair, reply: str) -> None:
+    assert fault(pair) == reply
 
 
 def test_every_host_counts() -> None:
-    assert fault(GOOD, *HOSTS, "other.svc") == "has a certificate for other hosts than other.svc"
-    assert fault(GOOD, "127.0.0.2") == "has a certificate for other hosts than 127.0.0.2"
+    assert fault(GOOD, *HOSTS, "other.svc") == "has a certificate that does not cover other.svc"
+    assert fault(GOOD, "127.0.0.2") == "has a certificate that does not cover 127.0.0.2"
     assert fault(GOOD, HOST) == ""
 
 
 def test_dates_count() -> None:
-    assert fault(GOOD, now=NOW + 91 * DAY).startswith("has ended on 20")
-    assert fault(GOOD, now=NOW - DAY).startswith("begins only on 20")
+    assert fault(GOOD, now=NOW + 91 * DAY).startswith("has expired on 20")
+    assert fault(GOOD, now=NOW - DAY).startswith("is not valid before 20")
 
 
 @given(st.binary(max_size=200), st.sampled_from(Pair._fields), st.integers(0, 600))
@@ -86,7 +86,7 @@ def test_whatever_the_bytes_are_it_is_a_judgement(junk: bytes, field: str, at: i
     [
         ("a003020102", "a003020105"),  # a version that does not exist
         ("551d25", "551d13"),  # the same extension twice
-        ("8704" + "7f000001", "a304" + "7f000001"),  # a kind of name that nobody uses
+        ("8704" + "7f000001", "a304" + "7f000001"),  # a kind of name that is not in use
         ("8704" + "7f000001", "8703" + "7f000001"),  # lengths that do not add up
     ],
 )
@@ -166,15 +166,17 @@ class Theirs:
 def test_a_chain_a_wildcard_and_another_kind_of_key_are_understood() -> None:
     theirs = Theirs(purpose=ExtendedKeyUsageOID.SERVER_AUTH, names=["*.kube-system.svc"])
     assert fault(theirs.pair, HOST) == ""
-    assert fault(theirs.pair, "kube-system.svc").startswith("has a certificate for other hosts")
-    assert fault(theirs.pair, "a.b.kube-system.svc").startswith("has a certificate for other")
+    assert fault(theirs.pair, "kube-system.svc").startswith("has a certificate that does not cover")
+    assert fault(theirs.pair, "a.b.kube-system.svc").startswith(
+        "has a certificate that does not cover"
+    )
     alone = theirs.pair._replace(certificate=theirs.leaf)
     assert fault(alone, HOST) == "has a ca.crt that did not sign its certificate"
 
 
 def test_one_without_names_is_for_no_host() -> None:
     theirs = Theirs(purpose=ExtendedKeyUsageOID.SERVER_AUTH, names=[])
-    assert fault(theirs.pair, HOST) == "has a certificate for no host at all"
+    assert fault(theirs.pair, HOST) == "has a certificate that names no host"
 
 
 def test_one_for_clients_only_does_not_serve() -> None:

@@ -1,4 +1,4 @@
-"""A certificate that we make: what TLS says to it, and what stands in it."""
+"""Certificates that hami makes: their fields, and how TLS takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys that sign grants: made once, never overwritten, exchanged in two halves."""
+"""The keys that sign grants: created once, never overwritten, rotated."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def test_a_key_is_made_that_the_scheduler_takes(rig: Rig, tmp_path: Path) 
     assert made["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "hami"}
     keys = mounted(tmp_path, rig.entries(NAME))
     assert (len(keys.current), keys.previous) == (32, None)
-    assert rig.said == [
-        f"Secret kube-system/{NAME}: made, key {signature.key_id(keys.current)} signs"
+    assert rig.printed == [
+        f"Secret kube-system/{NAME}: created, key {signature.key_id(keys.current)} signs"
     ]
 
 
@@ -66,7 +66,7 @@ async def test_one_that_is_there_is_never_changed(
     before = rig.secret(NAME)
     await ensure(rig)
     assert rig.secret(NAME) == before
-    assert rig.said == [f"Secret kube-system/{NAME}: kept, key {signature.key_id(OLD)} signs"]
+    assert rig.printed == [f"Secret kube-system/{NAME}: kept, key {signature.key_id(OLD)} signs"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_one_that_is_there_is_never_changed(
         ({"current": OLD, "previous": b"x"}, "grant key previous is 1 bytes long, must be 32"),
     ],
 )
-async def test_a_damaged_one_is_told_and_left_for_a_person_to_decide(
+async def test_a_damaged_one_is_reported_and_left_for_a_person_to_decide(
     rig: Rig, entries: dict[str, bytes], rule: str
 ) -> None:
     rig.put_secret(NAME, entries)
@@ -98,8 +98,8 @@ async def test_of_two_jobs_one_makes_it_and_the_other_is_content(rig: Rig) -> No
             await asyncio.sleep(0)
         held.set()
     key = signature.key_id(rig.entries(NAME)["current"])
-    made, kept = [line for line in rig.said if line.endswith(f"key {key} signs")]
-    assert ": made, " in made
+    made, kept = [line for line in rig.printed if line.endswith(f"key {key} signs")]
+    assert ": created, " in made
     assert ": kept, " in kept
 
 
@@ -144,16 +144,18 @@ async def test_two_rotations_at_once_do_not_mix(rig: Rig) -> None:
         rig.put_secret(NAME, {"current": OLD, "previous": OLDER})
 
     rig.job = dataclasses.replace(rig.job, sleep=another_begins)
-    with pytest.raises(InstallationError, match="was changed meanwhile; begin the rotation again"):
+    with pytest.raises(InstallationError, match="was changed meanwhile; run the rotation again"):
         await rotate(rig)
     assert rig.entries(NAME) == {"current": OLD, "previous": OLDER}
 
 
 async def test_without_a_secret_of_ours_nothing_is_exchanged(rig: Rig) -> None:
-    with pytest.raises(InstallationError, match="there is none; make it with `hami certs create`"):
+    with pytest.raises(
+        InstallationError, match="does not exist; create it with `hami certs create`"
+    ):
         await rotate(rig)
     rig.put_secret(NAME, {"current": OLD}, ours=False)
-    with pytest.raises(InstallationError, match="was not made by hami"):
+    with pytest.raises(InstallationError, match="was not created by hami"):
         await rotate(rig)
     assert rig.entries(NAME) == {"current": OLD}
 

@@ -27,13 +27,13 @@ async def ask(rig: Rig) -> bytes:
         {"lost": Lost.BEFORE},
     ],
 )
-async def test_what_may_pass_is_tried_again_and_told(rig: Rig, fault: dict[str, Any]) -> None:
+async def test_what_may_pass_is_tried_again_and_reported(rig: Rig, fault: dict[str, Any]) -> None:
     scripted = rig.api.fault(path="/nodes", times=3, **fault)
     assert b"NodeList" in await ask(rig)
     assert scripted.hits == 3
     # A broken connection is also tried again by the HTTP library itself.
-    assert len(rig.said) == len(rig.slept) >= (1 if "lost" in fault else 3)
-    assert all(line.endswith("; trying again") for line in rig.said)
+    assert len(rig.printed) == len(rig.slept) >= (1 if "lost" in fault else 3)
+    assert all(line.endswith("; retrying") for line in rig.printed)
     assert all(wait >= fault.get("retry_after", 0) for wait in rig.slept)
 
 
@@ -45,14 +45,14 @@ async def test_it_ends_after_a_minute_with_the_last_reason(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 422])
-async def test_what_cannot_pass_is_told_at_once(rig: Rig, status: int) -> None:
+async def test_what_cannot_pass_is_reported_at_once(rig: Rig, status: int) -> None:
     rig.api.fault(path="/nodes", status=status, times=None)
     with pytest.raises(kube_errors.ApiError):
         await ask(rig)
-    assert (rig.slept, rig.said) == ([], [])
+    assert (rig.slept, rig.printed) == ([], [])
 
 
-async def test_what_a_person_must_decide_is_told_at_once(rig: Rig) -> None:
+async def test_what_a_person_must_decide_is_reported_at_once(rig: Rig) -> None:
     async def step() -> None:
         raise InstallationError("it", "is so", "do that")
 

@@ -32,7 +32,7 @@ def put_node(rig: Rig, name: str, **annotations: str) -> None:
     rig.api.put({"kind": "Node", "metadata": meta})
 
 
-async def test_what_hami_left_is_removed_and_told_line_by_line(rig: Rig) -> None:
+async def test_what_hami_left_is_removed_and_reported_line_by_line(rig: Rig) -> None:
     put_lease(rig)
     put_node(rig, "node-1", **{MARK: "1800000000.000", OTHER: "[]", "mine": "yes"})
     put_node(rig, "node-2", mine=MARK)
@@ -46,7 +46,7 @@ async def test_what_hami_left_is_removed_and_told_line_by_line(rig: Rig) -> None
     assert node_1["metadata"]["annotations"] == {"mine": "yes"}
     assert node_2["metadata"]["annotations"] == {"mine": MARK}
     assert len(rig.api.sent("PATCH")) == 1
-    assert rig.said == [
+    assert rig.printed == [
         "Lease kube-system/hami-scheduler: deleted",
         f"Node node-1: annotation {MARK}, {OTHER} removed",
         "Secret kube-system/hami-tls: deleted",
@@ -54,9 +54,9 @@ async def test_what_hami_left_is_removed_and_told_line_by_line(rig: Rig) -> None
     ]
 
 
-async def test_where_nothing_is_left_that_is_told_and_no_failure(rig: Rig) -> None:
+async def test_where_nothing_is_left_that_is_reported_and_no_failure(rig: Rig) -> None:
     assert await remove(rig, "hami-tls") == []
-    assert rig.said == [
+    assert rig.printed == [
         "Lease kube-system/hami-scheduler: there is none",
         "nodes: none has an annotation of ours",
         "Secret kube-system/hami-tls: there is none",
@@ -69,7 +69,7 @@ async def test_a_secret_of_the_user_stays(rig: Rig) -> None:
     before = rig.secret("hami-tls")
     assert await remove(rig, "hami-tls") == []
     assert rig.secret("hami-tls") == before
-    assert "left as it is; without the label app.kubernetes.io/managed-by=hami" in rig.said[-1]
+    assert "kept, because it lacks the label app.kubernetes.io/managed-by=hami" in rig.printed[-1]
 
 
 async def test_a_namesake_that_was_made_meanwhile_stays(rig: Rig) -> None:
@@ -103,12 +103,12 @@ async def test_a_lease_that_an_ending_scheduler_writes_again_is_deleted_again(ri
     assert await remove(rig) == []
     assert rig.api.objects("leases") == []
     assert (
-        rig.said[1:3]
-        == ["Lease kube-system/hami-scheduler: somebody wrote it again; deleted again"] * 2
+        rig.printed[1:3]
+        == ["Lease kube-system/hami-scheduler: a scheduler wrote it again; deleted again"] * 2
     )
 
 
-async def test_a_scheduler_that_never_ends_is_told(rig: Rig) -> None:
+async def test_a_scheduler_that_never_ends_is_reported(rig: Rig) -> None:
     put_lease(rig)
     rig.put_secret("hami-tls", {"tls.crt": b"x"})
 
@@ -118,7 +118,7 @@ async def test_a_scheduler_that_never_ends_is_told(rig: Rig) -> None:
 
     rig.job = dataclasses.replace(rig.job, sleep=sleep)
     [failure] = await remove(rig, "hami-tls")
-    assert failure.startswith("Lease kube-system/hami-scheduler: comes back for 60 s now")
+    assert failure.startswith("Lease kube-system/hami-scheduler: was written again for 60 s")
     assert rig.api.objects("secrets") == []
 
 

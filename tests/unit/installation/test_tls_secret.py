@@ -1,4 +1,4 @@
-"""The Secret with the certificate: made, left alone, renewed without a gap, fought over."""
+"""The Secret with the certificate: created, kept, renewed without a gap."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def test_a_missing_one_is_made_and_clients_accept_it(rig: Rig) -> None:
     entries = rig.entries(NAME)
     assert all(trusts(entries["ca.crt"], entries, host) for host in HOSTS)
     until = f"{rig.now + 120 * DAY:%Y-%m-%d}"
-    assert rig.said == [
-        f"Secret kube-system/{NAME}: made, for {HOST}, 127.0.0.1 until {until}",
+    assert rig.printed == [
+        f"Secret kube-system/{NAME}: created, for {HOST}, 127.0.0.1 until {until}",
     ]
 
 
@@ -58,7 +58,7 @@ async def test_a_good_one_is_left_byte_for_byte(rig: Rig, days: int) -> None:
     await tls_secret.ensure(rig.job, WANTED)
     assert rig.secret(NAME) == before
     assert rig.api.sent("PUT") == []
-    assert "kept, it is good until" in rig.said[-1]
+    assert "kept, it is valid until" in rig.printed[-1]
 
 
 async def test_fewer_hosts_are_no_reason_to_renew_and_others_are(rig: Rig) -> None:
@@ -67,8 +67,8 @@ async def test_fewer_hosts_are_no_reason_to_renew_and_others_are(rig: Rig) -> No
     assert rig.entries(NAME) == before
     await tls_secret.ensure(rig.job, WANTED._replace(hosts=["other.svc"]))
     assert trusts(rig.entries(NAME)["ca.crt"], rig.entries(NAME), "other.svc")
-    assert rig.said[-1].endswith(
-        "renewed, because it has a certificate for other hosts than other.svc"
+    assert rig.printed[-1].endswith(
+        "renewed, because it has a certificate that does not cover other.svc"
     )
 
 
@@ -78,7 +78,7 @@ async def test_in_its_last_third_it_is_renewed(rig: Rig) -> None:
     after = rig.entries(NAME)
     assert after["tls.crt"] != before["tls.crt"]
     assert after["tls.key"] != before["tls.key"]
-    assert f"because it ends on {rig.now + 39 * DAY:%Y-%m-%d} already" in rig.said[-1]
+    assert f"because it expires on {rig.now + 39 * DAY:%Y-%m-%d} already" in rig.printed[-1]
 
 
 async def test_while_the_files_travel_every_trust_meets_every_certificate(rig: Rig) -> None:
@@ -94,7 +94,7 @@ async def test_while_the_files_travel_every_trust_meets_every_certificate(rig: R
     # The API server, from before the Secret changed.
     assert trusts(at_the_change, old)
     assert trusts(at_the_change, new)
-    # Whoever reads the new file, the job that patches for one.
+    # For readers of the new file, such as the job that patches.
     assert trusts(new["ca.crt"], old)
     assert trusts(new["ca.crt"], new)
     # Without any of this, the new certificate would be refused.
@@ -104,7 +104,7 @@ async def test_while_the_files_travel_every_trust_meets_every_certificate(rig: R
     assert rig.bundles() == [new["ca.crt"]]
 
 
-async def test_a_deleted_one_is_made_anew_and_old_trust_ends_with_the_patch(rig: Rig) -> None:
+async def test_a_deleted_one_is_created_again_and_old_trust_ends_with_the_patch(rig: Rig) -> None:
     old = await made_days_ago(rig, 0)
     rig.put_webhook(old["ca.crt"])
     rig.api.remove("secrets", NAME, NAMESPACE)
@@ -128,7 +128,7 @@ async def test_an_ended_one_is_renewed_and_its_authority_is_dropped(rig: Rig) ->
     await made_days_ago(rig, 130)
     await tls_secret.ensure(rig.job, WANTED)
     assert len(pem.blocks(rig.entries(NAME)["ca.crt"])) == 1
-    assert "because it has ended on 20" in rig.said[-1]
+    assert "because it has expired on 20" in rig.printed[-1]
 
 
 GOOD = certificates.issue(HOSTS, lifetime=120 * DAY, now=dt.datetime.now(dt.UTC))
@@ -158,7 +158,7 @@ async def test_one_that_cannot_serve_is_replaced_in_place(
     assert trusts(after["ca.crt"], after)
     assert rig.secret(NAME)["metadata"]["uid"] == uid
     assert rig.secret(NAME)["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "hami"
-    assert "renewed, because it has " in rig.said[-1]
+    assert "renewed, because it has " in rig.printed[-1]
 
 
 async def test_what_is_not_base64_counts_as_unreadable(rig: Rig) -> None:
@@ -167,7 +167,7 @@ async def test_what_is_not_base64_counts_as_unreadable(rig: Rig) -> None:
     spoiled["data"]["tls.key"] = "§§"
     rig.api.put(spoiled)
     await tls_secret.ensure(rig.job, WANTED)
-    assert rig.said[-1].endswith("renewed, because it has no tls.key")
+    assert rig.printed[-1].endswith("renewed, because it has no tls.key")
 
 
 async def test_what_others_wrote_beside_it_stays(rig: Rig) -> None:
@@ -191,7 +191,7 @@ async def test_anothers_certificate_is_left_while_it_works_even_when_old(rig: Ri
     rig.put_secret(NAME, entries, ours=False)
     await tls_secret.ensure(rig.job, WANTED)
     assert rig.entries(NAME) == entries
-    assert rig.said[-1].endswith("was not made by hami, so its owner must renew it by then")
+    assert rig.printed[-1].endswith("was not created by hami, so its owner must renew it by then")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ async def test_anothers_certificate_is_left_while_it_works_even_when_old(rig: Ri
         ({"immutable": True}, "but is immutable"),
     ],
 )
-async def test_one_that_cannot_be_changed_is_told_with_a_remedy(
+async def test_one_that_cannot_be_changed_is_reported_with_a_remedy(
     rig: Rig, fields: dict[str, Any], rule: str
 ) -> None:
     rig.put_secret(NAME, {"tls.crt": b"x"}, **fields)
@@ -234,8 +234,8 @@ async def test_of_two_jobs_at_once_one_makes_it_and_the_other_is_content(rig: Ri
             await asyncio.sleep(0)
         held.set()
     assert len(rig.api.sent("POST", "/secrets")) == 2
-    assert sum(": made, " in line for line in rig.said) == 1
-    assert sum(": kept, " in line for line in rig.said) == 1
+    assert sum(": created, " in line for line in rig.printed) == 1
+    assert sum(": kept, " in line for line in rig.printed) == 1
     entries = rig.entries(NAME)
     assert trusts(entries["ca.crt"], entries)
 
@@ -243,13 +243,13 @@ async def test_of_two_jobs_at_once_one_makes_it_and_the_other_is_content(rig: Ri
 async def test_a_conflict_is_solved_by_looking_again(rig: Rig) -> None:
     await made_days_ago(rig, 81)
 
-    def somebody_is_faster() -> None:
+    def another_job_is_faster() -> None:
         rig.put_secret(NAME, GOOD_ENTRIES, type="kubernetes.io/tls")
 
-    rig.api.fault(method="PUT", path="/secrets/", on_hit=somebody_is_faster)
+    rig.api.fault(method="PUT", path="/secrets/", on_hit=another_job_is_faster)
     await tls_secret.ensure(rig.job, WANTED)
     assert rig.entries(NAME) == GOOD_ENTRIES
-    assert "kept, it is good" in rig.said[-1]
+    assert "kept, it is valid" in rig.printed[-1]
 
 
 @pytest.mark.parametrize("lost", list(Lost))
@@ -262,7 +262,7 @@ async def test_a_lost_answer_leaves_one_good_secret(rig: Rig, lost: Lost) -> Non
     assert trusts(rig.bundles()[0], entries)
 
 
-async def test_if_the_webhook_cannot_be_told_first_the_secret_does_not_change(rig: Rig) -> None:
+async def test_if_the_webhook_cannot_be_changed_first_the_secret_does_not_change(rig: Rig) -> None:
     before = await made_days_ago(rig, 81)
     rig.put_webhook(before["ca.crt"])
     rig.api.fault(

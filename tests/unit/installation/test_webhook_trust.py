@@ -1,4 +1,4 @@
-"""What the API server trusts: set from a Secret, added to, and nothing else changed."""
+"""Authorities that the API server trusts: set from a Secret, and extended."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ async def test_every_webhook_trusts_what_the_secret_says_and_nothing_else_change
     for hook in (*wanted, *after):
         hook["clientConfig"].pop("caBundle", None)
     assert after == wanted
-    [said] = rig.said
-    assert said.endswith(f"{WEBHOOK}: has new authorities to trust, for 0.hami.io, 1.hami.io")
+    [printed] = rig.printed
+    assert printed.endswith(f"{WEBHOOK}: trusts new authorities, for 0.hami.io, 1.hami.io")
 
 
 async def test_a_second_time_nothing_is_written(rig: Rig) -> None:
@@ -45,19 +45,19 @@ async def test_a_second_time_nothing_is_written(rig: Rig) -> None:
     rig.put_webhook(ONE)
     await patched(rig)
     assert rig.api.sent("PUT") == []
-    assert rig.said[-1].endswith("trusts the right authorities already")
+    assert rig.printed[-1].endswith("trusts the right authorities already")
 
 
 async def test_a_change_by_another_is_not_overwritten(rig: Rig) -> None:
     rig.put_secret(NAME, {"ca.crt": ONE})
     rig.put_webhook(None)
 
-    def somebody_is_faster() -> None:
+    def another_job_is_faster() -> None:
         changed = rig.webhook()
         changed["webhooks"][0]["failurePolicy"] = "Ignore"
         rig.api.put(changed)
 
-    rig.api.fault(method="PUT", on_hit=somebody_is_faster)
+    rig.api.fault(method="PUT", on_hit=another_job_is_faster)
     await patched(rig)
     assert rig.bundles() == [ONE]
     assert rig.webhook()["webhooks"][0]["failurePolicy"] == "Ignore"
@@ -75,12 +75,12 @@ async def test_a_configuration_that_comes_a_little_later_is_awaited(rig: Rig) ->
 
 async def test_what_never_comes_is_named(rig: Rig) -> None:
     with pytest.raises(
-        NotThereYet, match=f"Secret kube-system/{NAME}: there is none; run `hami certs create`"
+        NotThereYet, match=f"Secret kube-system/{NAME}: does not exist; run `hami certs create`"
     ):
         await patched(rig)
     rig.put_secret(NAME, {"ca.crt": ONE})
     with pytest.raises(
-        NotThereYet, match=f"{WEBHOOK}: there is none; install the chart with the webhook enabled"
+        NotThereYet, match=f"{WEBHOOK}: does not exist; install the chart with the webhook enabled"
     ):
         await patched(rig)
     assert sum(rig.slept) <= 2 * webhook_trust.WAIT_S

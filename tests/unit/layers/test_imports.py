@@ -1,4 +1,4 @@
-"""What may import what, where import-linter does not look."""
+"""Import rules that import-linter does not check."""
 
 from __future__ import annotations
 

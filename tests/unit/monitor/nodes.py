@@ -1,4 +1,4 @@
-"""A node's folders as the agent and containers leave them, with state files that are really locked.
+"""A node's folders as agent and containers leave them, with locked state files.
 
 A slot lives while its lock is held; OFD locks belong to an open file, so a test holds them itself.
 """
@@ -34,7 +34,7 @@ _FLOCK = struct.Struct("@hhqqi0q")
 
 def layout(folder: Path) -> NodeLayout:
     made = NodeLayout(hook_path=folder / "hook", state_dir=folder / "lib", run_dir=folder / "run")
-    for each in (made.tokens, made.ledger, made.states, made.hami_containers):
+    for each in (made.allocations, made.ledger, made.states, made.hami_containers):
         each.mkdir(parents=True)
     return made
 
@@ -43,7 +43,7 @@ def uid_of(name: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def token_of(name: str) -> str:
+def allocation_of(name: str) -> str:
     return uuid.uuid5(uuid.NAMESPACE_DNS, name).hex
 
 
@@ -53,17 +53,20 @@ def record(
     *,
     container: str = "main",
     exempt: bool = False,
-    tokens: Sequence[str] | None = None,
+    allocation_ids: Sequence[str] | None = None,
 ) -> LedgerRecord:
     """Make a pod `name` of namespace `team`, with one container that has these grants."""
-    given = [token_of(name)] if tokens is None else tokens
+    given = [allocation_of(name)] if allocation_ids is None else allocation_ids
     return LedgerRecord(
         uid=uid_of(name),
         namespace="team",
         name=name,
         devices=shares.encode([grants]),
         containers=(ContainerRecord(name=container, kind=ContainerKind.APP, exempt=exempt),),
-        tokens=tuple(AllocationRecord(token=token, container=container, slot=0) for token in given),
+        allocations=tuple(
+            AllocationRecord(allocation_id=each, container=container, container_index=0)
+            for each in given
+        ),
         created=1.0,
     )
 
@@ -79,9 +82,9 @@ def write_policy(
     *,
     container: str = "main",
     cores: int = 0,
-    token: str = "",
+    allocation_id: str = "",
 ) -> Path:
-    path = node.policy(token or token_of(name))
+    path = node.policy(allocation_id or allocation_of(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
         policy_file.encode(
@@ -116,7 +119,7 @@ def prepare(
     ]
     write_record(node, record(name, grants, container=container))
     write_policy(node, name, limits, container=container, cores=cores)
-    state = node.state(token_of(name))
+    state = node.state(allocation_of(name))
     state.parent.mkdir(parents=True)
     state.touch()
     return state
@@ -131,28 +134,28 @@ def usage(**fields: int) -> bytes:
     return file_layout.PROCESS_USAGE.pack(**fields)
 
 
-def slot(pid: int, *usages: bytes, **fields: int) -> bytes:
+def entry(pid: int, *usages: bytes, **fields: int) -> bytes:
     return file_layout.PROCESS_ENTRY.pack(pid=pid, usage=b"".join(usages), status=1, **fields)
 
 
-def state(cards: Sequence[str], *slots: bytes, **fields: int) -> bytes:
-    made: dict[str, int] = {"device_count": len(cards), "slots_used": len(slots), **fields}
+def state(cards: Sequence[str], *entries: bytes, **fields: int) -> bytes:
+    made: dict[str, int] = {"device_count": len(cards), "slots_used": len(entries), **fields}
     return file_layout.STATE.pack(
         magic=file_layout.STATE_MAGIC,
         version=file_layout.STATE_VERSION,
         size=state_file.SIZE,
         devices=b"".join(file_layout.STATE_CARD.pack(uuid=card.encode()) for card in cards),
-        slots=b"".join(slots),
+        slots=b"".join(entries),
         **made,
     )
 
 
 @contextlib.contextmanager
-def held(path: Path, *slots: int) -> Iterator[None]:
-    """Be the processes that own these slots."""
+def held(path: Path, *indexes: int) -> Iterator[None]:
+    """Hold the locks of these process entries, as their processes would."""
     handle = os.open(path, os.O_RDWR)
     try:
-        for each in slots:
+        for each in indexes:
             lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, file_layout.LOCK_BASE + each, 1, 0)
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
         yield
@@ -254,6 +257,6 @@ def values(found: Series, name: str, **labels: str) -> list[float]:
     """Give the values of a metric whose labels include these."""
     return [
         value
-        for (metric, told), value in found.items()
-        if metric == name and labels.items() <= dict(told).items()
+        for (metric, found_labels), value in found.items()
+        if metric == name and labels.items() <= dict(found_labels).items()
     ]

@@ -1,4 +1,4 @@
-"""What is kept of this node's pods."""
+"""Pods of this node: the fields that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant can do anything to its state file: what is sure is read, and nothing else breaks."""
+"""State files of a tenant, with any content: read safely, or refused."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.unit.monitor.nodes import CARD, GIB
 REFUSED = (UnreadableError, WireError, files.UntrustedFileError)
 
 
-def state_with(path: Path, *slots: bytes, **fields: int) -> Path:
-    path.write_bytes(nodes.state([CARD], *slots, **fields))
+def state_with(path: Path, *entries: bytes, **fields: int) -> Path:
+    path.write_bytes(nodes.state([CARD], *entries, **fields))
     return path
 
 
 def pids(path: Path) -> list[int]:
-    found = usage.read(path)
+    found = usage.read_state(path)
     assert found is not None
     return [process.pid for process in found.processes]
 
 
-def test_a_slot_counts_while_its_process_lives(tmp_path: Path) -> None:
-    path = state_with(tmp_path / "state", *(nodes.slot(pid) for pid in (7, 8, 9)))
+def test_a_process_entry_counts_while_its_process_lives(tmp_path: Path) -> None:
+    path = state_with(tmp_path / "state", *(nodes.entry(pid) for pid in (7, 8, 9)))
     assert pids(path) == []
     with nodes.held(path, 0, 2):
         assert pids(path) == [7, 9]
@@ -42,48 +42,48 @@ def test_a_slot_counts_while_its_process_lives(tmp_path: Path) -> None:
     assert pids(path) == []
 
 
-def test_a_lock_on_a_slot_that_is_not_in_use_counts_nothing(tmp_path: Path) -> None:
-    path = state_with(tmp_path / "state", nodes.slot(7), nodes.slot(8), slots_used=1)
+def test_a_lock_on_an_entry_that_is_not_in_use_counts_nothing(tmp_path: Path) -> None:
+    path = state_with(tmp_path / "state", nodes.entry(7), nodes.entry(8), slots_used=1)
     with nodes.held(path, 0, 1, 500):
         assert pids(path) == [7]
 
 
 def test_the_reader_leaves_no_lock_behind(tmp_path: Path) -> None:
-    path = state_with(tmp_path / "state", nodes.slot(7))
+    path = state_with(tmp_path / "state", nodes.entry(7))
     assert pids(path) == []
     with nodes.held(path, 0):  # would be refused
         assert pids(path) == [7]
 
 
-def test_what_nobody_has_used_yet_is_empty(tmp_path: Path) -> None:
+def test_a_file_that_no_process_has_used_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    assert usage.read(path) is None
+    assert usage.read_state(path) is None
     path.touch()
     assert pids(path) == []
 
 
 def test_a_file_grown_to_a_tebibyte_is_read_as_far_as_it_is_used(tmp_path: Path) -> None:
-    path = state_with(tmp_path / "state", nodes.slot(7, nodes.usage(linear=GIB)))
+    path = state_with(tmp_path / "state", nodes.entry(7, nodes.usage(linear=GIB)))
     os.truncate(path, 1 << 40)
     with nodes.held(path, 0):
-        found = usage.read(path)
+        found = usage.read_state(path)
     assert found is not None
     assert [process.usage[0].total for process in found.processes] == [GIB]
 
 
 @pytest.mark.parametrize("size", [1, 100, 300, 5000, state_file.SIZE - 1])
 def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
-    path = state_with(tmp_path / "state", nodes.slot(7))
+    path = state_with(tmp_path / "state", nodes.entry(7))
     os.truncate(path, size)
     with nodes.held(path, 0), pytest.raises(UnreadableError) as caught:
-        usage.read(path)
+        usage.read_state(path)
     assert caught.value.reason == "truncated"
 
 
 def test_a_file_cut_off_under_the_reader_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = state_with(tmp_path / "state", nodes.slot(7))
+    path = state_with(tmp_path / "state", nodes.entry(7))
     read_at = files.read_at
 
     def cut_off(handle: int, size: int, offset: int) -> bytes:
@@ -93,17 +93,17 @@ def test_a_file_cut_off_under_the_reader_is_refused(
 
     monkeypatch.setattr(files, "read_at", cut_off)
     with pytest.raises(UnreadableError, match="cut off"):
-        usage.read(path)
+        usage.read_state(path)
 
 
 def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
-    real = state_with(tmp_path / "real", nodes.slot(7))
+    real = state_with(tmp_path / "real", nodes.entry(7))
     (tmp_path / "link").symlink_to(real)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
         with pytest.raises(files.UntrustedFileError):
-            usage.read(tmp_path / name)
+            usage.read_state(tmp_path / name)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -116,7 +116,7 @@ def test_garbage_is_refused_or_read_within_its_range(
     tmp_path: Path, writes: list[tuple[int, bytes]], devices: int, used: int
 ) -> None:
     path = state_with(
-        tmp_path / "state", nodes.slot(7), nodes.slot(8), device_count=devices, slots_used=used
+        tmp_path / "state", nodes.entry(7), nodes.entry(8), device_count=devices, slots_used=used
     )
     with path.open("r+b") as file:
         for offset, data in writes:
@@ -124,7 +124,7 @@ def test_garbage_is_refused_or_read_within_its_range(
             file.write(data)
     with nodes.held(path, 0, 1):
         try:
-            found = usage.read(path)
+            found = usage.read_state(path)
         except REFUSED:
             return
     assert found is not None

@@ -1,7 +1,7 @@
-"""`hami monitor` as a real process: real state files of real CUDA programs on stand-in GPUs.
+"""`hami monitor` as a process, with state files of CUDA programs.
 
-What a container's runtime would do is written by hand: processes are not really in a pod, so the
-test says in a /proc of its own where they are.
+The state files are real, of CUDA programs on stand-in GPUs. The processes are in no pod, so the
+tests write a /proc of their own, as a container runtime would have it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Machine:
         uid = nodes.uid_of(name)
         group = f"/kubepods/burstable/pod{uid}/{'0a' * 32}" if name else "/user.slice"
         (folder / "cgroup").write_text(f"0::{group}\n")
-        root = f"/usr/local/vgpu/tokens/{nodes.token_of(name)}" if name else "/"
+        root = f"/usr/local/vgpu/tokens/{nodes.allocation_of(name)}" if name else "/"
         (folder / "mountinfo").write_text(f"9 1 8:1 {root} /x ro - ext4 /dev/sda rw\n")
 
     @contextlib.asynccontextmanager
@@ -101,7 +101,7 @@ class Machine:
         return nodes.series(text)
 
     async def eventually(self, name: str, expected: list[float], **labels: str) -> None:
-        """Wait until a metric has these values; other ones are told when it takes too long."""
+        """Wait until a metric has these values; the error after too long shows the others."""
         found: list[float] = []
         try:
             async with asyncio.timeout(processes.PATIENCE):

@@ -199,7 +199,7 @@ nvml.reopen()
 result = [refused, first, gone, nvml.probe(card(0))]
 """
     )
-    assert "XIDs" in refused
+    assert "XID watch" in refused
     assert (first, back) == ("", "")
     assert "Uninitialized" in gone
 

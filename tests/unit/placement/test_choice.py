@@ -87,11 +87,11 @@ class TestTwoNodes:
         assert winner(found) == want
 
     def test_policies_of_the_pod_come_before_the_configured_ones(self) -> None:
-        wish = {
+        annotations = {
             "hami.io/node-scheduler-policy": "spread",
             "hami.io/gpu-scheduler-policy": "binpack",
         }
-        asking = pod("p", container(gpu=1, memory=1000, cores=20), annotations=wish)
+        asking = pod("p", container(gpu=1, memory=1000, cores=20), annotations=annotations)
         assert winner(ask(self.kept(), asking)) == ("node1", [["device1"]])
 
     def test_an_init_container_decides_where_its_peak_fits(self) -> None:
@@ -121,7 +121,7 @@ class TestTies:
                 found = ask(kept, pod("p", container(gpu=1)), order, node_policy=node_policy)
                 assert winner(found) == ("n1", [["n1-1"]])
 
-    def test_a_name_is_used_again_after_its_node_has_gone(self) -> None:
+    def test_a_name_is_used_again_after_its_node_was_deleted(self) -> None:
         kept = cluster(*(node(name, cards(name, 2)) for name in ("n1", "n2", "n3")))
         kept.forget_node("n1")
         assert winner(ask(kept, pod("p", container(gpu=1)))) == ("n2", [["n2-1"]])
@@ -212,8 +212,8 @@ def test_policies_order_cards_of_two_numa_nodes(words: str, bound: str, want: st
         granted("x", "n", [("g-1", 1000, 0)]),
         granted("y", "n", [("g-2", 2000, 0)]),
     )
-    wish = {"nvidia.com/numa-bind": bound}
-    asking = pod("p", container(gpu=1, memory=10), annotations=wish)
+    annotations = {"nvidia.com/numa-bind": bound}
+    asking = pod("p", container(gpu=1, memory=10), annotations=annotations)
     assert winner(ask(kept, asking, gpu_policy=words)) == ("n", [[want]])
 
 
@@ -224,6 +224,6 @@ def test_weights_decide_what_full_means() -> None:
         granted("cores", "n", [("g-1", 1000, 90)]),
     )
     for weights, want in (("slot=0,core=0,memory=1", "g-0"), ("slot=0,core=1,memory=0", "g-1")):
-        wish = {"hami.io/device-scoring-weights": weights}
-        asking = pod("p", container(gpu=1, memory=10), annotations=wish)
+        annotations = {"hami.io/device-scoring-weights": weights}
+        asking = pod("p", container(gpu=1, memory=10), annotations=annotations)
         assert winner(ask(kept, asking, gpu_policy="binpack")) == ("n", [[want]])

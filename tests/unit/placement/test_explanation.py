@@ -115,7 +115,7 @@ def test_a_summary_says_it_in_one_line() -> None:
     )
 
 
-def test_reasons_that_hami_does_not_tell_apart_have_details() -> None:
+def test_reasons_that_are_one_word_in_hami_have_details() -> None:
     kept = cluster(
         node("few-cards", [card("a")]),
         node("few-ids", cards("b", 2), allocatable=1),
@@ -186,9 +186,9 @@ def test_an_explanation_stays_true_when_the_cluster_moves_on() -> None:
     assert decision.explanation.failed_nodes() == {"n1": "1/1 CardInsufficientMemory"}
 
 
-def test_a_policy_that_is_not_followed_yet_is_said_so() -> None:
-    wish = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+def test_a_policy_that_is_not_followed_yet_is_noted() -> None:
+    annotations = {"hami.io/gpu-scheduler-policy": "topology-aware"}
     kept = cluster(node("n", [card("a")]))
-    decision = ask(kept, pod("p", container(gpu=1), annotations=wish))
+    decision = ask(kept, pod("p", container(gpu=1), annotations=annotations))
     assert "topology-aware" in decision.explanation.notes[0]
     assert ask(kept, pod("p", container(gpu=1))).explanation.notes == ()

@@ -1,4 +1,4 @@
-"""Which cards fit: HAMi's fit vectors with real product names, and its reasons word for word."""
+"""Cards that fit: HAMi's fit vectors with real product names, and its reasons."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refusal(
             [("a", 1, 1)],
             {"memory": 1},
             "1/1 CardTimeSlicingExhausted",
-            id="no slot",
+            id="no share left",
         ),
         pytest.param(
             [card("a")],
@@ -161,7 +161,7 @@ def test_a_card_that_is_already_over_its_limits_takes_nothing_more() -> None:
         pytest.param("use-gputype", " ,, A100 ,", [A100], id="blanks do not count"),
         pytest.param("use-gputype", "A10", [], id="an A100 is not an A10"),
         pytest.param("use-gputype", "SXM", [A100], id="a part of the name"),
-        pytest.param("use-gputype", "  ", [H200, H20, A100], id="a blank list is no wish"),
+        pytest.param("use-gputype", "  ", [H200, H20, A100], id="a blank list selects nothing"),
         pytest.param("nouse-gputype", " , ", [H200, H20, A100], id="nor one that excludes nothing"),
         pytest.param("nouse-gputype", "H20", [H200, A100], id="nor is it excluded as one"),
         pytest.param("nouse-gputype", "NVIDIA", [], id="nothing left"),
@@ -172,7 +172,7 @@ def test_a_card_that_is_already_over_its_limits_takes_nothing_more() -> None:
         pytest.param("vgpu-mode", "mig,hami-core", [H200, H20, A100], id="one of two modes"),
     ],
 )
-def test_wishes_choose_among_real_products(key: str, value: str, fits: list[str]) -> None:
+def test_selectors_choose_among_real_products(key: str, value: str, fits: list[str]) -> None:
     ids = {H200: "id-H200", H20: "id-H20", A100: "id-A100"}
     for product, name in ids.items():
         text = refusal(
@@ -189,9 +189,9 @@ def test_a_card_without_a_mode_takes_every_pod() -> None:
 
 
 def test_use_and_nouse_hold_together() -> None:
-    wishes = {"nvidia.com/use-gputype": "NVIDIA", "nvidia.com/nouse-gputype": "A100"}
-    assert refusal([card("a", type=H200)], annotations=wishes) == ""
-    assert refusal([card("a", type=A100)], annotations=wishes) == "1/1 CardTypeMismatch"
+    annotations = {"nvidia.com/use-gputype": "NVIDIA", "nvidia.com/nouse-gputype": "A100"}
+    assert refusal([card("a", type=H200)], annotations=annotations) == ""
+    assert refusal([card("a", type=A100)], annotations=annotations) == "1/1 CardTypeMismatch"
 
 
 def test_the_mutex_policy_takes_idle_cards_only() -> None:
@@ -231,7 +231,7 @@ class TestNumaBinding:
 
 
 class TestSeveralContainers:
-    def test_every_container_has_its_slot_and_those_without_a_card_an_empty_one(self) -> None:
+    def test_every_container_has_its_entry_and_those_without_a_card_an_empty_one(self) -> None:
         asking = pod(
             "p",
             container("web"),
@@ -289,18 +289,18 @@ def test_cards_of_a_container_are_listed_as_cuda_numbers_them() -> None:
         assert found[1] == [sorted(found[1][0])]
 
 
-class TestHostileWishes:
+class TestHostileSelectors:
     def test_ten_thousand_ids_are_looked_up_not_searched(self) -> None:
-        wish = ",".join([*(f"GPU-{at}" for at in range(10_000)), "g-7"])
+        ids = ",".join([*(f"GPU-{at}" for at in range(10_000)), "g-7"])
         kept = cluster(node("n", cards("g", 8)))
         for key, want in (("use-gpuuuid", "g-7"), ("nouse-gpuuuid", "g-6")):
-            asking = pod("p", container(gpu=1), annotations={f"nvidia.com/{key}": wish})
+            asking = pod("p", container(gpu=1), annotations={f"nvidia.com/{key}": ids})
             assert winner(ask(kept, asking)) == ("n", [[want]])
 
     def test_a_megabyte_of_one_type_refuses_that_pod_and_nothing_else(self) -> None:
         kept = cluster(node("n", cards("g", 8)))
-        wish = {"nvidia.com/use-gputype": "H100X," * 170_000}
-        decision = ask(kept, pod("p", container(gpu=1), annotations=wish))
+        annotations = {"nvidia.com/use-gputype": "H100X," * 170_000}
+        decision = ask(kept, pod("p", container(gpu=1), annotations=annotations))
         assert decision.explanation.failed_nodes() == {"n": "8/8 CardTypeMismatch"}
         assert ask(kept, pod("q", container(gpu=1))).winner is not None
 

@@ -1,4 +1,4 @@
-"""What a pod asks for: the request vectors of HAMi, and clear refusals where HAMi is silent."""
+"""Requests of pods: HAMi's vectors, and clear refusals where HAMi is silent."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_memory_is_counted_in_units_of_the_memory_factor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amounts", "resource", "said"),
+    ("amounts", "resource", "parts"),
     [
         pytest.param({"gpu": "1.5"}, GPU, ["'1.5'", "whole number"], id="count 1.5"),
         pytest.param({"gpu": 1.5}, GPU, ["1.5", "whole number"], id="count 1.5 as a number"),
@@ -101,20 +101,20 @@ def test_memory_is_counted_in_units_of_the_memory_factor() -> None:
     ],
 )
 def test_a_bad_amount_is_refused_by_container_resource_value_rule_and_remedy(
-    amounts: dict[str, Any], resource: str, said: list[str]
+    amounts: dict[str, Any], resource: str, parts: list[str]
 ) -> None:
     with pytest.raises(WireError) as refusal:
         parse_one(amounts)
     text = str(refusal.value)
     assert text.startswith(f"container main, {resource}: ")
-    for part in said:
+    for part in parts:
         assert part in text
     assert refusal.value.remedy
     assert len(text) < 300
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "parts"),
     [
         pytest.param(
             "node-scheduler-policy", "binpak", "binpack, spread", id="unknown node policy"
@@ -140,12 +140,12 @@ def test_a_bad_amount_is_refused_by_container_resource_value_rule_and_remedy(
         pytest.param("device-scoring-weights", "x" * 10**6, "1000000 characters", id="a megabyte"),
     ],
 )
-def test_a_bad_policy_or_weight_is_refused_by_its_name(key: str, value: str, said: str) -> None:
+def test_a_bad_policy_or_weight_is_refused_by_its_name(key: str, value: str, parts: str) -> None:
     asking = pod("p", container(gpu=1), annotations={f"hami.io/{key}": value})
     with pytest.raises(WireError) as refusal:
         request.parse(asking, VENDORS, Defaults())
     assert f"hami.io/{key}" in str(refusal.value)
-    assert said in str(refusal.value)
+    assert parts in str(refusal.value)
     assert len(str(refusal.value)) < 400
 
 
@@ -172,18 +172,18 @@ def test_configured_policies_are_checked_when_they_are_set(bad: dict[str, str]) 
         Defaults(**bad)
 
 
-def test_a_word_of_a_chain_may_stand_a_thousand_times() -> None:
-    wish = {"hami.io/gpu-scheduler-policy": "binpack," * 50_000}
-    found = request.parse(pod("p", container(gpu=1), annotations=wish), VENDORS, Defaults())
+def test_a_word_of_a_chain_may_be_written_a_thousand_times() -> None:
+    annotations = {"hami.io/gpu-scheduler-policy": "binpack," * 50_000}
+    found = request.parse(pod("p", container(gpu=1), annotations=annotations), VENDORS, Defaults())
     assert found is not None
     assert found.gpu_policy.words == ("binpack",)
     assert found.gpu_policy.chain
 
 
-def test_a_thousand_types_are_a_wish_and_one_more_is_refused() -> None:
+def test_a_thousand_types_are_taken_and_one_more_is_refused() -> None:
     for number in (1000, 1001):
-        wish = {"nvidia.com/nouse-gputype": ",".join(f"T{at}" for at in range(number))}
-        asking = pod("p", container(gpu=1), annotations=wish)
+        annotations = {"nvidia.com/nouse-gputype": ",".join(f"T{at}" for at in range(number))}
+        asking = pod("p", container(gpu=1), annotations=annotations)
         if number == 1000:
             assert request.parse(asking, VENDORS, Defaults()) is not None
         else:
@@ -198,7 +198,7 @@ def test_weights_may_come_in_any_order_and_with_spaces() -> None:
     assert (found.weights.slot, found.weights.core, found.weights.memory) == (1, 0, 3)
 
 
-def test_wishes_are_lists_of_trimmed_tokens_and_blank_is_no_wish() -> None:
+def test_selectors_are_lists_of_trimmed_names_and_blank_is_none() -> None:
     annotations = {
         "nvidia.com/use-gputype": " H200 , ,A100,",
         "nvidia.com/nouse-gputype": " , ",

@@ -46,7 +46,7 @@ class Cluster:
         return self.touched()[begin:]
 
     def touched(self) -> list[str]:
-        key = annotation_keys.WAKE_UP.encode()
+        key = annotation_keys.REQUEUE.encode()
         sent = [r for r in self.api.sent("PATCH", "/api/v1/nodes/") if key in r.body]
         return [request.path.rsplit("/", 1)[1] for request in sent]
 
@@ -81,7 +81,7 @@ async def test_a_deleted_pod_makes_one_write_on_its_node(times: Times) -> None:
         assert await cluster.look() == ["b"]
         node = cluster.api.find("nodes", "b")
         assert node is not None
-        assert node["metadata"]["annotations"][annotation_keys.WAKE_UP] == f"{times.wall:.3f}"
+        assert node["metadata"]["annotations"][annotation_keys.REQUEUE] == f"{times.wall:.3f}"
         assert await cluster.look() == []
         assert cluster.replica.scheduler.requeue.sent == 1
 
@@ -383,7 +383,7 @@ async def test_constant_change_does_not_keep_the_last_from_their_turn(
 
 
 def pods_touched(api: ScriptedApi) -> list[str]:
-    key = annotation_keys.WAKE_UP.encode()
+    key = annotation_keys.REQUEUE.encode()
     sent = [r for r in api.sent("PATCH", "/pods/") if key in r.body]
     return [request.path.rsplit("/", 1)[1] for request in sent]
 
@@ -430,7 +430,7 @@ async def test_a_namesake_of_the_waiting_pod_is_not_touched(times: Times) -> Non
         new = cluster.api.find("pods", "p")
         assert old is not None
         assert new is not None
-        assert annotation_keys.WAKE_UP not in (new["metadata"].get("annotations") or {})
+        assert annotation_keys.REQUEUE not in (new["metadata"].get("annotations") or {})
 
 
 async def test_each_waiting_pod_that_is_placed_lets_the_next_be_tried(times: Times) -> None:

@@ -23,7 +23,7 @@ async def serving(*routes: Route, **options: Any) -> AsyncIterator[Server]:
         await server.stop()
 
 
-def saying(text: str) -> Handler:
+def answering(text: str) -> Handler:
     async def handler(_: object) -> Response:
         return Response.text(200, text)
 

@@ -1,4 +1,4 @@
-"""What a caller gets: routing, ids, errors, bodies, streams."""
+"""Responses of the server: routing, ids, errors, bodies, streams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.unit.serving import servers
 
 
 async def echo(request: Request) -> Response:
-    told = [request.method, request.path, dict(request.query), len(request.body), request.peer]
-    return Response(200, codec.encode([*told, request.id, correlation.current()]))
+    reply = [request.method, request.path, dict(request.query), len(request.body), request.peer]
+    return Response(200, codec.encode([*reply, request.id, correlation.current()]))
 
 
 async def test_a_handler_gets_the_whole_request_and_its_answer_comes_back() -> None:
@@ -150,7 +150,7 @@ async def test_a_caller_that_waits_for_leave_to_send_gets_it_or_the_refusal() ->
                     assert (await connection.answer())[0] == 200
 
 
-async def test_what_is_not_http_is_400_and_harms_nobody_else() -> None:
+async def test_what_is_not_http_is_400_and_harms_no_other_caller() -> None:
     async with servers.serving(Route("GET", "/", echo)) as server:
         async with servers.connected(server.port) as connection:
             await connection.send(b"\x16\x03\x01 hello\r\n\r\n")
@@ -215,7 +215,7 @@ async def test_a_stream_that_fails_breaks_the_connection_off(
             await connection.send(servers.head("GET", "/", {}))
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await connection.answer()
-        assert [r.getMessage() for r in caplog.records] == ["answer broken off"]
+        assert [r.getMessage() for r in caplog.records] == ["response stream failed"]
 
 
 async def test_a_stream_whose_reader_goes_away_is_closed() -> None:

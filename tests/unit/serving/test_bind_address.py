@@ -27,7 +27,7 @@ def test_the_forms_of_go_are_read(text: str, want: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reply"),
     {
         "": "has no port",
         "9395": "has no port",
@@ -43,10 +43,10 @@ def test_the_forms_of_go_are_read(text: str, want: tuple[str, int]) -> None:
         "[here]:443": "'here' is no IPv6 address",
     }.items(),
 )
-def test_what_is_no_address_is_named_with_the_forms(text: str, told: str) -> None:
+def test_what_is_no_address_is_named_with_the_forms(text: str, reply: str) -> None:
     with pytest.raises(lifetime.ServingError) as raised:
         addresses.parse(text)
-    assert told in str(raised.value)
+    assert reply in str(raised.value)
     assert repr(text) in str(raised.value)
     assert "127.0.0.1:8080" in str(raised.value)
 
@@ -66,7 +66,7 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
 
 
 async def test_no_host_is_every_address_of_both_kinds() -> None:
-    server = Server([Route("GET", "/", servers.saying("hello"))])
+    server = Server([Route("GET", "/", servers.answering("hello"))])
     await server.start("", 0)
     hosts = ["127.0.0.1", "::1"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
     for host in hosts:
@@ -76,7 +76,7 @@ async def test_no_host_is_every_address_of_both_kinds() -> None:
 
 
 async def test_localhost_listens_where_127_0_0_1_finds_it() -> None:
-    server = Server([Route("GET", "/", servers.saying("hello"))])
+    server = Server([Route("GET", "/", servers.answering("hello"))])
     await server.start("localhost", 0)
     assert (await servers.ask(server.port, "GET", "/"))[0] == 200
     await server.stop()

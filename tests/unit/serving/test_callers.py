@@ -1,4 +1,4 @@
-"""Who may call a trusted route: loopback, or a certificate of the client CA."""
+"""Callers of trusted routes: loopback, or a certificate of the client CA."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.unit.serving import servers
 from tests.unit.serving.tls_files import Secret, client_context
 
 ROUTES = (
-    Route("GET", "/trusted", servers.saying("come in"), trusted=True),
-    Route("GET", "/open", servers.saying("hello")),
+    Route("GET", "/trusted", servers.answering("come in"), trusted=True),
+    Route("GET", "/open", servers.answering("hello")),
 )
 
 
-def nobody_is_local(_: str) -> bool:
+def none_is_local(_: str) -> bool:
     return False
 
 
@@ -69,7 +69,7 @@ def site(tmp_path: Path) -> Site:
         "": False,
     }.items(),
 )
-def test_loopback_is_told_by_the_address(peer: str, *, local: bool) -> None:
+def test_loopback_is_recognized_by_the_address(peer: str, *, local: bool) -> None:
     assert addresses.is_loopback(peer) is local
 
 
@@ -78,8 +78,8 @@ async def test_a_loopback_caller_may() -> None:
         assert (await servers.ask(server.port, "GET", "/trusted"))[0] == 200
 
 
-async def test_a_caller_from_elsewhere_is_403_and_told_the_rule() -> None:
-    async with servers.serving(*ROUTES, is_local=nobody_is_local) as server:
+async def test_a_caller_from_elsewhere_is_403_with_the_rule() -> None:
+    async with servers.serving(*ROUTES, is_local=none_is_local) as server:
         status, _, body = await servers.ask(server.port, "GET", "/trusted")
         assert (await servers.ask(server.port, "GET", "/open"))[0] == 200
     assert status == 403
@@ -91,7 +91,7 @@ async def test_a_caller_from_elsewhere_is_403_and_told_the_rule() -> None:
 
 async def test_headers_do_not_make_a_caller_local() -> None:
     forged = {"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=127.0.0.1", "X-Real-IP": "::1"}
-    async with servers.serving(*ROUTES, is_local=nobody_is_local) as server:
+    async with servers.serving(*ROUTES, is_local=none_is_local) as server:
         assert (await servers.ask(server.port, "GET", "/trusted", headers=forged))[0] == 403
 
 
@@ -100,7 +100,7 @@ async def test_a_refused_caller_does_not_reach_the_handler_with_its_body() -> No
         raise AssertionError
 
     route = Route("POST", "/bind", handler, trusted=True)  # type: ignore[arg-type]
-    async with servers.serving(route, is_local=nobody_is_local) as server:
+    async with servers.serving(route, is_local=none_is_local) as server:
         assert (await servers.ask(server.port, "POST", "/bind", body=b"{}"))[0] == 403
 
 
@@ -131,13 +131,13 @@ async def test_this_machines_other_address_is_not_loopback() -> None:
 async def test_a_certificate_of_the_client_ca_opens_and_none_does_not(
     site: Site, version: ssl.TLSVersion
 ) -> None:
-    async with servers.serving(*ROUTES, tls=site.tls, is_local=nobody_is_local) as server:
+    async with servers.serving(*ROUTES, tls=site.tls, is_local=none_is_local) as server:
         identity = site.client(site.clients_ca.issue("kube-scheduler"))
         identity.maximum_version = version
         assert (await servers.ask(server.port, "GET", "/trusted", tls=identity))[0] == 200
-        nobody = site.client()
-        assert (await servers.ask(server.port, "GET", "/trusted", tls=nobody))[0] == 403
-        assert (await servers.ask(server.port, "GET", "/open", tls=nobody))[0] == 200
+        without = site.client()
+        assert (await servers.ask(server.port, "GET", "/trusted", tls=without))[0] == 403
+        assert (await servers.ask(server.port, "GET", "/open", tls=without))[0] == 200
 
 
 async def refused(site: Site, port: int, identity: Issued) -> None:
@@ -151,21 +151,21 @@ async def test_a_certificate_that_does_not_verify_ends_the_handshake(
     site: Site, days: float
 ) -> None:
     issuer = Authority("strangers") if days > 0 else site.clients_ca
-    async with servers.serving(*ROUTES, tls=site.tls, is_local=nobody_is_local) as server:
+    async with servers.serving(*ROUTES, tls=site.tls, is_local=none_is_local) as server:
         await refused(site, server.port, issuer.issue("kube-scheduler", days=days))
 
 
 async def test_without_a_client_ca_no_certificate_helps(site: Site) -> None:
     tls = LiveCertificate(site.secret.path("crt"), site.secret.path("key"))
     identity = site.client(site.clients_ca.issue("kube-scheduler"))
-    async with servers.serving(*ROUTES, tls=tls, is_local=nobody_is_local) as server:
+    async with servers.serving(*ROUTES, tls=tls, is_local=none_is_local) as server:
         assert (await servers.ask(server.port, "GET", "/trusted", tls=identity))[0] == 403
 
 
 async def test_a_client_ca_that_is_taken_away_is_forgotten_and_another_trusted(site: Site) -> None:
     old = site.clients_ca.issue("kube-scheduler")
     new_ca = Authority("new clients")
-    async with servers.serving(*ROUTES, tls=site.tls, is_local=nobody_is_local) as server:
+    async with servers.serving(*ROUTES, tls=site.tls, is_local=none_is_local) as server:
         assert (await servers.ask(server.port, "GET", "/trusted", tls=site.client(old)))[0] == 200
         site.secret.swap(**site.files(new_ca))
         assert site.tls.refresh()
@@ -180,7 +180,7 @@ async def test_a_kept_connection_loses_trust_with_its_ca_but_not_when_one_is_add
     identity = site.client(site.clients_ca.issue("kube-scheduler"))
     added = Authority("added")
     async with (
-        servers.serving(*ROUTES, tls=site.tls, is_local=nobody_is_local) as server,
+        servers.serving(*ROUTES, tls=site.tls, is_local=none_is_local) as server,
         servers.connected(server.port, tls=identity) as connection,
     ):
         assert (await connection.ask("GET", "/trusted"))[0] == 200
@@ -233,7 +233,7 @@ def test_the_same_holds_on_uvloop(site: Site) -> None:
     async def scenario() -> None:
         identity = site.client(site.clients_ca.issue("kube-scheduler"))
         new = Authority("new clients")
-        async with servers.serving(*ROUTES, tls=site.tls, is_local=nobody_is_local) as server:
+        async with servers.serving(*ROUTES, tls=site.tls, is_local=none_is_local) as server:
             assert (await servers.ask(server.port, "GET", "/trusted", tls=identity))[0] == 200
             assert (await servers.ask(server.port, "GET", "/trusted", tls=site.client()))[0] == 403
             async with servers.connected(server.port, tls=identity) as kept:

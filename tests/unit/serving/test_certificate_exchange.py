@@ -1,4 +1,4 @@
-"""Certificates change while we serve, and are told apart from broken ones."""
+"""Certificates change while serving; broken ones are not used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 from tests.unit.serving.tls_files import Secret, client_context
 
-ROUTE = Route("GET", "/", servers.saying("hello"))
+ROUTE = Route("GET", "/", servers.answering("hello"))
 
 
 async def served(port: int, trusts: Authority, folder: Path) -> int:
@@ -30,9 +30,9 @@ async def served(port: int, trusts: Authority, folder: Path) -> int:
     context = client_context(trusts, folder)
     async with servers.connected(port, tls=context) as connection:
         shown: ssl.SSLObject = connection.writer.get_extra_info("ssl_object")
-        told = shown.getpeercert()
-        assert told is not None
-        return int(str(told["serialNumber"]), 16)
+        reply = shown.getpeercert()
+        assert reply is not None
+        return int(str(reply["serialNumber"]), 16)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_unchanged_files_are_left_alone(files: Files) -> None:
     assert not files.live.refresh()
 
 
-def test_a_half_written_pair_is_ignored_and_told_once_and_the_whole_one_taken(
+def test_a_half_written_pair_is_ignored_and_reported_once_and_the_whole_one_taken(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_service, expires_at = files.live.context.newest, files.live.expires_at
@@ -166,7 +166,7 @@ def no_authority(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reply"),
     [
         (remove_certificate, ["crt", "No such file", "mount the Secret"]),
         (remove_key, ["key", "No such file", "pair"]),
@@ -178,7 +178,7 @@ def no_authority(folder: Path) -> None:
     ],
 )
 def test_bad_files_at_the_start_are_named_with_rule_and_remedy(
-    ca: Authority, tmp_path: Path, damage: Callable[[Path], None], told: list[str]
+    ca: Authority, tmp_path: Path, damage: Callable[[Path], None], reply: list[str]
 ) -> None:
     certificate, key = ca.issue("server")
     for name, content in (("crt", certificate), ("key", key), ("ca", ca.pem)):
@@ -188,7 +188,7 @@ def test_bad_files_at_the_start_are_named_with_rule_and_remedy(
     damage(tmp_path)
     with pytest.raises(lifetime.ServingError) as raised:
         LiveCertificate(*names)
-    for part in told:
+    for part in reply:
         assert part in str(raised.value)
 
 

@@ -1,4 +1,4 @@
-"""The end of a server: nobody new, everybody under way in time."""
+"""The stop of a server: no new connections, requests under way end in time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def started(*routes: Route, drain_timeout: float = 10) -> Server:
 
 
 async def refused(port: int) -> None:
-    """Wait until nobody listens any more."""
+    """Wait until the port is closed."""
     while True:
         try:
             _, writer = await asyncio.open_connection(servers.LOCAL, port)
@@ -85,7 +85,7 @@ async def test_a_body_that_is_still_arriving_arrives() -> None:
 
 async def test_a_kept_alive_connection_gets_one_more_answer_that_closes_it() -> None:
     gate = Gate()
-    routes = (Route("GET", "/slow", gate), Route("GET", "/quick", servers.saying("hello")))
+    routes = (Route("GET", "/slow", gate), Route("GET", "/quick", servers.answering("hello")))
     server = await started(*routes)
     async with servers.connected(server.port) as slow, servers.connected(server.port) as kept:
         _, headers, _ = await kept.ask("GET", "/quick")
@@ -102,8 +102,8 @@ async def test_a_kept_alive_connection_gets_one_more_answer_that_closes_it() -> 
         await stopping
 
 
-async def test_who_is_let_go_is_answered_and_told_to_come_back_elsewhere() -> None:
-    server = await started(Route("GET", "/", servers.saying("hello")))
+async def test_a_client_that_is_let_go_is_answered_and_its_connection_closed() -> None:
+    server = await started(Route("GET", "/", servers.answering("hello")))
     async with servers.connected(server.port) as kept:
         _, headers, _ = await kept.ask("GET", "/")
         assert headers.get("connection") != "close"
@@ -118,7 +118,7 @@ async def test_who_is_let_go_is_answered_and_told_to_come_back_elsewhere() -> No
 
 
 async def test_an_idle_connection_holds_nothing_up() -> None:
-    server = await started(Route("GET", "/", servers.saying("hello")), drain_timeout=3600)
+    server = await started(Route("GET", "/", servers.answering("hello")), drain_timeout=3600)
     async with servers.connected(server.port) as kept:
         await kept.ask("GET", "/")
         await asyncio.wait_for(server.stop(), PATIENCE_S)

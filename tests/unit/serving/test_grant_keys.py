@@ -1,4 +1,4 @@
-"""The keys that sign grants: read from a mounted Secret, which changes while we run."""
+"""The keys that sign grants, from a mounted Secret that changes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_swap_is_seen_at_the_next_use(secret: Secret) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "printed"),
     [
         ({"current": b"n" * 31}, "grant key current: 31 bytes long, must be 32"),
         ({"current": b""}, "grant key current: 0 bytes long, must be 32"),
@@ -76,8 +76,8 @@ def test_a_swap_is_seen_at_the_next_use(secret: Secret) -> None:
     ],
     ids=["half written", "empty", "wrong previous", "no current", "nothing"],
 )
-def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_told(
-    secret: Secret, caplog: pytest.LogCaptureFixture, change: dict[str, bytes], said: str
+def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_reported(
+    secret: Secret, caplog: pytest.LogCaptureFixture, change: dict[str, bytes], printed: str
 ) -> None:
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
@@ -85,14 +85,14 @@ def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_told(
     assert folder.keys() == signature.GrantKeys(OLD)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == "grant keys changed and cannot be read"
-    assert said in vars(record)["error"]
+    assert record.getMessage() == "changed grant keys cannot be read, the previous ones stay in use"
+    assert printed in vars(record)["error"]
     secret.swap(current=NEW)
     assert folder.keys() == signature.GrantKeys(NEW)
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "printed"),
     [
         ({}, "current does not exist; mount the Secret"),
         ({"current": b"k" * 33}, "33 bytes long, must be 32; make a new one: head"),
@@ -100,12 +100,12 @@ def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_told(
     ],
 )
 def test_at_the_start_unreadable_keys_are_an_error(
-    secret: Secret, files: dict[str, bytes], said: str
+    secret: Secret, files: dict[str, bytes], printed: str
 ) -> None:
     secret.swap(**files)
     with pytest.raises(GrantKeyError) as raised:
         KeyFolder(str(secret.folder))
-    assert said in str(raised.value)
+    assert printed in str(raised.value)
     assert str(secret.folder) in str(raised.value)
 
 

@@ -132,17 +132,17 @@ async def test_a_handlers_lines_carry_its_requests_id(out: io.StringIO) -> None:
     assert [line["id"] for line in lines(out)] == ["r-1", "r-2"]
 
 
-def test_the_same_thing_is_told_once_per_interval_with_a_count(out: io.StringIO) -> None:
+def test_the_same_thing_is_logged_once_per_interval_with_a_count(out: io.StringIO) -> None:
     now = [0.0]
     seldom = logs.Seldom(10, clock=lambda: now[0])
     for at, key in ((0, "a"), (1, "a"), (2, "b"), (9, "a"), (10, "a"), (25, "a")):
         now[0] = at
         seldom.log(_log, logging.INFO, "again", key=key, extra={"at": at})
-    told = [(line["at"], line.get("left_out")) for line in lines(out)]
-    assert told == [(0, None), (2, None), (10, 2), (25, None)]
+    reply = [(line["at"], line.get("left_out")) for line in lines(out)]
+    assert reply == [(0, None), (2, None), (10, 2), (25, None)]
 
 
-def test_what_is_told_seldom_is_forgotten_in_the_end() -> None:
+def test_what_is_logged_seldom_is_forgotten_in_the_end() -> None:
     seldom = logs.Seldom(10, clock=lambda: 0, most_keys=3)
     for key in range(100):
         seldom.due(key)

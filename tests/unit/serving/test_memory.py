@@ -1,4 +1,4 @@
-"""What a process keeps of the memory that it has freed, as the kernel sees it."""
+"""Memory that a process keeps after it was freed, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ del many
 """
 _PROGRAM = """
 import pathlib
-from hami.serving import lifetime as memory
+from hami.serving import lifetime
 MIB = 2**20
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -47,10 +47,10 @@ def kept(use: str, *, begin: str = "", end: str = "") -> float:
 
 def test_a_large_buffer_is_the_systems_again_whatever_was_freed_before() -> None:
     assert kept(LARGE) > 15
-    assert kept(LARGE, begin="memory.bound()") < 2
+    assert kept(LARGE, begin="lifetime.bound()") < 2
 
 
-@pytest.mark.parametrize("begin", ["", "memory.bound()"])
+@pytest.mark.parametrize("begin", ["", "lifetime.bound()"])
 def test_what_lies_free_between_things_in_use_is_given_back(begin: str) -> None:
     assert kept(MANY, begin=begin) > 30
-    assert kept(MANY, begin=begin, end="memory.give_back()") < 2
+    assert kept(MANY, begin=begin, end="lifetime.give_back()") < 2

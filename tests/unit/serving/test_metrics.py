@@ -1,4 +1,4 @@
-"""/metrics: the format, the counted and the written, and that a scrape holds nobody up."""
+"""/metrics: its format, streamed families, and no delay of other requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_every_family_has_its_type_once() -> None:
     assert len(types) == len(set(types))
 
 
-async def test_the_build_is_told_with_the_labels_of_hami() -> None:
+async def test_the_build_has_the_labels_of_hami() -> None:
     registry = metrics.Registry()
     registry.build_info(version="1.2.3", revision="abc", build_date="today")
     ((labels, value),) = [

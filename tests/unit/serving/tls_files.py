@@ -1,4 +1,4 @@
-"""Files of TLS: folders that look like mounted Secrets, and a client's certificate."""
+"""TLS files: folders like mounted Secrets, and a client's certificate."""
 
 from __future__ import annotations
 

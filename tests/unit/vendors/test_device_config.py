@@ -1,4 +1,4 @@
-"""device-config.yaml: what it changes, what it may not say, and how it is told so."""
+"""device-config.yaml: what it changes, and how each mistake is named."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ class TestAFileThatIsNoConfiguration:
 
     @pytest.mark.parametrize("key", ["1", "true", "null", "1.5"])
     def test_a_section_name_that_is_no_text_is_refused(self, key: str) -> None:
-        assert "stands where a section's name should" in error_of(f"{key}: x")
+        assert "is not a section's name" in error_of(f"{key}: x")
 
 
 class TestYamlThatIsRefused:
@@ -422,10 +422,10 @@ class TestYamlThatIsRefused:
             ("nvidia:\n\tmemoryFactor: 1", "line 2, column 1"),
             ("nvidia: {memoryFactor: 1", "line 1"),
             ("nvidia:\n  memoryFactor: 1\n  memoryFactor: 2", "line 3, column 3"),
-            ("nvidia: {}\nhygon: {}\nnvidia: {memoryFactor: 1}", "'nvidia' stands twice"),
-            ("vnpus: {configs: [{a: 1, a: 2}]}", "'a' stands twice"),
+            ("nvidia: {}\nhygon: {}\nnvidia: {memoryFactor: 1}", "'nvidia' is written twice"),
+            ("vnpus: {configs: [{a: 1, a: 2}]}", "'a' is written twice"),
             ("a: &x 1\nb: *x", "line 2, column 4"),
-            ("a: &x [*x]", "an alias (*name) stands here; write the value out"),
+            ("a: &x [*x]", "an alias (*name) is not allowed here; write the value out"),
             ("nvidia: {memoryFactor: !!int 2}", "tag"),
             ("nvidia: !!python/object:os.system {}", "tag"),
             ("? [a]\n: b", "this key is not a plain word; write one"),
@@ -455,7 +455,7 @@ class TestYamlThatIsRefused:
     @given(
         st.text(alphabet=st.sampled_from("nvidia: {}[]-*&!|>'\"\n\t#~01.eE,?%@`\\"), max_size=80)
     )
-    def test_whatever_stands_there_only_our_error_is_raised(self, text: str) -> None:
+    def test_whatever_is_written_there_only_our_error_is_raised(self, text: str) -> None:
         for whole in (text, f"nvidia:\n  memoryFactor: {text}", f"nvidia: {{{text}}}"):
             try:
                 config = parse(whole)

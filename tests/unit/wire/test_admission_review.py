@@ -1,4 +1,4 @@
-"""Questions of the API server to the webhook, and the answers."""
+"""AdmissionReview: requests of the API server, and the answers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def test_a_message_names_thing_value_rule_and_remedy() -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, list(range(10**5))])
-def test_a_long_value_is_cut_and_its_length_told(value: object) -> None:
+def test_a_long_value_is_cut_and_its_length_shown(value: object) -> None:
     shown = errors.shorten(value)
     assert len(shown) < 120
     assert shown.endswith(" characters)")
@@ -26,7 +26,7 @@ def test_a_value_of_just_the_length_shown_is_whole() -> None:
     assert "81 characters" in errors.shorten("x" * 81)
 
 
-def test_of_a_document_only_the_length_is_told() -> None:
+def test_of_a_document_only_the_length_is_shown() -> None:
     secret = b'{"spec":{"containers":[{"env":[{"name":"TOKEN","value":"hunter2"}],"resources":5}]}}'
     with pytest.raises(errors.WireError) as caught:
         codec.decode(secret, objects.Pod, what="pod a/b")

@@ -1,4 +1,4 @@
-"""The explanation that is kept on a waiting pod: read leniently, written within its limit."""
+"""Explanations kept on a pod: read leniently, written within their limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HAMi's region files have their fields at the places that its own monitor reads."""
+"""Offsets of HAMi's region are those that its own monitor reads."""
 
 from __future__ import annotations
 

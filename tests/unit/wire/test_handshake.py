@@ -1,4 +1,4 @@
-"""The handshake: the text of a request, and what counts as its answer."""
+"""The handshake: requests, and answers that come, are late or are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever arrives, a decoder returns or raises WireError, soon and with a short message."""
+"""Hostile input: a decoder returns or raises WireError, soon and briefly."""
 
 from __future__ import annotations
 

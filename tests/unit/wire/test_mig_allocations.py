@@ -70,7 +70,7 @@ REJECTED = {
     "empty MIG uuid": (RUNNING.replace("MIG-1", ""), "only some of"),
     "no compute instance": (f'[{FIVE},"migUUID":"MIG-1","gpuInstanceID":4}}]', "only some of"),
     "negative instance": (RUNNING.replace('InstanceID":4', 'InstanceID":-4'), "outside"),
-    "same device twice": (f"[{FIVE}}},{FIVE}}}]", "another entry has taken"),
+    "same device twice": (f"[{FIVE}}},{FIVE}}}]", "device index of another entry"),
 }
 
 

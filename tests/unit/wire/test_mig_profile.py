@@ -1,4 +1,4 @@
-"""Names of MIG profiles, and the share that stands in for each."""
+"""Names of MIG profiles, and the share that replaces each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that users and operators write: resource names, comma lists, product names."""
+"""Words of users and operators: resource names, comma lists, product names."""
 
 from __future__ import annotations
 

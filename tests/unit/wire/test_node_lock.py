@@ -39,7 +39,7 @@ def test_a_lock_is_held_by_its_pod_alone(namespace: str, name: str, *, want: boo
     assert node_marks.Lock(TIME, "team-a", "train-0").held_by(namespace, name) is want
 
 
-def test_a_lock_of_the_older_form_is_held_by_nobody() -> None:
+def test_a_lock_of_the_older_form_has_no_owner() -> None:
     assert not node_marks.decode_lock("2025-10-20T03:07:02Z").held_by("", "")
 
 

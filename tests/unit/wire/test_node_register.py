@@ -1,4 +1,4 @@
-"""Both formats of the register annotation, byte for byte, and what rejects one."""
+"""Register annotations in both formats, byte for byte, and refused ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TestJson:
         assert '"placements":[{"start":0,"size":2}]' in text
         assert '{"name":"","memoryMB":0,"core":0,"sliceCount":0,' in text
 
-    def test_every_field_stands_in_hamis_order(self) -> None:
+    def test_every_field_is_in_hamis_order(self) -> None:
         device = node_register.RegisteredCard(
             id="i",
             index=1,
@@ -139,7 +139,7 @@ class TestJson:
         "null card": ("[null]", "must have one"),
         "no id": ('[{"count":1}]', "must have one"),
         "empty id": ('[{"id":""}]', "must have one"),
-        "same id twice": ('[{"id":"GPU-a"},{"id":"GPU-a"}]', "'GPU-a' stands there twice"),
+        "same id twice": ('[{"id":"GPU-a"},{"id":"GPU-a"}]', "'GPU-a' is there twice"),
         "id with comma": ('[{"id":"GPU,a"}]', "no pod can be given it"),
         "negative count": ('[{"id":"GPU-a","count":-1}]', "card 'GPU-a', count: -1 is negative"),
         "negative memory": ('[{"id":"GPU-a","devmem":-1}]', "card 'GPU-a', devmem: -1"),

@@ -1,4 +1,4 @@
-"""Kubernetes objects: known fields are read, null is empty, unknown ones are skipped."""
+"""Kubernetes objects: known fields read, null is empty, unknown ones skipped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_annotation_that_is_missing_null_or_unnamed_is_empty() -> None:
     assert [read.annotation(key) for key in ("a", "b", "c", "", None)] == ["1", "", "", "", ""]
 
 
-def test_init_containers_come_first_and_sidecars_are_told_apart() -> None:
+def test_init_containers_come_first_and_sidecars_are_marked() -> None:
     read = pod(
         '{"spec":{"containers":[{"name":"app"},null],'
         '"initContainers":[{"name":"prepare"},{"name":"log","restartPolicy":"Always"}]}}'

@@ -1,4 +1,4 @@
-"""Marks that bind a claim to the very values it was made for: late binding and grants."""
+"""Late binding mark and grant signature hold for exactly their values."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ fields are read as optionals, and loops run over our keys, whose number is known
 a user has written, who could make them too costly.
 */}}
 
-{{/* "true" where the API server knows policies (1.30) and there is somebody who grants cards. */}}
+{{/* "true" where the API server knows policies (1.30) and a part that grants cards is installed. */}}
 {{- define "hami.policy.enabled" -}}
 {{- if and .Values.admissionPolicy.enabled (not .Values.webhookOnly.enabled) (ge (include "hami.kubeMinor" . | int) 30) -}}
 true

@@ -1,1 +1,1 @@
-"""The API server of the sandbox: Kubernetes to its clients, without etcd, for one machine."""
+"""The sandbox's API server: Kubernetes to its clients, without etcd."""

@@ -1,9 +1,7 @@
-"""The form of an answer: objects, tables or metadata, as Accept says.
+"""The form of an answer: objects, tables or metadata, as Accept asks.
 
-Objects that two kinds show: events are stored as the core group has them.
-The newer group names the same fields differently; nothing is lost either way.
-
-The form of an answer: whole objects, tables for kubectl, or metadata alone, as `Accept` says.
+Two kinds may show the same objects: events are stored as the core group has them, and the newer
+group has other names for the same fields. Nothing is lost either way.
 """
 
 from __future__ import annotations
@@ -33,42 +31,6 @@ _RENAMED = {
 _SHOWN = {core: new for new, core in _RENAMED.items()}
 
 
-def shown(kind: Kind, stored: Stored) -> Stored:
-    """Return a stored object as a kind shows it; made once."""
-    if kind.stored == (kind.group, kind.resource):
-        return stored
-    if stored.shown is None:
-        stored.shown = {}
-    found = stored.shown.get(kind.group)
-    if found is None:
-        content = as_shown(kind, stored.object)
-        found = stored.shown[kind.group] = Stored(content, stored.revision)
-    return found
-
-
-def as_shown(kind: Kind, content: Object) -> Object:
-    """Return the content as a kind shows it."""
-    if kind.stored == (kind.group, kind.resource):
-        return content
-    return _named({_SHOWN.get(key, key): value for key, value in content.items()}, kind)
-
-
-def as_stored(kind: Kind, content: Object) -> Object:
-    """Return the content of a kind in the form in which it is stored."""
-    if kind.stored == (kind.group, kind.resource):
-        return content
-    group, _ = kind.stored
-    renamed = {_RENAMED.get(key, key): value for key, value in content.items()}
-    renamed["apiVersion"] = f"{group}/{kind.version}" if group else kind.version
-    return renamed
-
-
-def _named(content: Object, kind: Kind) -> Object:
-    content["apiVersion"] = kind.api_version
-    content["kind"] = kind.kind
-    return content
-
-
 JSON = "application/json"
 _META = "meta.k8s.io"
 _ANYTHING = frozenset(["*/*", "application/*", JSON])
@@ -96,11 +58,11 @@ def form_of(accept: str) -> Form:
         media, *parameters = (part.strip() for part in clause.split(";"))
         if media.lower() not in _ANYTHING:
             continue
-        told = dict(part.partition("=")[::2] for part in parameters)
-        wanted = told.get("as", "")
+        given = dict(part.partition("=")[::2] for part in parameters)
+        wanted = given.get("as", "")
         if not wanted:
             return Form.WHOLE
-        if wanted in _FORMS and told.get("g") == _META and told.get("v") == "v1":
+        if wanted in _FORMS and given.get("g") == _META and given.get("v") == "v1":
             return _FORMS[wanted]
     message = (
         "only the following media types are accepted: application/json, "
@@ -148,26 +110,26 @@ class Writer:
         return b'{"type":"%b","object":%b}\n' % (happened, self._streamed(stored))
 
     def bookmark(self, revision: int, *, initial_end: bool = False) -> bytes:
-        """Return a line that tells a version and nothing else."""
+        """Return a line with a version and no object."""
         metadata: Object = {"resourceVersion": str(revision)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         if self._form is Form.TABLE:
-            told = self._table([], metadata)
+            content = self._table([], metadata)
         else:
             kind, version = self._kind.kind, self._kind.api_version
             if self._form is Form.PARTIAL:
                 kind, version = Form.PARTIAL.value, f"{_META}/v1"
-            told = {"kind": kind, "apiVersion": version, "metadata": metadata}
-        return b'{"type":"BOOKMARK","object":%b}\n' % _encode(told)
+            content = {"kind": kind, "apiVersion": version, "metadata": metadata}
+        return b'{"type":"BOOKMARK","object":%b}\n' % _encode(content)
 
     def _streamed(self, stored: Stored) -> bytes:
         stored = shown(self._kind, stored)
         if self._form is Form.WHOLE:
             return stored.whole
-        told = self._other(stored)
+        content = self._other(stored)
         self._columns = False  # they come with the first event only
-        return _encode(told)
+        return _encode(content)
 
     def _other(self, stored: Stored) -> Object:
         if self._form is Form.PARTIAL:
@@ -187,5 +149,41 @@ class Writer:
 
 
 def error(refusal: Refusal) -> bytes:
-    """Return the line with which a watch ends that cannot go on."""
+    """Return the last line of a watch that cannot go on."""
     return b'{"type":"ERROR","object":%b}\n' % _encode(refusal.body())
+
+
+def shown(kind: Kind, stored: Stored) -> Stored:
+    """Return a stored object as a kind shows it; converted once."""
+    if kind.stored == (kind.group, kind.resource):
+        return stored
+    if stored.shown is None:
+        stored.shown = {}
+    found = stored.shown.get(kind.group)
+    if found is None:
+        content = as_shown(kind, stored.object)
+        found = stored.shown[kind.group] = Stored(content, stored.revision)
+    return found
+
+
+def as_shown(kind: Kind, content: Object) -> Object:
+    """Return the content as a kind shows it."""
+    if kind.stored == (kind.group, kind.resource):
+        return content
+    return _named({_SHOWN.get(key, key): value for key, value in content.items()}, kind)
+
+
+def as_stored(kind: Kind, content: Object) -> Object:
+    """Return the content of a kind in the form in which it is stored."""
+    if kind.stored == (kind.group, kind.resource):
+        return content
+    group, _ = kind.stored
+    renamed = {_RENAMED.get(key, key): value for key, value in content.items()}
+    renamed["apiVersion"] = f"{group}/{kind.version}" if group else kind.version
+    return renamed
+
+
+def _named(content: Object, kind: Kind) -> Object:
+    content["apiVersion"] = kind.api_version
+    content["kind"] = kind.kind
+    return content

@@ -1,4 +1,4 @@
-"""Requests to answers: who asks, whether he may, and which part of the server has the answer."""
+"""Requests to answers: authenticate, authorize, dispatch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from hami_sandbox.apiserver import answers, bindings, deletion, documents, lists, updates, watches
-from hami_sandbox.apiserver import call as apiserver_call
 from hami_sandbox.apiserver.answers import Writer
-from hami_sandbox.apiserver.auth import impersonation
+from hami_sandbox.apiserver.auth import authorization
 from hami_sandbox.apiserver.auth.authorization import Attributes, Authorizer
 from hami_sandbox.apiserver.auth.reviews import Reviews
 from hami_sandbox.apiserver.auth.users import Authenticator
-from hami_sandbox.apiserver.bodies import plain
-from hami_sandbox.apiserver.call import Call, Target
+from hami_sandbox.apiserver.call import Call, Target, parse_target, plain_body, require_kind
 from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.refusals import Object, Refusal
 from hami_sandbox.apiserver.selectors import Selection
@@ -29,7 +27,7 @@ _REVIEWS = frozenset(["authentication.k8s.io", "authorization.k8s.io"])
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client gets: bytes, or lines as they come."""
+    """The response to a client: bytes, or lines as they come."""
 
     body: bytes | AsyncIterator[bytes]
     status: int = _OK
@@ -56,18 +54,18 @@ class Api:
         self._writes = writes
 
     def target(self, method: str, path: str, query: Mapping[str, str]) -> Target:
-        """Return what a request is about."""
+        """Return the target of a request."""
         watch = lists.flag(query, "watch")
-        return apiserver_call.parse(method, path, watch=watch, find=self.catalogue.find)
+        return parse_target(method, path, watch=watch, find=self.catalogue.find)
 
     def admit(
         self, target: Target, query: Mapping[str, str], headers: Headers, body: bytes
     ) -> Call:
-        """Return the request as one of a user who may make it."""
+        """Authenticate and authorize a request."""
         user = self._authenticator.authenticate(headers.get("Authorization"))
-        user = impersonation.acting(headers, user, self._authorizer)
+        user = authorization.acting(headers, user, self._authorizer)
         if target.resource:
-            wish = Attributes(
+            attributes = Attributes(
                 verb=target.verb,
                 group=target.group,
                 version=target.version,
@@ -77,8 +75,8 @@ class Api:
                 name=target.name,
             )
         else:
-            wish = Attributes(verb=target.verb, path=target.path)
-        self._authorizer.require(user, wish)
+            attributes = Attributes(verb=target.verb, path=target.path)
+        self._authorizer.require(user, attributes)
         return Call(target=target, query=query, headers=headers, body=body, user=user)
 
     async def answer(self, call: Call) -> Answer:
@@ -86,7 +84,7 @@ class Api:
         target = call.target
         if not target.resource:
             return self._document(call)
-        kind = apiserver_call.require(target)
+        kind = require_kind(target)
         if kind.group in _REVIEWS:
             return self._review(call)
         if target.subresource and target.subresource not in {"status", "finalize"}:
@@ -124,13 +122,15 @@ class Api:
                 return await updates.patch(self._writes, call)
 
     async def _list(self, call: Call, writer: Writer) -> Answer:
-        wish = lists.parse(call.query)
-        page = await lists.page(self.store, call.kind.stored, wish, _selection(call, wish))
+        options = lists.parse(call.query)
+        page = await lists.page(self.store, call.kind.stored, options, _selection(call, options))
         return Answer(body=writer.many(page))
 
     def _watch(self, call: Call, writer: Writer) -> Answer:
-        wish = lists.parse(call.query)
-        watch = watches.Watch(self.store, call.kind.stored, wish, _selection(call, wish), writer)
+        options = lists.parse(call.query)
+        watch = watches.Watch(
+            self.store, call.kind.stored, options, _selection(call, options), writer
+        )
         return Answer(body=watch.lines())
 
     async def _delete(self, call: Call, writer: Writer) -> Answer:
@@ -151,16 +151,16 @@ class Api:
                 stored = await updates.answer(self._writes, call)
                 return Answer(body=stored.whole)
             case "token":
-                told = self._reviews.token(call.namespace, call.name, plain(call))
-                return Answer(body=msgspec.json.encode(told), status=_CREATED)
+                content = self._reviews.token(call.namespace, call.name, plain_body(call))
+                return Answer(body=msgspec.json.encode(content), status=_CREATED)
             case _:
                 raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
     def _review(self, call: Call) -> Answer:
-        told = self._reviews.answer(
-            call.kind.resource, plain(call), user=call.user, namespace=call.namespace
+        content = self._reviews.answer(
+            call.kind.resource, plain_body(call), user=call.user, namespace=call.namespace
         )
-        return Answer(body=msgspec.json.encode(told), status=_CREATED)
+        return Answer(body=msgspec.json.encode(content), status=_CREATED)
 
     def _document(self, call: Call) -> Answer:
         accept = call.headers.get("Accept", "")
@@ -173,22 +173,22 @@ class Api:
         return Answer(body=found.body, content_type=found.content_type, headers=found.headers)
 
 
-def _selection(call: Call, wish: lists.ListOptions) -> Selection:
+def _selection(call: Call, options: lists.ListOptions) -> Selection:
     return Selection(
         call.kind,
         namespace=call.namespace,
         name=call.name,
-        label_selector=wish.label_selector,
-        field_selector=wish.field_selector,
+        label_selector=options.label_selector,
+        field_selector=options.field_selector,
     )
 
 
 def _success(code: int) -> Answer:
-    told: Object = {
+    content: Object = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Success",
         "code": code,
     }
-    return Answer(body=msgspec.json.encode(told), status=code)
+    return Answer(body=msgspec.json.encode(content), status=code)

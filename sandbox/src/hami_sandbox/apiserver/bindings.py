@@ -1,8 +1,7 @@
 """Bindings and evictions of pods.
 
-Binding a pod to a node: node, annotations, labels and the condition in one write.
-
-Eviction: a deletion that a disruption budget may refuse for the moment.
+A Binding sets node, annotations, labels and the condition in one write. An Eviction is a deletion
+that a disruption budget may refuse for the moment.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import msgspec
 
 from hami_sandbox import api_objects
 from hami_sandbox.api_objects import ENDED, matches
-from hami_sandbox.apiserver import bodies, deletion, kinds
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver import deletion, kinds
+from hami_sandbox.apiserver.call import Call, body_of_kind, plain_body
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import (
     Object,
@@ -31,15 +30,15 @@ _REQUIRED = "FieldValueRequired"
 
 
 async def bind(writes: Writes, call: Call) -> None:
-    """Do what a Binding in the body says; the path names its pod, or all of a namespace."""
+    """Bind a pod by the Binding in the body; the path names the pod, or its namespace."""
     kind = _kind("Binding")
-    binding = bodies.of_kind(call, kind)
+    binding = body_of_kind(call, kind)
     metadata = binding["metadata"]
     pod = call.name or metadata.get("name") or ""
     if metadata.get("name") != pod:
-        told = metadata.get("name") or ""
+        given = metadata.get("name") or ""
         raise bad_request(
-            f"the name of the object ({told}) does not match the name on the URL ({pod})"
+            f"the name of the object ({given}) does not match the name on the URL ({pod})"
         )
     place(call, metadata)
     writes_pod = call.kind if call.subresource else kind
@@ -56,7 +55,7 @@ async def bind(writes: Writes, call: Call) -> None:
     binding = request.object = mutated
     _check(binding)
     await writes.admission.validate(request)
-    # From here on nobody else has a turn: what is read is what is written over.
+    # No await from here on: no other request can write in between.
     current = writes.store.table(_PODS).get(call.namespace, pod)
     if current is None:
         raise not_found("pods", pod)
@@ -74,8 +73,8 @@ def _check(binding: Object) -> None:
     if not target.get("name"):
         causes.append(("target.name", _REQUIRED, "Required value"))
     if causes:
-        told = [{"field": f, "reason": r, "message": m} for f, r, m in causes]
-        raise invalid("Binding", binding["metadata"].get("name") or "", told)
+        listed = [{"field": f, "reason": r, "message": m} for f, r, m in causes]
+        raise invalid("Binding", binding["metadata"].get("name") or "", listed)
 
 
 def _bound(current: Stored, binding: Object, pod: str) -> Object:
@@ -137,8 +136,8 @@ _RETRY_AFTER = 10
 
 
 async def evict(writes: Writes, call: Call) -> None:
-    """Delete the pod as the Eviction in the body wants it, if no budget is against it."""
-    eviction = bodies.plain(call)
+    """Delete a pod by the Eviction in the body, if every budget allows it."""
+    eviction = plain_body(call)
     options = eviction.get("deleteOptions") or {}
     if eviction.get("dryRun"):
         options = {**options, "dryRun": eviction["dryRun"]}

@@ -1,14 +1,9 @@
-"""A request understood: path, method, kind, verb.
-
-Paths and methods: which kind, namespace, object and verb a request means.
-
-One request to the API, understood: who wants to do what with which objects.
-"""
+"""A request: path, kind, verb, user, options and body."""
 
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +11,8 @@ import msgspec
 from hami_sandbox.apiserver.auth.users import UserInfo
 from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
 from hami_sandbox.apiserver.kinds import Kind
-from hami_sandbox.apiserver.refusals import Object, Refusal, invalid
+from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, invalid
+from hami_sandbox.apiserver.schema import protobuf, schema
 
 Find = Callable[[str, str, str], Kind | None]
 
@@ -29,7 +25,7 @@ _OF_NAMESPACE = frozenset(["status", "finalize"])
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What a path names. Without a resource it is no object's path, but one of the server's."""
+    """The target of a path. Without a resource it is a path of the server itself."""
 
     path: str
     verb: str
@@ -42,8 +38,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None = None
 
 
-def parse(method: str, path: str, *, watch: bool, find: Find) -> Target:
-    """Return what is asked for; the kind is None where there is no such thing."""
+def parse_target(method: str, path: str, *, watch: bool, find: Find) -> Target:
+    """Return the target of a request; its kind is None where there is none."""
     parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api" and len(parts) > _CORE_PARTS:
         group, version, rest = "", parts[1], parts[_CORE_PARTS:]
@@ -73,7 +69,7 @@ def parse(method: str, path: str, *, watch: bool, find: Find) -> Target:
     )
 
 
-def require(target: Target) -> Kind:
+def require_kind(target: Target) -> Kind:
     """Return the kind, if its path takes the verb."""
     kind = target.kind
     if kind is None:
@@ -90,7 +86,7 @@ def require(target: Target) -> Kind:
 
 
 def _fits(kind: Kind, namespace: str, name: str, subresource: str) -> bool:
-    """Whether the kind has such a path at all."""
+    """Return whether the kind has such a path."""
     if subresource and kind.subresource(subresource) is None:
         return False
     if namespace and not kind.namespaced:
@@ -99,7 +95,7 @@ def _fits(kind: Kind, namespace: str, name: str, subresource: str) -> bool:
 
 
 def _across(target: Target) -> bool:
-    """Whether it can be asked of all namespaces at once."""
+    """Return whether the target may span all namespaces."""
     return target.verb in {"list", "watch", "deletecollection"}
 
 
@@ -111,7 +107,7 @@ def _verb(method: str, name: str, *, watch: bool) -> str:
     if method == "DELETE" and not name:
         return "deletecollection"
     if method == "PUT" and not name:
-        return "replace"  # of a collection: there is no such thing
+        return "replace"  # of a collection: not served
     return _VERBS.get(method, method.lower())
 
 
@@ -119,14 +115,14 @@ _LONGEST_MANAGER = 128
 
 
 class Call(msgspec.Struct, kw_only=True):
-    """A request that may be answered."""
+    """An authorized request."""
 
     target: Target
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
     user: UserInfo
-    #: What the client is told besides the answer.
+    #: Warning headers of the answer.
     warnings: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -153,10 +149,10 @@ class Call(msgspec.Struct, kw_only=True):
 
     @property
     def manager(self) -> str:
-        """Return who owns what is written: as told, or the client's program."""
-        told = self.query.get("fieldManager", "")
-        if told:
-            return told
+        """Return the field manager: the query's, or the client's program."""
+        given = self.query.get("fieldManager", "")
+        if given:
+            return given
         return self.headers.get("User-Agent", "").partition("/")[0][:_LONGEST_MANAGER] or "unknown"
 
     @property
@@ -180,7 +176,7 @@ class Call(msgspec.Struct, kw_only=True):
         return bool(asked)
 
     def options(self, name: str) -> Object:
-        """Return the options of a write as admission webhooks are told."""
+        """Return the options of a write as admission webhooks get them."""
         options: Object = {"kind": name, "apiVersion": "meta.k8s.io/v1"}
         if "dryRun" in self.query:
             options["dryRun"] = [self.query["dryRun"]]
@@ -190,8 +186,8 @@ class Call(msgspec.Struct, kw_only=True):
         return options
 
     def review(self, operation: str, **fields: Any) -> AdmissionRequest:
-        """Return the write as admission sees it; fields go before what the request itself says."""
-        said: dict[str, Any] = {
+        """Return the write as admission gets it; `fields` override the request's own."""
+        own: dict[str, Any] = {
             "kind": self.kind,
             "user": self.user,
             "namespace": self.namespace,
@@ -199,7 +195,7 @@ class Call(msgspec.Struct, kw_only=True):
             "subresource": self.subresource,
             "warnings": self.warnings,
         }
-        return AdmissionRequest(operation=operation, **(said | fields))
+        return AdmissionRequest(operation=operation, **(own | fields))
 
     def not_found(self) -> Refusal:
         kind = self.kind
@@ -213,3 +209,71 @@ class Call(msgspec.Struct, kw_only=True):
     def _bad_option(field: str, reason: str, message: str) -> Refusal:
         causes = [{"field": field, "reason": reason, "message": message}]
         return invalid("Options", "", causes, "meta.k8s.io")
+
+
+_JSON = frozenset(["", "application/json", "text/json"])
+_decoder = msgspec.json.Decoder()
+
+
+def plain_body(call: Call) -> Object:
+    """Return the body as a JSON object; an empty one if there is none."""
+    if call.content_type == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.decode(call.body) if call.body else {}
+        except protobuf.ProtobufError as error:
+            raise bad_request(f"the body cannot be read: {error}") from None
+    if call.content_type not in _JSON:
+        message = (
+            f'the body of the request was in an unknown format ("{call.content_type}") - '
+            "accepted media types include: application/json, application/vnd.kubernetes.protobuf"
+        )
+        raise Refusal(415, "UnsupportedMediaType", message)
+    if not call.body.strip():
+        return {}
+    try:
+        found = _decoder.decode(call.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"couldn't get version/kind; json parse error: {error}"
+        raise bad_request(message) from None
+    if not isinstance(found, dict):
+        raise bad_request("couldn't get version/kind; json parse error: the body is no object")
+    return found
+
+
+def body_of_kind(call: Call, kind: Kind) -> Object:
+    """Return the body as an object of a kind, in the form in which it is kept."""
+    found = plain_body(call)
+    if not found:
+        raise bad_request(f"the body is empty: a {kind.kind} is expected")
+    for field, expected in (("apiVersion", kind.api_version), ("kind", kind.kind)):
+        given = found.get(field) or expected
+        if given != expected:
+            raise bad_request(
+                f"the {field} in the data ({given}) does not match the expected one ({expected})"
+            )
+        found[field] = expected
+    try:
+        unknown = schema.settle(kind, found)
+    except schema.ShapeError as error:
+        raise bad_request(f"{_unfit(kind)}: {error}") from None
+    metadata = found.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise bad_request(f"{_unfit(kind)}: metadata is no object")
+    report_unknown(call, unknown, lambda why: bad_request(f"{_unfit(kind)}: {why}"))
+    return found
+
+
+def report_unknown(call: Call, unknown: Sequence[str], refused: Callable[[str], Refusal]) -> None:
+    """Refuse unknown fields, or warn of them, as the client asked."""
+    mode = call.field_validation
+    messages = [f'unknown field "{path}"' for path in unknown]
+    if not messages or mode == "Ignore":
+        return
+    if mode == "Warn":
+        call.warnings += messages
+        return
+    raise refused(f"strict decoding error: {', '.join(messages)}")
+
+
+def _unfit(kind: Kind) -> str:
+    return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'

@@ -1,6 +1,6 @@
 """Custom resources: kinds that are served while their definition is stored.
 
-Their fields are not checked: whatever a schema says, everything is kept.
+Their fields are not checked: everything is stored, whatever the definition's schema is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEFINITIONS = ("apiextensions.k8s.io", "customresourcedefinitions")
 
 
 class Definitions:
-    """Keeps the catalogue as the stored definitions say, at once after each change of them."""
+    """Updates the catalogue after each change of the stored definitions."""
 
     def __init__(self, store: Store, catalogue: Catalogue) -> None:
         self._store = store
@@ -25,15 +25,15 @@ class Definitions:
         self._known: set[tuple[str, str]] = set()
 
     def start(self) -> None:
-        """Serve what is defined, from now on."""
+        """Serve the defined kinds, from now on."""
         self._store.table(DEFINITIONS).wake(self._refresh)
         self._refresh()
 
     def _refresh(self) -> None:
         found = [kind for one in self._store.all(*DEFINITIONS) for kind in _kinds(one)]
         stored = {kind.stored for kind in found}
-        for gone in self._known - stored:
-            self._store.end(gone)
+        for deleted in self._known - stored:
+            self._store.end(deleted)
         for new in stored - self._known:
             if not len(self._store.table(new)):  # a snapshot may have brought some
                 self._store.begin(new)
@@ -43,7 +43,7 @@ class Definitions:
             self._accept(definition)
 
     def _accept(self, definition: Object) -> None:
-        """Tell in its status that a definition is served."""
+        """Set in its status that a definition is served."""
         names = definition.get("spec", {}).get("names")
         status = definition.get("status", {})
         if not names or status.get("acceptedNames") == names:
@@ -69,7 +69,7 @@ class Definitions:
 
 
 def _kinds(definition: Object) -> Iterator[Kind]:
-    """Give a kind for each version that is served."""
+    """Yield a kind for each version that is served."""
     spec = definition.get("spec", {})
     names = spec.get("names") or {}
     if not {"plural", "kind"} <= names.keys():

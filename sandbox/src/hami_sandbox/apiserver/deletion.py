@@ -1,8 +1,6 @@
 """Deletion: grace, finalizers, preconditions, collections, old events.
 
-The end of objects: grace for pods, finalizers, preconditions, whole collections.
-
-Events do not stay: those that nobody repeated for an hour are removed.
+Events that were not repeated for an hour are removed.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ import msgspec
 
 from hami_sandbox import api_objects
 from hami_sandbox.api_objects import ENDED, read
-from hami_sandbox.apiserver import bodies, lists, preparation
+from hami_sandbox.apiserver import lists, preparation
 from hami_sandbox.apiserver.answers import as_shown
 from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, plain_body
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.lists import Listed
 from hami_sandbox.apiserver.refusals import Object, Refusal, bad_request, conflict, forbidden
@@ -28,21 +26,21 @@ from hami_sandbox.apiserver.writes import MODIFIED, TRIES, Writes, copied, is_fi
 
 _GRACE = 30
 _NOT_FOUND = 404
-#: Who else must agree to the end, by the propagation that is asked for.
+#: The finalizer that each propagation policy adds.
 _HOLDERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of an object: it is gone, or marked, and held by somebody."""
+    """The result of a deletion: the object is removed, or marked and waits."""
 
     object: Stored
-    gone: bool
-    #: Whether the client is shown the object, and not a word of success.
+    removed: bool
+    #: Whether the answer is the object, and not a Status.
     shown: bool
 
 
 async def delete(writes: Writes, call: Call, options: Object | None = None) -> Outcome:
-    """Delete one object, or mark it if its end takes time."""
+    """Delete one object, or mark it if it has to wait for its end."""
     if options is None:
         options = options_of(call)
     for _ in range(TRIES):
@@ -62,14 +60,14 @@ async def delete(writes: Writes, call: Call, options: Object | None = None) -> O
 async def delete_all(writes: Writes, call: Call) -> Listed:
     """Delete what is selected; return it."""
     options = options_of(call)
-    wish = lists.parse({**call.query, "watch": "false"})
+    selected = lists.parse({**call.query, "watch": "false"})
     by = Selection(
         call.kind,
         namespace=call.namespace,
-        label_selector=wish.label_selector,
-        field_selector=wish.field_selector,
+        label_selector=selected.label_selector,
+        field_selector=selected.field_selector,
     )
-    found = await lists.page(writes.store, call.kind.stored, wish, by)
+    found = await lists.page(writes.store, call.kind.stored, selected, by)
     for stored in found.items:
         metadata = stored.object["metadata"]
         one = msgspec.structs.replace(
@@ -78,14 +76,14 @@ async def delete_all(writes: Writes, call: Call) -> Listed:
         try:
             await delete(writes, msgspec.structs.replace(call, target=one), options)
         except Refusal as refusal:
-            if refusal.status != _NOT_FOUND:  # somebody else was faster
+            if refusal.status != _NOT_FOUND:  # another request deleted it first
                 raise
     return found
 
 
 def options_of(call: Call) -> Object:
     """Return the DeleteOptions of the body and of the query; the body counts."""
-    options = bodies.plain(call)
+    options = plain_body(call)
     if options.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"the body is a {options['kind']}, expected: DeleteOptions")
     query = call.query
@@ -101,7 +99,7 @@ def options_of(call: Call) -> Object:
 
 
 def answer(call: Call, outcome: Outcome) -> Object:
-    """Return the word of success about an object that is gone."""
+    """Return the Status of a removed object."""
     details: Object = {"name": call.name, "kind": call.kind.resource}
     if call.kind.group:
         details["group"] = call.kind.group
@@ -129,21 +127,21 @@ def _delete(
             stored = writes.store.remove(
                 kind.stored, call.namespace, call.name, over=current.revision
             )
-        return Outcome(object=stored, gone=True, shown=False)
+        return Outcome(object=stored, removed=True, shown=False)
     if changed and not dry_run:
         # Pods are marked even where their end is now: watches see it coming.
         current = writes.store.put(kind.stored, content, over=current.revision)
     elif changed:
         current = Stored(content, current.revision)
     if not is_finished(content):
-        return Outcome(object=current, gone=False, shown=True)
+        return Outcome(object=current, removed=False, shown=True)
     if not dry_run:
         current = writes.store.remove(kind.stored, call.namespace, call.name, over=current.revision)
-    return Outcome(object=current, gone=True, shown=True)
+    return Outcome(object=current, removed=True, shown=True)
 
 
 def _mark(kind: Kind, content: Object, options: Object, now: dt.datetime) -> bool:
-    """Set when the object ends; return whether that is news."""
+    """Set the time of the end; return whether that changed something."""
     metadata = content["metadata"]
     grace = _grace(kind, content, options)
     given = metadata.get("deletionGracePeriodSeconds", 0)
@@ -159,7 +157,7 @@ def _mark(kind: Kind, content: Object, options: Object, now: dt.datetime) -> boo
     metadata["deletionTimestamp"] = api_objects.stamp(ends)
     metadata["deletionGracePeriodSeconds"] = grace
     if kind.kind == "Namespace":
-        # No grace, but a controller that empties it.
+        # No grace: a controller empties it.
         del metadata["deletionGracePeriodSeconds"]
         content["status"] = {**content.get("status", {}), "phase": "Terminating"}
     return True
@@ -178,7 +176,7 @@ def _grace(kind: Kind, content: Object, options: Object) -> int:
 
 
 def _hold(content: Object, options: Object) -> None:
-    """Let the garbage collector have its say, where the client wants it to."""
+    """Add the garbage collector's finalizer, where the client asks for it."""
     holder = _HOLDERS.get(options.get("propagationPolicy") or "")
     if options.get("orphanDependents"):
         holder = _HOLDERS["Orphan"]
@@ -193,10 +191,10 @@ def _check_preconditions(call: Call, options: Object, current: Stored) -> None:
     wanted = options.get("preconditions") or {}
     metadata = current.object["metadata"]
     for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        told = wanted.get(field)
-        if told and told != metadata[field]:
+        given = wanted.get(field)
+        if given and given != metadata[field]:
             why = (
-                f"Precondition failed: {name} in precondition: {told}, {name} in object meta: "
+                f"Precondition failed: {name} in precondition: {given}, {name} in object meta: "
                 f"{metadata[field]}"
             )
             raise conflict(call.kind.resource, call.name, why, call.kind.group)
@@ -210,19 +208,19 @@ def _check_immortal(call: Call) -> None:
 
 
 def _request(call: Call, current: Stored, options: Object, *, dry_run: bool) -> AdmissionRequest:
-    told = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **options}
+    content = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **options}
     return call.review(
         "DELETE",
         subresource="",  # an eviction is a deletion of the pod
         old_object=as_shown(call.kind, current.object),
-        options=told,
+        options=content,
         dry_run=dry_run,
     )
 
 
 _EVENTS = ("", "events")
 _LIFETIME = dt.timedelta(hours=1)
-#: Seconds between two looks.
+#: Seconds between two checks.
 _PAUSE = 60
 
 
@@ -248,7 +246,7 @@ def remove(store: Store, now: dt.datetime) -> int:
 
 
 def _last(event: Object) -> dt.datetime:
-    """Return when the event was last written; its own times are its reporter's affair."""
+    """Return when the event was last written; its own times are not used."""
     times = [event["metadata"]["creationTimestamp"]]
     times += [
         entry["time"] for entry in event["metadata"].get("managedFields") or () if "time" in entry

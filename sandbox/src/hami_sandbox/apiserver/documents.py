@@ -1,4 +1,4 @@
-"""What the server tells about itself: health, version, what it serves, and its documents."""
+"""Documents of the server: health, version, discovery, OpenAPI."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.refusals import Object
 from hami_sandbox.apiserver.schema import discovery, openapi
 
-#: The release whose behaviour the server has.
 _AGGREGATED = "apidiscovery.k8s.io"
 _HEALTH = frozenset(["/healthz", "/livez", "/readyz"])
 #: Helm takes the older document in this form only. An empty one, "2.0" of "hami" at "1", is enough:
-#: what it knows no schema of it does not check, and the server does.
+#: Helm skips kinds without a schema, and the server checks them.
 _PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _NO_SCHEMAS = b"\x0a\x032.0\x12\x09\x0a\x04hami\x12\x011\x42\x00\x4a\x00"
 _PARTS_OF_GROUP, _PARTS_OF_VERSION = 2, 3
@@ -84,8 +83,8 @@ def _openapi(catalogue: Catalogue, path: str, accept: str) -> Document | None:
 def _health(path: str, query: Mapping[str, str]) -> Document:
     if "verbose" not in query:
         return Document(b"ok", "text/plain; charset=utf-8")
-    told = f"[+]ping ok\n[+]store ok\n{path.strip('/')} check passed\n"
-    return Document(told.encode(), "text/plain; charset=utf-8")
+    text = f"[+]ping ok\n[+]store ok\n{path.strip('/')} check passed\n"
+    return Document(text.encode(), "text/plain; charset=utf-8")
 
 
 def _version() -> Object:

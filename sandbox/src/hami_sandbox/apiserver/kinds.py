@@ -1,11 +1,4 @@
-"""The kinds that the server serves, and how they are found.
-
-What the server knows about a kind: its names, where it lives, what may be asked of it.
-
-The kinds that the server serves, and how they are found.
-
-Everything that is served: the kinds built in, and those that custom resources define.
-"""
+"""The kinds that the server serves: built-in ones and custom resources."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Lists: query options, version, objects, next page.
 
-The options of lists and watches in a query: read, and refused where they contradict.
-
-Lists: at which moment, which objects, and where the next page begins.
+Options that contradict each other are refused with kube-apiserver's messages.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _UNSUPPORTED = "FieldValueNotSupported"
 
 
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a query asks of a list or a watch."""
+    """Options of a list or a watch, from the query."""
 
     label_selector: str = ""
     field_selector: str = ""
@@ -64,7 +62,7 @@ def parse(query: Mapping[str, str]) -> ListOptions:
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """Return a yes or no; a name without a value is a yes."""
+    """Return a boolean parameter; a name without a value is true."""
     return name in query and query[name].lower() not in {"false", "0"}
 
 
@@ -138,7 +136,7 @@ def _revision(text: str) -> int | None:
     return int(text)
 
 
-#: A continuation at whatever moment it is then.
+#: A continuation at the version of its own time.
 _PRESENT = -1
 
 
@@ -148,7 +146,7 @@ class Listed(msgspec.Struct, frozen=True):
     revision: int
     items: list[Stored]
     continue_: str = ""
-    #: None: nobody counted.
+    #: None: not counted.
     remaining: int | None = None
 
 
@@ -161,7 +159,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class ExpiredError(Refusal):
-    """The moment of a continuation is forgotten; `continue_` goes on from the present."""
+    """The version of a continuation is forgotten; `continue_` goes on from the present."""
 
     def __init__(self, continue_: str) -> None:
         message = (
@@ -176,18 +174,18 @@ class ExpiredError(Refusal):
         return {**super().body(), "metadata": {"continue": self.continue_}}
 
 
-async def page(store: Store, where: tuple[str, str], wish: ListOptions, by: Selection) -> Listed:
-    """Return the objects that are asked for, at the moment that is asked for."""
+async def page(store: Store, where: tuple[str, str], options: ListOptions, by: Selection) -> Listed:
+    """Return one page of the selected objects, at the requested version."""
     start = ""
-    limit = wish.limit
-    if wish.continue_:
-        token = _decode(wish.continue_)
+    limit = options.limit
+    if options.continue_:
+        token = _decode(options.continue_)
         start = token.start
         state = _continued(store, store.table(where), token)
     else:
-        state = await _state(store, where, wish)
-        if wish.revision == 0 and wish.match != EXACT:
-            limit = 0  # whatever is at hand is at hand as a whole
+        state = await _state(store, where, options)
+        if options.revision == 0 and options.match != EXACT:
+            limit = 0  # version 0: any version, always complete
     return _page(state, by, start, limit)
 
 
@@ -204,12 +202,12 @@ def _page(state: State, by: Selection, start: str, limit: int) -> Listed:
     return Listed(state.revision, items)
 
 
-async def _state(store: Store, where: tuple[str, str], wish: ListOptions) -> State:
-    asked = wish.revision
+async def _state(store: Store, where: tuple[str, str], options: ListOptions) -> State:
+    asked = options.revision
     if asked and not await apiserver_store.reached(store, asked):
         raise apiserver_store.too_large(asked, store.revision)
     table = store.table(where)
-    if asked and (wish.match == EXACT or (not wish.match and wish.limit)):
+    if asked and (options.match == EXACT or (not options.match and options.limit)):
         state = table.past(asked)
         if state is None:
             raise apiserver_store.expired(

@@ -1,9 +1,7 @@
 """Fields that the server sets at a write; built-in admission.
 
-What the server itself sets at a write: what identifies an object, and who may write which part.
-The names of new objects are made here too.
-
-What kube-apiserver's own admission does to new objects: namespaces, accounts, priorities.
+The server sets identity and generated names, and keeps the fields that a write to this path cannot
+change. Built-in admission checks namespaces, service accounts and priority classes.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from hami_sandbox.apiserver.refusals import Object, Refusal, forbidden, not_foun
 from hami_sandbox.apiserver.schema import defaults
 from hami_sandbox.apiserver.store import Store
 
-#: Letters of generated names: none that make words or look like others, as Kubernetes has it.
+#: Letters of generated names, Kubernetes' choice: no vowels, no look-alikes.
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = 5
 _LONGEST_NAME = 63
@@ -28,7 +26,7 @@ _FOR_SYSTEM = ("uid", "creationTimestamp", "generation", *_FIXED, "selfLink", "r
 
 
 def strip(metadata: Object) -> None:
-    """Take out of a new object's metadata what its writer cannot choose."""
+    """Remove metadata that a writer cannot choose from a new object."""
     for field in _FOR_SYSTEM:
         metadata.pop(field, None)
 
@@ -68,7 +66,7 @@ def update(kind: Kind, new: Object, old: Object, subresource: str) -> None:
             _take(new, old, "status")
         if (kind.group, kind.resource) == ("", "services"):
             _keep_address(new, old)
-        if kind.generation and _wish(new) != _wish(old):
+        if kind.generation and _counted(new) != _counted(old):
             metadata["generation"] = before.get("generation", 0) + 1
 
 
@@ -107,12 +105,12 @@ def _take(new: Object, old: Object, field: str) -> None:
         new.pop(field, None)
 
 
-def _wish(content: Object) -> Object:
-    """Return what the generation counts the changes of."""
+def _counted(content: Object) -> Object:
+    """Return the part whose changes metadata.generation counts."""
     return {key: value for key, value in content.items() if key not in {"metadata", "status"}}
 
 
-#: How often, and how long apart, a pod's account is looked for: a controller may just be at it.
+#: Attempts, and seconds between them, to find a pod's account: its controller may be late.
 _TRIES = 20
 _APART = 0.05
 #: Namespaces that cannot be deleted.
@@ -128,7 +126,7 @@ async def admit(store: Store, kind: Kind, content: Object, *, namespace: str, na
 
 
 def check_namespace(store: Store, kind: Kind, namespace: str, name: str) -> None:
-    """Refuse new objects where their namespace is not there, or about to go."""
+    """Refuse new objects whose namespace does not exist or is being deleted."""
     found = store.find("", "namespaces", "", namespace)
     if found is None:
         raise not_found("namespaces", namespace)

@@ -1,4 +1,4 @@
-"""What the server says no with: an HTTP status, Kubernetes' reason, and words for people."""
+"""Refusals: HTTP status, Kubernetes' reason, message."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def forbidden(message: str, details: Mapping[str, Any] | None = None) -> Refusal
     return Refusal(403, "Forbidden", message, details)
 
 
-def internal(told: str) -> Refusal:
-    message = f"Internal error occurred: {told}"
-    return Refusal(500, "InternalError", message, {"causes": [{"message": told}]})
+def internal(why: str) -> Refusal:
+    message = f"Internal error occurred: {why}"
+    return Refusal(500, "InternalError", message, {"causes": [{"message": why}]})
 
 
 def invalid(kind: str, name: str, causes: Sequence[Mapping[str, str]], group: str = "") -> Refusal:
     """Refuse an object; each cause has `field`, `reason` and `message`."""
     qualified = f"{kind}.{group}" if group else kind
-    told = [f"{cause['field']}: {cause['message']}" for cause in causes]
-    listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    texts = [f"{cause['field']}: {cause['message']}" for cause in causes]
+    listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = _of(name, kind, group) | {"causes": [dict(cause) for cause in causes]}
     return Refusal(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
 

@@ -1,10 +1,7 @@
 """Label and field selectors of lists and watches.
 
-Selectors of labels: the grammar of `labelSelector`, as a test of an object's labels.
-
-Selectors of fields: the few fields of a kind that `fieldSelector` knows, and their values.
-
-What a list or a watch selects: a namespace, labels and fields.
+A Selection tests an object's namespace, labels and fields. Field selectors know only the few
+fields that Kubernetes has for a kind.
 """
 
 from __future__ import annotations
@@ -21,6 +18,64 @@ LabelTest = Callable[[Labels], bool]
 
 _TOKEN = re.compile(r"\s*(==|!=|[()!=<>,]|[^\s()!=<>,]+)")
 _SYMBOLS = frozenset(["==", "!=", "(", ")", "!", "=", "<", ">", ","])
+
+
+FieldTest = Callable[[Object], bool]
+Value = Callable[[Object], str]
+
+_TERM = re.compile(r"([^=!]*)(==|!=|=)(.*)", re.DOTALL)
+_VALUE = re.compile(r"(?:[^\\=]|\\[\\,=])*", re.DOTALL)
+_COMMON = frozenset(["metadata.name", "metadata.namespace"])
+#: Fields that are false unless they are there.
+_BOOLEAN = frozenset(["spec.unschedulable", "spec.hostNetwork"])
+
+
+class Selection:
+    """A test of objects. `namespace` and `name` are known, so that an index can be used."""
+
+    __slots__ = ("_fields", "_labels", "name", "namespace", "selective")
+
+    def __init__(
+        self,
+        kind: Kind,
+        *,
+        namespace: str = "",
+        name: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> None:
+        self._labels = parse_labels(label_selector)
+        terms = parse_fields(kind, field_selector)
+        #: Whether anything but the namespace is asked for.
+        self.selective = self._labels is not None or bool(terms) or bool(name)
+        self.namespace = namespace
+        self.name = name
+        tests = []
+        for term in terms:
+            if term.equal and term.value and self._indexed(term):
+                continue
+            tests.append(test_of(term))
+        self._fields = tests
+
+    def matches(self, found: Object) -> bool:
+        metadata = found["metadata"]
+        if self.namespace and metadata.get("namespace") != self.namespace:
+            return False
+        if self.name and metadata["name"] != self.name:
+            return False
+        if self._labels is not None and not self._labels(metadata.get("labels") or {}):
+            return False
+        return all(test(found) for test in self._fields)
+
+    def _indexed(self, term: Term) -> bool:
+        """Take a condition that names the object or its namespace; not if another did before."""
+        if term.field == "metadata.name" and not self.name:
+            self.name = term.value
+            return True
+        if term.field == "metadata.namespace" and not self.namespace:
+            self.namespace = term.value
+            return True
+        return False
 
 
 def parse_labels(text: str) -> LabelTest | None:
@@ -137,16 +192,6 @@ def _integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else None
 
 
-FieldTest = Callable[[Object], bool]
-Value = Callable[[Object], str]
-
-_TERM = re.compile(r"([^=!]*)(==|!=|=)(.*)", re.DOTALL)
-_VALUE = re.compile(r"(?:[^\\=]|\\[\\,=])*", re.DOTALL)
-_COMMON = frozenset(["metadata.name", "metadata.namespace"])
-#: Fields that are false unless they are there.
-_BOOLEAN = frozenset(["spec.unschedulable", "spec.hostNetwork"])
-
-
 class Term:
     """A condition: this field is, or is not, this text."""
 
@@ -229,51 +274,3 @@ def _unescaped(text: str, value: str) -> str:
     if not _VALUE.fullmatch(value):
         raise bad_request(f"invalid selector: '{text}'; can't understand '{value}'")
     return re.sub(r"\\(.)", r"\1", value)
-
-
-class Selection:
-    """A test of objects. `namespace` and `name` are known, so that an index can be used."""
-
-    __slots__ = ("_fields", "_labels", "name", "namespace", "selective")
-
-    def __init__(
-        self,
-        kind: Kind,
-        *,
-        namespace: str = "",
-        name: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> None:
-        self._labels = parse_labels(label_selector)
-        terms = parse_fields(kind, field_selector)
-        #: Whether anything but the namespace is asked for.
-        self.selective = self._labels is not None or bool(terms) or bool(name)
-        self.namespace = namespace
-        self.name = name
-        tests = []
-        for term in terms:
-            if term.equal and term.value and self._indexed(term):
-                continue
-            tests.append(test_of(term))
-        self._fields = tests
-
-    def matches(self, found: Object) -> bool:
-        metadata = found["metadata"]
-        if self.namespace and metadata.get("namespace") != self.namespace:
-            return False
-        if self.name and metadata["name"] != self.name:
-            return False
-        if self._labels is not None and not self._labels(metadata.get("labels") or {}):
-            return False
-        return all(test(found) for test in self._fields)
-
-    def _indexed(self, term: Term) -> bool:
-        """Take a condition that names the object or its namespace; not if another did before."""
-        if term.field == "metadata.name" and not self.name:
-            self.name = term.value
-            return True
-        if term.field == "metadata.namespace" and not self.namespace:
-            self.namespace = term.value
-            return True
-        return False

@@ -1,7 +1,6 @@
-"""The HTTPS server: requests of clients to the API, its answers and refusals back.
+"""The HTTPS server: requests to the API, answers and refusals back.
 
-Beside the API there is `/sandbox/`: what only a sandbox can be asked for (forget the history, write
-a snapshot).
+`/sandbox/` has requests that only a sandbox has: forget the history, write a snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from aiohttp import web
 from hami.serving import addresses
 from hami_sandbox.apiserver.api import Answer, Api
 from hami_sandbox.apiserver.auth.logs import Logs
-from hami_sandbox.apiserver.call import Call, require
+from hami_sandbox.apiserver.call import Call, require_kind
 from hami_sandbox.apiserver.refusals import Refusal, bad_request
 
 _log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class Server:
             body = await _body(request)
             call = self._api.admit(target, request.query, request.headers, body)
             if target.subresource == "log":
-                require(target)
+                require_kind(target)
                 return await self._logs.answer(request, target.namespace, target.name)
             if target.path.startswith("/sandbox/"):
                 answer = self._sandbox(call)
@@ -71,7 +70,7 @@ class Server:
                 answer = await self._api.answer(call)
         except Refusal as refusal:
             return _refused(refusal, call)
-        except Exception as error:  # noqa: BLE001 - whatever fails is this one request's failure
+        except Exception as error:  # noqa: BLE001 - an error fails this request only
             _log.exception("request failed", extra={"method": request.method, "path": request.path})
             why = f"Internal error occurred: {type(error).__name__}: {error}"
             return _refused(Refusal(500, "InternalError", why), call)
@@ -118,7 +117,7 @@ async def _send(request: web.Request, answer: Answer, call: Call) -> web.StreamR
         return response
     response.enable_chunked_encoding()
     lines = answer.body
-    with contextlib.suppress(ConnectionError):  # the client has gone; nobody is left to tell
+    with contextlib.suppress(ConnectionError):  # the client has disconnected
         await response.prepare(request)
         async with contextlib.aclosing(lines):  # type: ignore[type-var] # it is a generator
             async for chunk in lines:

@@ -1,10 +1,7 @@
 """All objects under one counter of versions, and waiting for a version.
 
-All objects of the server, under one counter of versions.
-A write happens at once or not at all: whoever read a version and writes on top of it names that
-version, and learns if somebody else came first.
-
-Waiting for a version that is yet to come.
+A write happens at once or not at all: a client that writes on top of a version names that version,
+and gets StaleError if another write came first.
 """
 
 from __future__ import annotations
@@ -32,14 +29,14 @@ class Store:
         self.revision = 1
         #: Whether watches shall end, because the server does.
         self.stopping = False
-        # Of kinds that are not there yet nothing before this version is known.
+        # New kinds have no history before this version.
         self._begins = 0
 
     def table(self, stored: tuple[str, str]) -> Table:
         """Return the objects of a kind by group and resource."""
         table = self._tables.get(stored)
         if table is None:
-            # A kind that nobody asked for had no changes, so its history is complete.
+            # A kind that was never used had no changes, so its history is complete.
             table = self._tables[stored] = Table(self._bound, self._begins)
         return table
 
@@ -66,7 +63,7 @@ class Store:
     def tables(self) -> Iterator[tuple[tuple[str, str], Table]]:
         yield from self._tables.items()
 
-    # What the doors read.
+    # Reads of authentication, authorization and admission.
 
     def find(self, group: str, resource: str, namespace: str, name: str) -> Object | None:
         found = self.table((group, resource)).get(namespace, name)
@@ -98,9 +95,9 @@ class Store:
         table = self.table(where)
         self._expect(table, namespace, name, over)
         self.revision += 1
-        gone = table.remove(key_of(namespace, name), self.revision).gone
+        removed = table.remove(key_of(namespace, name), self.revision).removed
         self._wake()
-        return gone
+        return removed
 
     def forget(self, revision: int) -> None:
         """Forget the history up to a version, as etcd does when it is compacted."""

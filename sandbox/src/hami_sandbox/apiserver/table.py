@@ -1,11 +1,4 @@
-"""The objects of one kind: now, earlier, and their changes.
-
-One version of an object: its content, which nobody changes, and its bytes, made once.
-
-What happened to the objects of one kind, as far back as is remembered.
-
-The objects of one kind: as they are, as they were, and word of their changes.
-"""
+"""The objects of one kind: now, earlier, and their changes."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ _NAMES = ("kind", "apiVersion")
 
 
 class Stored:
-    """An object at a version. The content is shared by all readers: whoever changes it copies it.
+    """An object at a version. All readers share the content: to change it, copy it.
 
     An object inside a list does not name its kind, and one by itself does. The bytes are those
     inside a list; the names are put in front of them.
@@ -61,7 +54,7 @@ class Stored:
         return key_of(metadata.get("namespace") or "", metadata["name"])
 
     def at(self, revision: int) -> Stored:
-        """Return the same content under a later version, as the last state of what is gone."""
+        """Return the same content under a later version, as the last state of a deleted object."""
         metadata = {**self.object["metadata"], "resourceVersion": str(revision)}
         return Stored({**self.object, "metadata": metadata}, revision)
 
@@ -87,22 +80,22 @@ _SLACK = 8
 class Change:
     """One write: what was there before, and after; nothing for what was created or deleted."""
 
-    __slots__ = ("_gone", "key", "new", "old", "revision")
+    __slots__ = ("_removed", "key", "new", "old", "revision")
 
     def __init__(self, revision: int, key: str, old: Stored | None, new: Stored | None) -> None:
         self.revision = revision
         self.key = key
         self.old = old
         self.new = new
-        self._gone: Stored | None = None
+        self._removed: Stored | None = None
 
     @property
-    def gone(self) -> Stored:
-        """Return the last state of what is no longer there, under the version of its end."""
-        if self._gone is None:
+    def removed(self) -> Stored:
+        """Return the last state of a deleted object, under the version of its deletion."""
+        if self._removed is None:
             assert self.old is not None
-            self._gone = self.old.at(self.revision)
-        return self._gone
+            self._removed = self.old.at(self.revision)
+        return self._removed
 
 
 class History:
@@ -192,7 +185,7 @@ class State:
 
 
 class Table:
-    """The present, the history, and who wants to be woken when something changes."""
+    """The present, the history, and the callbacks after changes."""
 
     def __init__(self, bound: int, begins: int = 0) -> None:
         self.history = History(bound, begins)
@@ -257,7 +250,7 @@ class Table:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody wants to be woken."""
+        """Whether a watch waits for changes."""
         return bool(self._wakers)
 
     def wake_all(self) -> None:

@@ -1,9 +1,4 @@
-"""Replace, patch, apply; the subresource scale.
-
-Changing what is there: replacing it, patching it, applying to it.
-
-The subresource scale: how many replicas a deployment or replica set has, and shall have.
-"""
+"""Replace, patch, apply; the subresource scale."""
 
 from __future__ import annotations
 
@@ -11,8 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 
 from hami_sandbox.api_objects import as_query
-from hami_sandbox.apiserver import bodies
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, body_of_kind, plain_body, report_unknown
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.lists import flag
 from hami_sandbox.apiserver.refusals import Object, Refusal, conflict, invalid
@@ -33,7 +27,7 @@ _INVALID = "FieldValueInvalid"
 
 async def replace(writes: Writes, call: Call) -> Stored:
     """Store the object in the body in place of the present one."""
-    body = bodies.of_kind(call, call.kind)
+    body = body_of_kind(call, call.kind)
     metadata = body["metadata"]
     same_name(call, metadata)
     place(call, metadata)
@@ -43,15 +37,15 @@ async def replace(writes: Writes, call: Call) -> Stored:
         cause = {"field": "metadata.resourceVersion", "reason": _INVALID, "message": why}
         raise invalid(call.kind.kind, call.name, [cause], call.kind.group)
 
-    def wish(present: Object) -> Object:
+    def edit(present: Object) -> Object:
         _same_uid(call, metadata.get("uid") or "", present["metadata"]["uid"])
         return copied(body)
 
-    return await writes.change(call, wish, options="UpdateOptions")
+    return await writes.change(call, edit, options="UpdateOptions")
 
 
 async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
-    """Store what the patch makes of the present object; an applied one may be new."""
+    """Store the patched object; an applied one may be new."""
     content_type = call.content_type
     if content_type not in PATCHES:
         message = (
@@ -62,18 +56,18 @@ async def patch(writes: Writes, call: Call) -> tuple[int, Stored]:
     _check_options(call, applying=content_type == APPLY)
     if content_type == APPLY:
         return await _apply(writes, call)
-    told: list[str] = []
+    reported: list[str] = []
 
-    def wish(present: Object) -> Object:
+    def edit(present: Object) -> Object:
         unknown: list[str] = []
         content = patches.patched(call.kind, present, content_type, call.body, unknown=unknown)
-        if unknown != told:  # not again when it is tried again
-            bodies.tell_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
-            told[:] = unknown
+        if unknown != reported:  # not again when the write is retried
+            report_unknown(call, unknown, lambda why: patches.invalid(call.body, why))
+            reported[:] = unknown
         _same_place(call, content)
         return content
 
-    return _OK, await writes.change(call, wish, options="PatchOptions")
+    return _OK, await writes.change(call, edit, options="PatchOptions")
 
 
 async def _apply(writes: Writes, call: Call) -> tuple[int, Stored]:
@@ -119,10 +113,10 @@ def _same_place(call: Call, content: Object) -> None:
     place(call, content["metadata"])
 
 
-def _same_uid(call: Call, told: str, present: str) -> None:
-    """Refuse to replace an object that was made anew since the client read it."""
-    if told and told != present:
-        why = f"Precondition failed: UID in precondition: {told}, UID in object meta: {present}"
+def _same_uid(call: Call, given: str, present: str) -> None:
+    """Refuse to replace an object that was deleted and created since the client read it."""
+    if given and given != present:
+        why = f"Precondition failed: UID in precondition: {given}, UID in object meta: {present}"
         raise conflict(call.kind.resource, call.name, why, call.kind.group)
 
 
@@ -143,7 +137,7 @@ async def answer(writes: Writes, call: Call) -> Stored:
         return _scale(writes.current(call))
     change = _replacing(call) if call.target.verb == "update" else _patching(call)
 
-    def wish(present: Object) -> Object:
+    def edit(present: Object) -> Object:
         scale = change(_scale_of(present))
         replicas = (scale.get("spec") or {}).get("replicas", 0)
         if not isinstance(replicas, int) or replicas < 0:
@@ -158,11 +152,11 @@ async def answer(writes: Writes, call: Call) -> Stored:
         present.setdefault("spec", {})["replicas"] = replicas
         return present
 
-    return _scale(await writes.change(call, wish, options="UpdateOptions"))
+    return _scale(await writes.change(call, edit, options="UpdateOptions"))
 
 
 def _replacing(call: Call) -> Callable[[Object], Object]:
-    body = bodies.plain(call)
+    body = plain_body(call)
     metadata = body.setdefault("metadata", {})
     same_name(call, metadata)
     return lambda _: body

@@ -1,7 +1,7 @@
-"""Watches: what is there, then what happens, as lines; until the time is over.
+"""Watches: present objects, then changes, as lines, until a time limit.
 
-A watch reads the history at its own pace. One that is so slow that the history has moved on is told
-so (410), and nothing is kept for it.
+A watch reads the history at its own pace, and nothing is kept for it. If the history has moved on,
+the watch ends with 410.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADDED, MODIFIED, DELETED = b"ADDED", b"MODIFIED", b"DELETED"
 #: Seconds between bookmarks, and how long before the end the last one comes.
 _BOOKMARKS = 60.0
 _LAST_BOOKMARK = 2.0
-#: Seconds that a watch lasts whose client says nothing about it: between this and twice this.
+#: Seconds that a watch lasts by default: between this and twice this.
 _SHORTEST = 1800
 #: Events sent at once, so that other requests have their turn.
 _BATCH = 500
@@ -35,23 +35,23 @@ class Watch:
         self,
         store: Store,
         where: tuple[str, str],
-        wish: ListOptions,
+        options: ListOptions,
         by: Selection,
         writer: Writer,
     ) -> None:
         self._store = store
         self._where = where
         self._table = store.table(where)
-        self._wish = wish
+        self._options = options
         self._by = by
         self._writer = writer
         self._woken = asyncio.Event()
         # The version up to which everything was sent, and that of the last bookmark.
         self._seen = 0
-        self._told = 0
+        self._bookmarked = 0
         self._position = 0
         self._loop = asyncio.get_running_loop()
-        seconds = wish.timeout or random.uniform(_SHORTEST, 2 * _SHORTEST)  # noqa: S311 - spreads
+        seconds = options.timeout or random.uniform(_SHORTEST, 2 * _SHORTEST)  # noqa: S311 - spreads
         self._ends = self._loop.time() + seconds
 
     async def lines(self) -> AsyncIterator[bytes]:
@@ -64,17 +64,17 @@ class Watch:
             self._table.let_sleep(self._woken.set)
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        wish = self._wish
-        asked = wish.revision or 0
-        if wish.initial_events is True:
+        options = self._options
+        asked = options.revision or 0
+        if options.initial_events is True:
             if not await store.reached(self._store, asked):
                 yield answers.error(store.too_large(asked, self._store.revision))
                 return
             for chunk in self._initial():
                 yield chunk
-            if wish.bookmarks:
+            if options.bookmarks:
                 yield self._writer.bookmark(self._seen, initial_end=True)
-        elif asked == 0 and wish.initial_events is None:
+        elif asked == 0 and options.initial_events is None:
             for chunk in self._initial():
                 yield chunk
         else:
@@ -82,7 +82,7 @@ class Watch:
             if self._seen < self._table.history.forgotten:
                 yield answers.error(self._expired(asked))
                 return
-        self._told = self._seen
+        self._bookmarked = self._seen
         async for chunk in self._following():
             yield chunk
 
@@ -107,7 +107,7 @@ class Watch:
         while True:
             self._woken.clear()
             if self._store.stopping or not self._store.has(self._where, self._table):
-                return  # the server stops, or the kind itself is gone
+                return  # the server stops, or the kind was deleted
             changes = self._table.history.since(self._position)
             if changes is None:
                 yield answers.error(self._expired(self._seen))
@@ -120,17 +120,20 @@ class Watch:
             now = self._loop.time()
             if now >= self._ends:
                 return
-            if self._wish.bookmarks and now >= bookmark_at:
+            if self._options.bookmarks and now >= bookmark_at:
                 # The history may have grown while the last lines were sent.
-                if self._position == self._table.history.end and self._store.revision > self._told:
-                    self._told = max(self._seen, self._store.revision)
-                    yield self._writer.bookmark(self._told)
+                if (
+                    self._position == self._table.history.end
+                    and self._store.revision > self._bookmarked
+                ):
+                    self._bookmarked = max(self._seen, self._store.revision)
+                    yield self._writer.bookmark(self._bookmarked)
                 bookmark_at = self._next_bookmark()
             if not self._woken.is_set():
                 await self._sleep(bookmark_at)
 
     async def _sleep(self, bookmark_at: float) -> None:
-        until = min(self._ends, bookmark_at) if self._wish.bookmarks else self._ends
+        until = min(self._ends, bookmark_at) if self._options.bookmarks else self._ends
         try:
             async with asyncio.timeout_at(until):
                 await self._woken.wait()
@@ -149,7 +152,7 @@ class Watch:
         return b"".join(lines)
 
     def _line(self, change: Change) -> bytes:
-        """Return what the change means to this watch; nothing if it does not concern it."""
+        """Return the line for a change; empty if the change does not concern this watch."""
         if change.revision <= self._seen:
             return b""
         self._seen = change.revision
@@ -159,7 +162,7 @@ class Watch:
         if new is not None:
             return self._writer.event(ADDED if old is None else MODIFIED, new)
         if old is not None:
-            return self._writer.event(DELETED, change.gone)
+            return self._writer.event(DELETED, change.removed)
         return b""
 
     def _expired(self, asked: int) -> Refusal:

@@ -1,7 +1,7 @@
-"""Creating and changing objects: from a body to a stored version, through everybody who has a say.
+"""Create and change objects: from a body to a stored version.
 
 The order is kube-apiserver's: decode, complete, built-in admission, mutating webhooks, complete
-again, check, validating webhooks, store. Between reading and storing others may write. Then, unless
+again, check, validating webhooks, store. Others may write between reading and storing. Then, unless
 the client named the version that it builds upon, everything is done again on the newer one.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from hami_sandbox.apiserver import bodies, preparation
+from hami_sandbox.apiserver import preparation
 from hami_sandbox.apiserver.answers import as_shown, as_stored
 from hami_sandbox.apiserver.auth.admission import Admission
 from hami_sandbox.apiserver.auth.webhook_matching import AdmissionRequest
-from hami_sandbox.apiserver.call import Call
+from hami_sandbox.apiserver.call import Call, body_of_kind
 from hami_sandbox.apiserver.kinds import Kind
 from hami_sandbox.apiserver.refusals import (
     Object,
@@ -30,14 +30,14 @@ from hami_sandbox.apiserver.schema import defaults, kind_rules, managed_fields, 
 from hami_sandbox.apiserver.store import StaleError, Store
 from hami_sandbox.apiserver.table import Stored
 
-#: How often a write begins again because somebody else came first; then it is a conflict.
+#: How often a write starts again because another write came first; then it is a conflict.
 TRIES = 30
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
 
-#: Makes the wished object out of the present one.
-Wish = Callable[[Object], Object]
+#: Makes the wanted object from the present one.
+Edit = Callable[[Object], Object]
 
 
 class Writes:
@@ -47,11 +47,11 @@ class Writes:
 
     async def create(self, call: Call) -> Stored:
         """Store the object in the body under a new name."""
-        content = bodies.of_kind(call, call.kind)
+        content = body_of_kind(call, call.kind)
         return await self.add(call, content)
 
     async def add(self, call: Call, content: Object, *, tracked: bool = True) -> Stored:
-        """Store a new object. Who applied it has been written down already: not `tracked`."""
+        """Store a new object; `tracked`: record the field manager (apply did it already)."""
         kind, metadata = call.kind, content["metadata"]
         if metadata.get("resourceVersion"):
             message = "resourceVersion should not be set on objects to be created"
@@ -61,7 +61,7 @@ class Writes:
         now = dt.datetime.now(dt.UTC)
         defaults.apply_defaults(kind, content, now=now)
         if tracked:
-            # Before anybody else has a say: what webhooks and the server add is nobody's.
+            # Before admission: fields that webhooks and the server add have no owner.
             content = managed_fields.tracked(
                 kind, None, content, manager=call.manager, operation="Update", now=now
             )
@@ -89,19 +89,19 @@ class Writes:
         await self.admission.validate(request)
         return self._stored_new(kind, content, dry_run=dry_run)
 
-    async def change(self, call: Call, wish: Wish, *, options: str, tracked: bool = True) -> Stored:
-        """Store what `wish` makes of the present object, again and again until nobody interferes.
+    async def change(self, call: Call, edit: Edit, *, options: str, tracked: bool = True) -> Stored:
+        """Store what `edit` makes of the present object; retry if another write came first.
 
         What it makes may name the version that it builds upon: another one is a conflict.
         """
         for _ in range(TRIES):
             current = self.current(call)
-            wished = wish(fresh(call.kind, current))
-            version = wished["metadata"].get("resourceVersion") or ""
+            wanted = edit(fresh(call.kind, current))
+            version = wanted["metadata"].get("resourceVersion") or ""
             if version and version != str(current.revision):
                 break
             try:
-                return await self._change(call, current, wished, options=options, tracked=tracked)
+                return await self._change(call, current, wanted, options=options, tracked=tracked)
             except StaleError:
                 continue
         raise conflict(call.kind.resource, call.name, MODIFIED, call.kind.group)
@@ -114,7 +114,7 @@ class Writes:
         return found
 
     async def mutated(self, request: AdmissionRequest, kind: Kind) -> Object:
-        """Return the object as mutating webhooks want it, complete."""
+        """Return the object after the mutating webhooks, complete."""
         before = request.object
         content = await self.admission.mutate(request)
         assert content is not None
@@ -135,9 +135,9 @@ class Writes:
             return Stored(kept, current.revision)
         if is_finished(content):
             namespace = metadata.get("namespace") or ""
-            gone = self.store.remove(where, namespace, metadata["name"], over=current.revision)
-            metadata["resourceVersion"] = str(gone.revision)
-            return Stored(kept, gone.revision)
+            removed = self.store.remove(where, namespace, metadata["name"], over=current.revision)
+            metadata["resourceVersion"] = str(removed.revision)
+            return Stored(kept, removed.revision)
         return self.store.put(where, kept, over=current.revision)
 
     async def _change(
@@ -193,7 +193,7 @@ class Writes:
 
 
 def complete(kind: Kind, content: Object) -> None:
-    """Bring what a webhook made of an object into the form in which it is kept, in place."""
+    """Bring an object that webhooks changed into stored form, in place."""
     try:
         schema.settle(kind, content)
     except schema.ShapeError as error:
@@ -203,13 +203,13 @@ def complete(kind: Kind, content: Object) -> None:
 
 def place(call: Call, metadata: Object) -> None:
     """Put an object into the namespace of the path; refuse one that names another."""
-    told = metadata.get("namespace") or ""
+    given = metadata.get("namespace") or ""
     if not call.kind.namespaced:
         metadata.pop("namespace", None)
         return
-    if told and told != call.namespace:
+    if given and given != call.namespace:
         raise bad_request(
-            f"the namespace of the provided object ({told}) does not match the namespace sent on "
+            f"the namespace of the provided object ({given}) does not match the namespace sent on "
             f"the request ({call.namespace})"
         )
     metadata["namespace"] = call.namespace
@@ -217,10 +217,10 @@ def place(call: Call, metadata: Object) -> None:
 
 def same_name(call: Call, metadata: Object) -> None:
     """Refuse an object that has another name than its path."""
-    told = metadata.get("name") or ""
-    if told and told != call.name:
+    given = metadata.get("name") or ""
+    if given and given != call.name:
         raise bad_request(
-            f"the name of the object ({told}) does not match the name on the URL ({call.name})"
+            f"the name of the object ({given}) does not match the name on the URL ({call.name})"
         )
     metadata["name"] = call.name
 
@@ -241,12 +241,12 @@ def check(kind: Kind, content: Object, old: Object | None = None, subresource: s
     """Refuse an object that the kind's rules do not allow."""
     causes = kind_rules.validate(kind, content, old, subresource=subresource)
     if causes:
-        told = [msgspec.to_builtins(cause) for cause in causes]
-        raise invalid(kind.kind, content["metadata"].get("name") or "", told, kind.group)
+        listed = [msgspec.to_builtins(cause) for cause in causes]
+        raise invalid(kind.kind, content["metadata"].get("name") or "", listed, kind.group)
 
 
 def is_finished(content: Object) -> bool:
-    """Whether nothing holds an object any more that is to be deleted."""
+    """Return whether a marked object can be removed now."""
     metadata = content["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False

@@ -1,1 +1,1 @@
-"""The few controllers that users of a cluster rely on, as ordinary clients of the API server."""
+"""The controllers that users of a cluster rely on, as ordinary API clients."""

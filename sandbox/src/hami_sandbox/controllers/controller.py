@@ -1,14 +1,7 @@
 """A controller: watches, a queue of keys, requests.
 
-Keys of objects that want attention: each once, now or later, and never two at a time.
-
-What a controller keeps of an object: its identity, its owners, whether it is going.
-
-Requests of the controllers: JSON objects in and out, and paths made of kinds.
-
-A controller: keys come from watches, and each is brought closer to what its object asks for.
-What it finds out from watches is only that something has changed. What it acts upon it reads
-anew, so that it never acts upon the past.
+A watch only reports that an object has changed. The controller reads the object again before it
+acts, so it never acts upon an old state.
 """
 
 from __future__ import annotations
@@ -48,7 +41,7 @@ class Queue:
         return len(self._ready) + len(self._later)
 
     def add(self, key: str) -> None:
-        """Have it looked at, once more if that is going on just now."""
+        """Queue a key, also while it is being reconciled."""
         timer = self._later.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -56,7 +49,7 @@ class Queue:
         self._filled.set()
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Have it looked at in a while, unless that is going to happen before."""
+        """Queue a key after so many seconds, unless it is due before."""
         if key in self._ready:
             return
         loop = asyncio.get_running_loop()
@@ -68,7 +61,7 @@ class Queue:
         self._later[key] = loop.call_later(seconds, self.add, key)
 
     def add_failed(self, key: str) -> None:
-        """Have it looked at again, later each time it fails."""
+        """Queue a key again, after a delay that doubles with each failure."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.add_after(key, min(self._first * 2 ** (failures - 1), self._longest))
 
@@ -108,19 +101,19 @@ class _Body(codec.Object, frozen=True):
 
 
 class Item:
-    """An object of any kind, without its content: whoever acts reads it anew."""
+    """An object of any kind, without its content: controllers read it before they act."""
 
     __slots__ = ("deleting", "finalizers", "metadata", "name", "namespace", "owners", "uid")
 
-    def __init__(self, told: _Metadata) -> None:
-        self.uid = told.uid
-        self.name = told.name
-        self.namespace = told.namespace
-        self.deleting = told.deletion_timestamp is not None
-        self.finalizers = told.finalizers or ()
-        self.owners = told.owner_references or ()
+    def __init__(self, metadata: _Metadata) -> None:
+        self.uid = metadata.uid
+        self.name = metadata.name
+        self.namespace = metadata.namespace
+        self.deleting = metadata.deletion_timestamp is not None
+        self.finalizers = metadata.finalizers or ()
+        self.owners = metadata.owner_references or ()
         self.metadata: wire_objects.Metadata | None = wire_objects.Metadata(
-            resource_version=told.resource_version
+            resource_version=metadata.resource_version
         )
 
     @property
@@ -128,7 +121,7 @@ class Item:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def controller(self) -> Owner | None:
-        """Return the owner that made it and looks after it."""
+        """Return its owner with controller=true."""
         return next((owner for owner in self.owners if owner.controller), None)
 
 
@@ -140,7 +133,7 @@ Object = dict[str, Any]
 
 
 def path(kind: Kind, namespace: str = "", name: str = "", part: str = "") -> str:
-    """Return where objects of a kind are, or one of them, or a part of it."""
+    """Return the path of a kind, of one object, or of a subresource."""
     parts = [f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"]
     if kind.namespaced and namespace:
         parts += ["namespaces", _quoted(namespace)]
@@ -153,7 +146,7 @@ def path(kind: Kind, namespace: str = "", name: str = "", part: str = "") -> str
 
 
 def known(group: str, resource: str) -> Kind:
-    """Return a kind that the server is known to have."""
+    """Return a built-in kind."""
     found = kinds.find(group, "v1", resource)
     assert found is not None, f"the server has no {resource}.{group}"
     return found
@@ -187,12 +180,12 @@ class Api:
         return _object(await self._client.replace(where, msgspec.json.encode(content)))
 
     async def delete(self, where: str, *, uid: str = "", **options: Any) -> Object | None:
-        """Delete an object, or all of a path; None if it is gone already or is another one now."""
-        wish: Object = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        """Delete an object, or all of a path; None if it is deleted or another one now."""
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         if uid:
-            wish["preconditions"] = {"uid": uid}
+            body["preconditions"] = {"uid": uid}
         try:
-            return _object(await self._client.delete(where, msgspec.json.encode(wish)))
+            return _object(await self._client.delete(where, msgspec.json.encode(body)))
         except (errors.NotFound, errors.Conflict):
             return None
 
@@ -213,7 +206,7 @@ Changed = Callable[[Item | None, Item | None], None]
 
 
 class Watches:
-    """One watch for each kind, however many want to know."""
+    """One watch for each kind, however many handlers there are."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -221,7 +214,7 @@ class Watches:
         self._reflectors: list[Reflector[Item]] = []
 
     def follow(self, kind: Kind, changed: Changed) -> None:
-        """Tell of every change of a kind from the start on."""
+        """Call a handler at every change of a kind, from the start on."""
         cache = self._caches.get(kind)
         if cache is None:
             cache = self._caches[kind] = Cache()
@@ -254,7 +247,7 @@ class Controller(abc.ABC):
 
     @abc.abstractmethod
     async def reconcile(self, key: str) -> None:
-        """Bring one object closer to what it asks for; whatever fails is tried again."""
+        """Bring one object closer to its spec; a failure is retried."""
 
     async def run(self) -> NoReturn:
         while True:
@@ -262,25 +255,27 @@ class Controller(abc.ABC):
             try:
                 await self.reconcile(key)
             except errors.KubeError as error:
-                if not isinstance(error, errors.Conflict):  # that one only means: read again
-                    told = {"controller": self.name, "key": key, "error": str(error)}
-                    _log.warning("a controller will try again", extra=told)
+                if not isinstance(error, errors.Conflict):  # then only read again
+                    fields = {"controller": self.name, "key": key, "error": str(error)}
+                    _log.warning("reconcile failed, retrying", extra=fields)
                 self.queue.add_failed(key)
             except Exception:  # noqa: BLE001 - one object must not end the others' controller
-                _log.exception("a controller failed", extra={"controller": self.name, "key": key})
+                _log.exception(
+                    "reconcile failed, retrying", extra={"controller": self.name, "key": key}
+                )
                 self.queue.add_failed(key)
             else:
                 self.queue.succeeded(key)
 
 
 def enqueue_owner(kind: str, queue: Queue, delay: float) -> Changed:
-    """Return what has the controller of a changed object looked at, if it is of this kind."""
+    """Return a handler that queues the controller of a changed object, if it is of this kind."""
 
     def changed(old: Item | None, new: Item | None) -> None:
         for item in (old, new):
             owner = item.controller() if item is not None else None
             if item is not None and owner is not None and owner.kind == kind:
-                # Its pods change many at a time.
+                # Many pods change at a time.
                 queue.add_after(f"{item.namespace}/{owner.name}", delay)
 
     return changed

@@ -1,7 +1,7 @@
-"""Garbage: what belongs to objects that are gone goes as well, and owners wait or let go as asked.
+"""Delete what deleted objects owned; finalizers of owners.
 
-The graph of owners comes from watches and may be behind; so before something is deleted, its owners
-are asked for. Leases are too busy to be watched for this: that of a node is named like it.
+The graph of owners comes from watches and may be behind; so before an object is deleted, its
+owners are read. Leases change too often to be watched for this: a node's lease has its name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WATCHED = tuple(
     for kind in kinds.KINDS
     if {"watch", "delete"} <= set(kind.verbs) and kind.resource not in _UNWATCHED
 )
-#: Seconds within which a new object's owner should be known, too.
+#: Seconds after which a new object's owner should be known.
 _PATIENCE = 0.2
 
 
@@ -79,7 +79,7 @@ class Garbage(Controller):
             if new is not None:
                 self._link(kind, new)
             elif old is not None:
-                self._gone(old)
+                self._deleted(old)
 
         return changed
 
@@ -100,37 +100,37 @@ class Garbage(Controller):
             if not dependents:
                 self._dependents.pop(owner.uid, None)
 
-    def _gone(self, item: Item) -> None:
+    def _deleted(self, item: Item) -> None:
         for uid in self._dependents.get(item.uid, ()):
             self.queue.add(uid)
         for owner in item.owners:
-            if owner.uid in self._known:  # it may be waiting for this
+            if owner.uid in self._known:  # it may wait for this deletion
                 self.queue.add(owner.uid)
 
     def _node_changed(self, old: Item | None, new: Item | None) -> None:
         if new is None and old is not None:
             self.queue.add(f"{_LEASES}/{old.name}/{old.uid}")
 
-    # What is done about it.
+    # Actions.
 
     async def _collect(self, node: _Node) -> None:
-        """Delete an object all of whose owners are gone; forget those that are."""
+        """Delete an object whose owners are all deleted; else drop the deleted owners."""
         item = node.item
-        gone = [owner for owner in item.owners if await self._is_gone(owner, item.namespace)]
-        if not gone:
+        deleted = [owner for owner in item.owners if await self._is_deleted(owner, item.namespace)]
+        if not deleted:
             return
         where = path(node.kind, item.namespace, item.name)
-        if len(gone) == len(item.owners):
+        if len(deleted) == len(item.owners):
             await self._api.delete(where, uid=item.uid, propagationPolicy="Background")
         else:
-            await self._release(node, {owner.uid for owner in gone})
+            await self._release(node, {owner.uid for owner in deleted})
 
-    async def _is_gone(self, owner: Owner, namespace: str) -> bool:
+    async def _is_deleted(self, owner: Owner, namespace: str) -> bool:
         if owner.uid in self._known:
             return False
         kind = kinds.of(owner.api_version, owner.kind)
         if kind is None:
-            return False  # nobody can tell
+            return False  # an unknown kind
         found = await self._api.get(path(kind, namespace, owner.name))
         return found is None or found["metadata"]["uid"] != owner.uid
 
@@ -154,7 +154,7 @@ class Garbage(Controller):
         await self._finish(node, ORPHAN)
 
     async def _delete_dependents(self, node: _Node) -> None:
-        """Delete what the owner waits for; it goes itself once all that blocks it is gone."""
+        """Delete what the owner waits for; release the owner once all that is deleted."""
         uid = node.item.uid
         blocking = False
         for dependent in list(self._dependents_of(node)):

@@ -1,7 +1,7 @@
 """Jobs: pods until enough have succeeded, or too many have failed.
 
-Pods are counted as they are, not by finalizers: whoever deletes a finished pod has it run again.
-Not known: indexed completion, pod failure policies, a time to live.
+Pods are counted as they are, not by finalizers: a finished pod that is deleted runs again. Not
+implemented: indexed completion, pod failure policies, a time to live.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_BACKOFF = 360.0
 
 
 class _Pods:
-    """The pods of a job, by what has become of them."""
+    """The pods of a job, by their state."""
 
     def __init__(self, pods: list[Object]) -> None:
         self.succeeded = [pod for pod in pods if phase(pod) == "Succeeded"]
@@ -80,25 +80,25 @@ class Jobs(OwnerController):
         await self._report(job, pods, conditions)
 
     def _end(self, job: Object, pods: _Pods) -> Object | None:
-        """Return the condition that ends the job, if it has come to that."""
+        """Return the condition that ends the job; None if it goes on."""
         spec = job["spec"]
         limit = spec.get("backoffLimit", _BACKOFF_LIMIT)
         if len(pods.failed) > limit or (
             spec["template"]["spec"].get("restartPolicy") == "OnFailure" and pods.restarts > limit
         ):
-            told = "Job has reached the specified backoff limit"
-            return self._condition(job, "Failed", "BackoffLimitExceeded", told)
+            message = "Job has reached the specified backoff limit"
+            return self._condition(job, "Failed", "BackoffLimitExceeded", message)
         deadline = spec.get("activeDeadlineSeconds")
         started = (job.get("status") or {}).get("startTime")
         if deadline is not None and started:
             left = (api_objects.read(started) - self._now()).total_seconds() + deadline
             if left <= 0:
-                told = "Job was active longer than specified deadline"
-                return self._condition(job, "Failed", "DeadlineExceeded", told)
+                message = "Job was active longer than specified deadline"
+                return self._condition(job, "Failed", "DeadlineExceeded", message)
             self._look_later(job, left)
         completions = spec.get("completions")
         if completions is None:
-            # A queue of work: it is done when one pod says so and the others have ended.
+            # A work queue: done when one pod has succeeded and the others have ended.
             done = bool(pods.succeeded) and not pods.active
         else:
             done = len(pods.succeeded) >= completions
@@ -145,13 +145,15 @@ class Jobs(OwnerController):
             "controller-uid": uid,
             "job-name": name,
         }
-        wish = pod_states.from_template(job["spec"]["template"], JOBS, job, labels)
+        body = pod_states.from_template(job["spec"]["template"], JOBS, job, labels)
         try:
-            made = await self._api.create(path(PODS, metadata["namespace"]), wish)
+            made = await self._api.create(path(PODS, metadata["namespace"]), body)
         except errors.ApiError as error:
-            self._tell(job, "Warning", "FailedCreate", f"Error creating: {error.message}")
+            self._record_event(job, "Warning", "FailedCreate", f"Error creating: {error.message}")
             raise
-        self._tell(job, "Normal", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}")
+        self._record_event(
+            job, "Normal", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}"
+        )
         return made
 
     async def _stop(self, job: Object, pods: list[Object]) -> None:
@@ -159,7 +161,9 @@ class Jobs(OwnerController):
             metadata = pod["metadata"]
             where = path(PODS, metadata["namespace"], metadata["name"])
             await self._api.delete(where, uid=metadata["uid"])
-            self._tell(job, "Normal", "SuccessfulDelete", f"Deleted pod: {metadata['name']}")
+            self._record_event(
+                job, "Normal", "SuccessfulDelete", f"Deleted pod: {metadata['name']}"
+            )
 
     async def _report(self, job: Object, pods: _Pods, conditions: list[Object]) -> None:
         before = job.get("status") or {}
@@ -184,8 +188,8 @@ class Jobs(OwnerController):
         if await self._write_status(job, status) and ended is not None:
             kind = "Normal" if _is(ended, "Complete") else "Warning"
             reason = "Completed" if _is(ended, "Complete") else ended["reason"]
-            told = "Job completed" if _is(ended, "Complete") else ended["message"]
-            self._tell(job, kind, reason, told)
+            message = "Job completed" if _is(ended, "Complete") else ended["message"]
+            self._record_event(job, kind, reason, message)
 
     def _condition(self, job: Object, kind: str, reason: str, message: str) -> Object:
         for condition in (job.get("status") or {}).get("conditions") or ():
@@ -212,10 +216,10 @@ def _is_finished(job: Object) -> bool:
 
 
 def _ended(pod: Object) -> dt.datetime:
-    """Return when the last container of a failed pod ended; when it was made, if nobody tells."""
-    told = [
+    """Return when the last container of a failed pod ended; if unknown, its creation time."""
+    times = [
         (each.get("state") or {}).get("terminated", {}).get("finishedAt")
         for each in (pod.get("status") or {}).get("containerStatuses") or ()
     ]
-    ended = [api_objects.read(each) for each in told if each]
+    ended = [api_objects.read(each) for each in times if each]
     return max(ended, default=api_objects.read(pod["metadata"]["creationTimestamp"]))

@@ -1,4 +1,4 @@
-"""Namespaces: each gets its default account, and one that is deleted is emptied first."""
+"""Namespaces: create the default account, empty a deleted namespace."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hami_sandbox.controllers.controller import (
 )
 
 _DEFAULT = "default"
-#: Seconds between looks at what holds a namespace: kubelets and others' finalizers.
+#: Seconds between checks of what holds a namespace: kubelets and others' finalizers.
 _LOOK_AGAIN = 0.5
 _NAMESPACE = known("", "namespaces")
 _ACCOUNT = known("", "serviceaccounts")
 _DEFINITION = known("apiextensions.k8s.io", "customresourcedefinitions")
-#: What has pods of its own, which would be made anew if they went first.
+#: Groups whose objects create pods: deleted first, or they would create them again.
 _MAKERS = frozenset({"apps", "batch"})
-#: What lies in namespaces and can be deleted as a whole. Objects that two kinds show are one.
+#: Namespaced kinds that can be deleted as a collection, each stored kind once.
 _CONTENT = tuple(
     sorted(
         (
@@ -60,13 +60,13 @@ class Namespaces(Controller):
             self.queue.add_after(key, _LOOK_AGAIN)
 
     async def _give_account(self, namespace: str) -> None:
-        wish = {"metadata": {"name": _DEFAULT, "namespace": namespace}}
+        body = {"metadata": {"name": _DEFAULT, "namespace": namespace}}
         if await self._api.get(path(_ACCOUNT, namespace, _DEFAULT)) is not None:
             return
         try:
-            await self._api.create(path(_ACCOUNT, namespace), wish)
+            await self._api.create(path(_ACCOUNT, namespace), body)
         except (errors.NotFound, errors.Forbidden):
-            return  # the namespace has gone or is going
+            return  # the namespace is deleted or being deleted
         except errors.Conflict as conflict:
             if not conflict.exists:
                 raise
@@ -74,7 +74,7 @@ class Namespaces(Controller):
     async def _emptied(self, namespace: str) -> bool:
         """Delete all that is in a namespace; return whether nothing is left.
 
-        Nothing can be created in it any more: what was empty remains so.
+        Nothing can be created in it any more.
         """
         left = False
         for where in await self._places(namespace):
@@ -84,7 +84,7 @@ class Namespaces(Controller):
         return not left
 
     async def _places(self, namespace: str) -> list[str]:
-        """Return where something may lie in a namespace, custom resources as well."""
+        """Return the paths of all collections of a namespace, custom resources too."""
         places = [path(kind, namespace) for kind in _CONTENT]
         for definition in await self._api.items(path(_DEFINITION)):
             spec = definition["spec"]

@@ -1,9 +1,4 @@
-"""Pods and owners as controllers see them.
-
-Pods as their controllers see them: whose, alive, ready, for how long; and new ones.
-
-What controllers of owners share: they follow what they own, tell of it and write a status.
-"""
+"""Pods and owners as controllers read them; what controllers of owners share."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from hami_sandbox.controllers.controller import (
 
 
 def owner_reference(kind: Kind, owner: Object) -> Object:
-    """Return the reference of the one that looks after an object."""
+    """Return the reference to an object's controller."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -38,7 +33,7 @@ def owner_reference(kind: Kind, owner: Object) -> Object:
 
 
 def controlled(objects: Iterable[Object], uid: str) -> list[Object]:
-    """Return those that this owner looks after."""
+    """Return the objects that this owner controls."""
     return [
         each
         for each in objects
@@ -53,15 +48,15 @@ def from_template(
     template: Object, kind: Kind, owner: Object, labels: Mapping[str, str] | None = None
 ) -> Object:
     """Return a new pod of an owner."""
-    told = template.get("metadata") or {}
+    given = template.get("metadata") or {}
     name: str = owner["metadata"]["name"]
     metadata: Object = {
         "generateName": f"{name}-",
         "ownerReferences": [owner_reference(kind, owner)],
     }
     for field in ("labels", "annotations", "finalizers"):
-        if told.get(field):
-            metadata[field] = told[field]
+        if given.get(field):
+            metadata[field] = given[field]
     if labels:
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
@@ -83,8 +78,8 @@ def ready_since(pod: Object) -> dt.datetime | None:
     """Return since when a pod has been ready; None if it is not."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "Ready" and condition["status"] == "True":
-            told = condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
-            return api_objects.read(told)
+            since = condition.get("lastTransitionTime") or pod["metadata"]["creationTimestamp"]
+            return api_objects.read(since)
     return None
 
 
@@ -95,7 +90,7 @@ def is_available(pod: Object, *, seconds: float, now: dt.datetime) -> bool:
 
 
 def dispensable_first(pod: Object) -> tuple[bool, bool, bool, str]:
-    """Sort pods by how little is lost with them: unplaced, not running, not ready, the newest."""
+    """Sort key of pods to delete first: unplaced, not running, not ready, newest."""
     placed = bool(pod["spec"].get("nodeName"))
     created = pod["metadata"]["creationTimestamp"]
     # Texts sort upwards; the newest shall come first.
@@ -129,25 +124,25 @@ class OwnerController(Controller):
         watches.follow(self.owned, enqueue_owner(self.owner.kind, self.queue, _GATHER))
 
     async def _living(self, key: str) -> Object | None:
-        """Read an owner; None if it is gone, or on its way."""
+        """Read an owner; None if it is deleted or being deleted."""
         namespace, _, name = key.partition("/")
         found = await self._api.get(path(self.owner, namespace, name))
         return None if found is None or "deletionTimestamp" in found["metadata"] else found
 
     async def _owned_by(self, owner: Object, query: str) -> list[Object]:
-        """Return what an owner controls, out of what its labels select."""
+        """Return the objects that an owner controls, among those that its labels select."""
         metadata = owner["metadata"]
         where = path(self.owned, metadata["namespace"])
         listed = await self._api.items(where, labelSelector=query)
         return controlled(listed, metadata["uid"])
 
     def _look_later(self, owner: Object, seconds: float) -> None:
-        """Have an object looked at when time alone may have changed something."""
+        """Reconcile an object again after so many seconds."""
         metadata = owner["metadata"]
         self.queue.add_after(f"{metadata['namespace']}/{metadata['name']}", seconds)
 
     async def _write_status(self, owner: Object, status: Object) -> bool:
-        """Write what of a status is not so yet; return whether there was any."""
+        """Write a status if it differs; return whether it did."""
         before = owner.get("status") or {}
         if all(before.get(key) == value for key, value in status.items()):
             return False
@@ -156,7 +151,7 @@ class OwnerController(Controller):
         await self._api.patch(where, {"status": status})
         return True
 
-    def _tell(self, owner: Object, type_: str, reason: str, message: str) -> None:
+    def _record_event(self, owner: Object, type_: str, reason: str, message: str) -> None:
         metadata = owner["metadata"]
         self._events.record(
             namespace=metadata["namespace"],

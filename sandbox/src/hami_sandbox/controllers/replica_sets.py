@@ -1,4 +1,4 @@
-"""Replica sets: as many pods as asked for."""
+"""Replica sets: keep the requested number of pods."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ class ReplicaSets(OwnerController):
             pods = await self._adjust(found, pods)
         except (errors.Invalid, errors.Forbidden, errors.ServerFault) as error:
             refusal = error
-            self._tell(found, "Warning", "FailedCreate", f"Error creating: {error.message}")
+            self._record_event(found, "Warning", "FailedCreate", f"Error creating: {error.message}")
         await self._report(found, pods, refusal)
         if refusal is not None:
             raise refusal
 
     async def _adjust(self, owner: Object, pods: list[Object]) -> list[Object]:
-        """Make pods, or end some; return those that are left."""
+        """Create pods, or delete some; return those that are left."""
         namespace = owner["metadata"]["namespace"]
         wanted: int = owner["spec"].get("replicas", 1)
         pods = sorted(pods, key=pod_states.dispensable_first)
         while len(pods) < wanted:
-            wish = pod_states.from_template(owner["spec"]["template"], SETS, owner)
-            made = await self._api.create(path(PODS, namespace), wish)
-            self._tell(
+            body = pod_states.from_template(owner["spec"]["template"], SETS, owner)
+            made = await self._api.create(path(PODS, namespace), body)
+            self._record_event(
                 owner, "Normal", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}"
             )
             pods.append(made)
         while len(pods) > wanted:
-            gone = pods.pop(0)["metadata"]
-            await self._api.delete(path(PODS, namespace, gone["name"]), uid=gone["uid"])
-            self._tell(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {gone['name']}")
+            deleted = pods.pop(0)["metadata"]
+            await self._api.delete(path(PODS, namespace, deleted["name"]), uid=deleted["uid"])
+            self._record_event(
+                owner, "Normal", "SuccessfulDelete", f"Deleted pod: {deleted['name']}"
+            )
         return pods
 
     async def _report(
@@ -69,7 +71,7 @@ class ReplicaSets(OwnerController):
             "availableReplicas": len(available),
         }
         status: Object = {
-            # A count of none is left out, as kube-controller-manager has it.
+            # A count of 0 is left out, as in kube-controller-manager.
             **{key: value or None for key, value in counts.items()},
             "replicas": len(pods),
             "observedGeneration": owner["metadata"].get("generation"),

@@ -1,1 +1,1 @@
-"""The demo: examples on a small fleet, cards that fill up, and a verdict on every example."""
+"""The demo: examples on a small fleet, and a result for each."""

@@ -1,8 +1,6 @@
 """Cards and pods as the demo shows them.
 
-A pod as the demo looks at it: how far it is, and which cards it was given.
-
-The cards of the fleet as nodes register them, with what pods were granted of each.
+Cards are those that nodes register, with the shares that pods were granted of each.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class SeenPod(objects.Pod, frozen=True):
         return bool(self.node_name) and not self.finished
 
     def troubles(self) -> str:
-        """Say what keeps it from running, in the words of those who wrote it; else nothing."""
+        """Return what keeps it from running, as its status has it; else empty."""
         return "; ".join(dict.fromkeys(_troubles(self.status or SeenStatus())))
 
     def variables(self) -> dict[str, str]:
@@ -110,7 +108,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     shares: int = 0
 
     def overgranted(self) -> str:
-        """Say what of it was given out more than once; it must be nothing."""
+        """Return what was granted beyond its size; it must be empty."""
         for granted, has, unit in (
             (self.granted_memory, self.memory, "MiB"),
             (self.granted_cores, self.cores, "% of compute"),
@@ -164,7 +162,7 @@ def of_all(nodes: Iterable[objects.Node], pods: Iterable[SeenPod]) -> dict[str, 
 
 
 def binding(node: objects.Node) -> str:
-    """Say how a node's agent learns whom it serves: late, with a lock (and why), or not at all."""
+    """Return a node's binding mode: late, lock and why, or no cards."""
     keys = _nvidia().annotations
     registered = node.annotation(keys.register)
     if not registered:
@@ -177,7 +175,7 @@ def binding(node: objects.Node) -> str:
 
 @functools.lru_cache(_REMEMBERED)
 def _devices(register: str) -> list[node_register.RegisteredCard]:
-    """Read an annotation; a thousand nodes say the same again at every look."""
+    """Read an annotation; cached, because a thousand nodes have the same one."""
     devices = node_register.decode_json(register)
     return sorted(devices, key=lambda device: (device.index, device.id))
 

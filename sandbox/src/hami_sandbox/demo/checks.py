@@ -1,8 +1,7 @@
-"""What an example says will happen, as data that can be checked.
+"""Checks of an example: what it expects, as data.
 
-Each kind of check looks at the world once and says what it finds; the runner looks again until
-that is what was expected, or the time is over. The fields are those of `[[step.expect]]` in an
-example.toml.
+A check reads the cluster once and returns a finding; the runner repeats it until the finding is as
+expected, or the time is over. The fields are those of `[[step.expect]]` in an example.toml.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ _MIB = 1 << 20
 _SHOWN = 400
 
 
-class World(Protocol):
-    """What a check may look at."""
+class View(Protocol):
+    """What a check may read."""
 
     @property
     def refusals(self) -> Mapping[str, str]:
@@ -43,7 +42,7 @@ class World(Protocol):
 
 class Finding(msgspec.Struct, frozen=True):
     met: bool
-    #: What there is to see, for people.
+    #: What was found, for people.
     seen: str
 
 
@@ -57,9 +56,9 @@ class _Check(
 
 
 class Refused(_Check, frozen=True, kw_only=True, tag="refused"):
-    """The API server did not take an object, and said why."""
+    """The API server refused an object, with a message."""
 
-    #: It is known at once.
+    #: A refusal is known at once.
     within: Seconds = 0
     #: As kubectl names it: pod/name.
     object: Words
@@ -68,29 +67,29 @@ class Refused(_Check, frozen=True, kw_only=True, tag="refused"):
     def words(self) -> str:
         return f"{self.object} is refused: {' … '.join(self.says)}"
 
-    async def look(self, world: World) -> Finding:
-        message = world.refusals.get(self.object)
+    async def look(self, view: View) -> Finding:
+        message = view.refusals.get(self.object)
         if message is None:
             return Finding(met=False, seen=f"{self.object} was not refused")
         return _spoken(f"{self.object} refused", message, self.says)
 
 
 class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
-    """So many pods are that far, and were given this."""
+    """A number of pods have a phase, cards and shares."""
 
     namespace: str = DEFAULT_NAMESPACE
-    #: One of both.
+    #: Exactly one of name and labels.
     name: str = ""
     labels: Mapping[str, str] = {}
     number: Number = 1
     phase: Literal["Pending", "Running", "Succeeded", "Failed"] = "Running"
-    #: What each has: cards, and of every card MiB and percent of compute.
+    #: Of each pod: cards, and of every card MiB and percent of compute.
     cards: Number | None = None
     memory: Number | None = None
     cores: Number | None = None
     #: How many different cards all of them hold together.
     distinct_cards: Number | None = None
-    #: What must stand in an annotation, and what variables are.
+    #: Texts that annotations must have, and values of variables.
     annotations: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
 
@@ -119,9 +118,9 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
         yield from (f"{key}: {text}" for key, text in self.annotations.items())
         yield from (f"{name}={value}" for name, value in self.variables.items())
 
-    async def look(self, world: World) -> Finding:
-        found = world.find_pods(self.namespace, self.name, self.labels)
-        wrong = [told for pod in found for told in self._wrong(pod)]
+    async def look(self, view: View) -> Finding:
+        found = view.find_pods(self.namespace, self.name, self.labels)
+        wrong = [problem for pod in found for problem in self._wrong(pod)]
         there = sum(pod.phase == self.phase for pod in found)
         if there != self.number or len(found) != self.number:
             wrong.insert(0, f"{there} of {self.number} {self.phase}{_others(found, self.phase)}")
@@ -132,8 +131,8 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
 
     def _wrong(self, pod: SeenPod) -> Iterator[str]:
         if pod.phase != self.phase:
-            if told := pod.troubles():
-                yield f"{pod.name}: {told}"
+            if problem := pod.troubles():
+                yield f"{pod.name}: {problem}"
             return
         for what, wanted, has in (
             ("cards", self.cards, [len(pod.grants)]),
@@ -143,8 +142,8 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
             if wanted is not None and (not has or any(amount != wanted for amount in has)):
                 yield f"{pod.name} has {', '.join(map(str, has)) or 'no'} {what}"
         for key, text in self.annotations.items():
-            if text not in (stands := pod.annotation(key)):
-                yield f"{pod.name} has {key}: {stands or 'nothing'}"
+            if text not in (value := pod.annotation(key)):
+                yield f"{pod.name} has {key}: {value or 'nothing'}"
         variables = pod.variables()
         for name, value in self.variables.items():
             if variables.get(name) != value:
@@ -152,7 +151,7 @@ class Pods(_Check, frozen=True, kw_only=True, tag="pods"):
 
 
 class Log(_Check, frozen=True, kw_only=True, tag="log"):
-    """A container has said something."""
+    """A container's log has some text."""
 
     namespace: str = DEFAULT_NAMESPACE
     pod: Words
@@ -162,8 +161,8 @@ class Log(_Check, frozen=True, kw_only=True, tag="log"):
     def words(self) -> str:
         return f"log of {self.pod}: {' … '.join(self.says)}"
 
-    async def look(self, world: World) -> Finding:
-        text = await world.log(self.namespace, self.pod, self.container)
+    async def look(self, view: View) -> Finding:
+        text = await view.log(self.namespace, self.pod, self.container)
         return _spoken(f"log of {self.pod}", text, self.says)
 
 
@@ -186,8 +185,8 @@ class Metric(_Check, frozen=True, kw_only=True, tag="metric"):
     def _unit(self) -> int:
         return _MIB if self.name.endswith("_bytes") else 1
 
-    async def look(self, world: World) -> Finding:
-        found = cluster_view.select(await world.samples(), self.name, self.labels)
+    async def look(self, view: View) -> Finding:
+        found = cluster_view.select(await view.samples(), self.name, self.labels)
         values = [sample.value / self._unit for sample in found]
         most = float("inf") if self.at_most is None else self.at_most
         shown = ", ".join(f"{value:g}" for value in values) or "nothing"
@@ -197,7 +196,7 @@ class Metric(_Check, frozen=True, kw_only=True, tag="metric"):
 
 
 class Explained(_Check, frozen=True, kw_only=True, tag="explained"):
-    """`hami explain` tells why a pod waits, or what it got."""
+    """`hami explain` has some text about a pod."""
 
     namespace: str = DEFAULT_NAMESPACE
     pod: Words
@@ -206,8 +205,8 @@ class Explained(_Check, frozen=True, kw_only=True, tag="explained"):
     def words(self) -> str:
         return f"hami explain {self.pod}: {' … '.join(self.says)}"
 
-    async def look(self, world: World) -> Finding:
-        text = await world.explanation(self.namespace, self.pod)
+    async def look(self, view: View) -> Finding:
+        text = await view.explanation(self.namespace, self.pod)
         return _spoken(f"hami explain {self.pod}", text, self.says)
 
 
@@ -215,7 +214,7 @@ Check = Refused | Pods | Log | Metric | Explained
 
 
 def _spoken(who: str, text: str, wanted: tuple[str, ...]) -> Finding:
-    """Judge a text: all of it must be there. Of a long one the lines that matter are shown."""
+    """Check that a text has all wanted parts; of a long one show the lines that matter."""
     lines = [line for line in text.splitlines() if any(part in line for part in wanted)]
     missing = [part for part in wanted if part not in text]
     if not missing:

@@ -1,8 +1,5 @@
 """The demo's view of its cluster: watches, logs, monitors.
 
-What the monitors of the nodes tell: their pages, read into samples that can be asked for.
-
-What the demo sees of its cluster: pods and nodes by watching, logs, monitors, explanations.
 Everything comes by the ways that users have: the API server, the monitors' pages and the command
 `hami explain`. Nothing is taken from inside of the sandbox.
 """
@@ -29,7 +26,7 @@ from hami.kube.store import Cache
 from hami.wire import objects
 from hami_sandbox.demo.cards import SeenPod
 
-#: What is in use of a container's share, and of a card.
+#: Used memory of a container's share, and of a card.
 SHARE_USED = "hami_vgpu_memory_used_bytes"
 CARD_USED = "hami_host_gpu_memory_used_bytes"
 
@@ -42,7 +39,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 def read(node: str, page: str) -> Iterator[Sample]:
-    """Yield the samples of a monitor's page; raises ValueError for what is no such page."""
+    """Yield the samples of a monitor's page; raises ValueError for another text."""
     for family in parser.text_string_to_metric_families(page):
         for sample in family.samples:
             yield Sample(node, sample.name, sample.labels, sample.value)
@@ -60,7 +57,7 @@ def select(samples: Iterable[Sample], name: str, labels: Mapping[str, str]) -> l
 _SYNC_S = 30.0
 _PAGE_S = 3.0
 _EXPLAIN_S = 30.0
-#: Seconds for which a reading of the monitors counts: the view and several checks share it.
+#: Seconds for which samples are reused: the view and several checks share them.
 _FRESH_S = 0.5
 
 
@@ -70,7 +67,7 @@ class Node(Protocol):
 
 
 class Cluster(Protocol):
-    """The part of a Sandbox that the demo looks at."""
+    """The part of a Sandbox that the demo reads."""
 
     @property
     def kubeconfig(self) -> Path: ...
@@ -85,7 +82,7 @@ class Cluster(Protocol):
     def isolation(self) -> str: ...
 
 
-class World:
+class ClusterView:
     """Use it as a context manager: it watches in between."""
 
     def __init__(self, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -180,7 +177,7 @@ class World:
         return text.decode(errors="replace")
 
     async def samples(self) -> list[Sample]:
-        """Ask the monitors of all nodes; one that does not answer has nothing to say."""
+        """Read the monitors of all nodes; one that does not answer has no samples."""
         async with self._sampling:
             if self._clock() - self._sampled_at > _FRESH_S:
                 nodes = self.cluster.nodes
@@ -216,10 +213,10 @@ class World:
         )
         try:
             async with asyncio.timeout(_EXPLAIN_S):
-                told, _ = await process.communicate()
+                output, _ = await process.communicate()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             raise
-        return told.decode(errors="replace")
+        return output.decode(errors="replace")

@@ -1,7 +1,7 @@
-"""Examples as they lie in their folders: what they say, what they apply, what they expect.
+"""Examples in their folders: text, manifests, steps, checks.
 
-A folder holds ordinary YAML and an example.toml. Everything is read and checked before the first
-pod is made: a slip of the pen is told with its file and place, not as an example that fails.
+A folder has ordinary YAML and an example.toml. All of it is read and checked before the first pod
+is created: a mistake is reported with its file and place, not as an example that fails.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _NO_FILE = "write one: title, text, promise, and one [[step]] or more"
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a fleet must have, so that an example can end as it says."""
+    """What a fleet must have for an example."""
 
     #: Cards on one node.
     cards: checks.Number = 1
     #: Cards on all nodes.
     all_cards: checks.Number = 1
-    #: A word of `hami_sandbox.gpu_models`; empty: any.
+    #: A model of `hami_sandbox.gpu_models`; empty: any.
     model: str = ""
     #: MiB of each of them.
     memory: checks.Number = 0
 
     def unmet(self, plan: Plan) -> str:
-        """Say what the fleet lacks; empty: nothing."""
+        """Return what the fleet lacks; empty: nothing."""
         numbers = [self._number(node.cards) for node in plan.nodes]
         kind = f"{self.model} cards" if self.model else "cards"
         size = f" of {self.memory} MiB" if self.memory else ""
@@ -58,11 +58,11 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    #: What is done, for people.
+    #: The action, for people.
     text: checks.Words
-    #: Files of the folder whose objects are made.
+    #: Files of the folder to apply.
     apply: tuple[checks.Words, ...] = ()
-    #: Objects to delete, as kubectl names them: pod/name. They were made by a step before.
+    #: Objects to delete, as kubectl names them: pod/name. A step before applied them.
     delete: tuple[checks.Words, ...] = ()
     expect: Annotated[tuple[checks.Check, ...], msgspec.Meta(min_length=1)]
 
@@ -71,12 +71,12 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """An example.toml."""
 
     title: checks.Words
-    #: What will happen, in plain words.
+    #: The expected result, in plain words.
     text: checks.Words
     #: The same in a few words, for the summary.
     promise: checks.Words
     needs: Needs = Needs()
-    #: Whether what it has made stays until the end, so that there is something to see.
+    #: Whether its objects stay until the end, so that the view has content.
     keep: bool = False
     step: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
 
@@ -98,14 +98,14 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asks_containers(self) -> bool:
-        """Whether it looks at what containers say or use, not only at where pods are placed."""
+        """Whether it checks logs or usage of containers, not only the placement of pods."""
         return any(
             isinstance(check, _OF_CONTAINERS) for step in self.steps for check in step.expect
         )
 
 
 def default_folder() -> Path:
-    """Return where the examples lie: beside the sources, or in the installed package."""
+    """Return the folder of the examples: beside the sources, or in the installed package."""
     package = Path(hami_sandbox.__path__[0]).resolve()
     beside = package.parents[2] / "examples"
     return beside if beside.is_dir() else package / "examples"
@@ -186,7 +186,7 @@ def _within(folder: Path, file: str, path: Path) -> Path:
 
 
 def _check_steps(path: Path, steps: Sequence[Step], files: dict[str, list[Manifest]]) -> None:
-    """Hold what steps delete and expect to be refused against what they have made."""
+    """Check that steps delete, and expect refused, only objects that steps apply."""
     made: set[str] = set()
     for number, step in enumerate(steps):
         place = f"{path}, step[{number}]"

@@ -19,8 +19,8 @@ from typing import Any
 from hami.cli import errors
 from hami.kube import errors as kube_errors
 from hami.serving import logs
-from hami_sandbox.demo import flags
 from hami_sandbox.errors import SandboxError
+from hami_sandbox.plan import NodePlan, Plan, parse_node
 
 #: Libraries that must load before anything starts; some need packages of the system.
 _NEEDED = ("rich", "grpc", "cryptography", "pynvml")
@@ -28,7 +28,7 @@ _WIDTH = 140
 
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
-    asked = flags.build(prog).parse_args(arguments)
+    asked = build_parser(prog).parse_args(arguments)
     if asked.no_examples and asked.example:
         raise errors.UsageError("--no-examples and --example exclude each other; drop one")
     _check_needed()
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     _keep_quiet(asked.keep_logs)
     try:
         code: int = asyncio.run(session.Demo(settings, _console()).run())
-        # All is cleaned up; who pressed Ctrl-C twice still gets the exit code.
+        # All is cleaned up; a second Ctrl-C must not change the exit code.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except (SandboxError, kube_errors.KubeError, OSError) as error:
         raise errors.CommandError(str(error)) from error
@@ -45,11 +45,10 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
 
 
 def _settings(asked: argparse.Namespace, session: Any) -> Any:
-    """Read all that the user has written, before anything is started."""
+    """Read flags and files before anything is started."""
     example = importlib.import_module("hami_sandbox.demo.example")
-    fleet = importlib.import_module("hami_sandbox.demo.flags")
     try:
-        real = len(asked.node) or len(fleet.NODES)
+        real = len(asked.node) or len(NODES)
         if asked.nodes and asked.nodes < real:
             raise errors.usage(
                 "--nodes", asked.nodes, f"is less than the {real} real ones", "give more, or none"
@@ -58,7 +57,7 @@ def _settings(asked: argparse.Namespace, session: Any) -> Any:
             importlib.import_module("hami_sandbox.cluster").check_folder(asked.folder)
         folder = asked.examples or example.default_folder()
         return session.Settings(
-            plan=fleet.plan(asked.node, max(asked.nodes - real, 0)),
+            plan=plan_fleet(asked.node, max(asked.nodes - real, 0)),
             examples=[] if asked.no_examples else example.load(folder, asked.example),
             insist=bool(asked.example),
             once=asked.once,
@@ -87,7 +86,7 @@ def _check_needed() -> None:
 
 
 def _keep_quiet(folder: Path | None) -> None:
-    """Keep log lines out of the picture; with --keep-logs they are kept with the others."""
+    """Keep log lines off the terminal; with --keep-logs write them beside the others."""
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +100,92 @@ def _keep_quiet(folder: Path | None) -> None:
 
 
 def _console() -> Any:
-    """Return where everything is shown; a file or pipe is as wide as the summary wants."""
+    """Return the console; a file or pipe is as wide as the summary needs."""
     console: Any = importlib.import_module("rich.console")
     terminal = sys.stdout.isatty()
     return console.Console(highlight=False, width=None if terminal else _WIDTH)
+
+
+_DESCRIPTION = """\
+Run a whole cluster on this machine, without Kubernetes, root or GPU, and show what hami does.
+
+hami's own scheduler, webhook, agents and monitors run as they do on a real cluster; Kubernetes and
+the GPUs are stand-ins. The examples are run one after the other, and each is held against its text.
+On a terminal the cluster then stays up, for you and kubectl, until Ctrl-C. No process and no file
+is left behind."""
+
+
+_EPILOG = """\
+  hami demo                                   the examples on two H100, two A100 and four T4
+  hami demo --once                            the same, then end: for scripts
+  hami demo --node gpu-a=8xH100 --no-examples one node with eight H100, and nothing on it yet
+  hami demo --nodes 1000                      with simulated nodes, 1000 in all
+  hami demo --example quota --example burst   some examples only
+
+Exit code 0: every example ended as its text says; 1: one did not, or the cluster did not start;
+2: wrong usage; 130: ended by Ctrl-C before the examples were through."""
+
+
+def build_parser(prog: str) -> errors.Parser:
+    made = errors.Parser(prog=prog, description=_DESCRIPTION, epilog=_EPILOG)
+    made.add_argument(
+        "--once", action="store_true", help="end after the summary; so without a terminal, too"
+    )
+    made.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="NAME=CARDS",
+        help="a node and its cards, as gpu-a=8xH100 or gpu-b=4xA100-80GB,2xT4; may be repeated, up "
+        "to 8 (default: a small mixed fleet)",
+    )
+    made.add_argument(
+        "--nodes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="nodes in all; those beyond the ones above are simulated and start no containers",
+    )
+    made.add_argument(
+        "--example",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run this one, as 05-quota, quota or 5; may be repeated (default: all)",
+    )
+    made.add_argument("--no-examples", action="store_true", help="run none")
+    made.add_argument(
+        "--examples",
+        type=Path,
+        metavar="DIR",
+        help="where they are (default: examples/ beside the sources)",
+    )
+    made.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where the cluster's files are meanwhile; must be new or empty, and goes at the end "
+        "(default: a new one below /tmp)",
+    )
+    made.add_argument(
+        "--keep-logs",
+        type=Path,
+        metavar="DIR",
+        help="keep the logs of all programs there",
+    )
+    return made
+
+
+#: Small and mixed: every example fits, and three nodes start in seconds on two cores.
+NODES = (
+    NodePlan(name="gpu-a", cards=(("H100", 2),)),
+    NodePlan(name="gpu-b", cards=(("A100-80GB", 2),)),
+    NodePlan(name="gpu-c", cards=(("T4", 4),)),
+)
+
+
+def plan_fleet(nodes: Sequence[str], simulated: int) -> Plan:
+    """Return the nodes to start; named ones replace the demo's own."""
+    made = Plan(nodes=tuple(map(parse_node, nodes)) or NODES, simulated=simulated)
+    made.check()
+    return made

@@ -1,10 +1,6 @@
 """Manifests of an example: read, apply, delete.
 
-The YAML files of an example as single objects, and where each belongs on an API server.
-Only the kinds that examples need are known here: that is a table, where asking the server would be
-a conversation before the first pod.
-
-Making and removing an example's objects through the API, as `kubectl apply` and `delete` do.
+Only the kinds that examples need are known here, as a table: no discovery before the first pod.
 """
 
 from __future__ import annotations
@@ -51,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     #: Empty for what belongs to no namespace.
     namespace: str
     name: str
-    #: Where it is created, and where it is afterwards.
+    #: Paths to create it, and of the object itself.
     collection: str
     path: str
     #: As JSON.
@@ -63,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind.lower()}/{self.name}"
 
     def on_real_nodes(self) -> Manifest:
-        """Return the same for nodes whose containers run; what has no pods stays as it is."""
+        """Return the manifest for nodes that run containers; without pods it is unchanged."""
         document = json.loads(self.body)
         spec = document.get("spec", {})
         if self.kind in _WITH_TEMPLATE:
@@ -86,8 +82,8 @@ def read(path: Path) -> list[Manifest]:
             str(path), f"cannot be read ({error.strerror})", "name a file that is there"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        told = " ".join(str(error).split())
-        raise SandboxError(str(path), f"is no YAML: {told}", "correct that place") from error
+        why = " ".join(str(error).split())
+        raise SandboxError(str(path), f"is no YAML: {why}", "correct that place") from error
     found = [
         _manifest(document, f"{path}, object {number}")
         for number, document in enumerate(documents, start=1)
@@ -108,8 +104,8 @@ def _manifest(document: object, place: str) -> Manifest:
         raise SandboxError(
             f"{place}, {kind} of {version}", "is no kind that the demo applies", f"take {kinds}"
         )
-    told = document.get("metadata")
-    metadata = told if isinstance(told, dict) else {}
+    given = document.get("metadata")
+    metadata = given if isinstance(given, dict) else {}
     name = metadata.get("name")
     if not isinstance(name, str) or not name:
         raise SandboxError(
@@ -133,7 +129,7 @@ _IN_BACKGROUND = codec.encode({"propagationPolicy": "Background"})
 
 
 async def make(client: Client, manifest: Manifest) -> str:
-    """Make an object, or change the one of this name; return why the server refused, or nothing."""
+    """Create or change an object; return why the server refused it, or empty."""
     try:
         try:
             await client.create(manifest.collection, manifest.body)
@@ -152,7 +148,7 @@ async def make(client: Client, manifest: Manifest) -> str:
 
 
 async def remove(client: Client, manifest: Manifest) -> None:
-    """Delete an object and what it owns; it may be gone already."""
+    """Delete an object and what it owns; it may be deleted already."""
     try:
         await client.delete(manifest.path, _IN_BACKGROUND, retry_busy=True)
     except errors.NotFound:

@@ -1,9 +1,4 @@
-"""Results of the examples, and the summary.
-
-How examples ended: what of each was met, and what the whole says.
-
-The last word of the demo: a table of the examples, and what there is to know of the cluster.
-"""
+"""Results of the examples, and the summary."""
 
 from __future__ import annotations
 
@@ -17,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 
-class Verdict(enum.Enum):
-    AS_SAID = "as said"
+class Status(enum.Enum):
+    AS_EXPECTED = "as expected"
     OTHERWISE = "otherwise"
     SKIPPED = "skipped"
 
 
 class Met(msgspec.Struct, frozen=True):
-    """One check, and what was there to see."""
+    """One check, and its finding."""
 
     words: str
     met: bool
@@ -35,14 +30,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     promise: str
-    verdict: Verdict
+    status: Status
     seconds: float = 0.0
     checks: tuple[Met, ...] = ()
-    #: What happened beside the checks: why it was skipped, what went wrong.
+    #: Why it was skipped, or what went wrong beside the checks.
     note: str = ""
 
     def happened(self) -> str:
-        """Say it in a line: what went otherwise, or that nothing did."""
+        """Return a line: the checks that failed, or that none did."""
         if self.note:
             return self.note
         wrong = [check for check in self.checks if not check.met]
@@ -51,7 +46,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return f"{len(self.checks)} of {len(self.checks)} checks met"
 
 
-class NodeFact(msgspec.Struct, frozen=True):
+class NodeLine(msgspec.Struct, frozen=True):
     name: str
     cards: str
     #: late, or lock and why.
@@ -59,10 +54,10 @@ class NodeFact(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the summary tells."""
+    """The content of the summary."""
 
     results: tuple[Result, ...]
-    nodes: tuple[NodeFact, ...]
+    nodes: tuple[NodeLine, ...]
     simulated: int
     isolation: str
     #: Seconds after the start; None: no pod was placed.
@@ -73,10 +68,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def good(self) -> bool:
         """Whether every example that ran ended as its text says."""
-        return all(result.verdict is not Verdict.OTHERWISE for result in self.results)
+        return all(result.status is not Status.OTHERWISE for result in self.results)
 
 
-_STYLES = {Verdict.AS_SAID: "green", Verdict.OTHERWISE: "bold red", Verdict.SKIPPED: "yellow"}
+_STYLES = {Status.AS_EXPECTED: "green", Status.OTHERWISE: "bold red", Status.SKIPPED: "yellow"}
 
 
 def render(outcome: Outcome) -> Group:
@@ -84,7 +79,7 @@ def render(outcome: Outcome) -> Group:
     if outcome.results:
         parts.append(_examples(outcome))
     parts += [Text(line) for line in facts(outcome)]
-    parts.append(_verdict(outcome))
+    parts.append(_conclusion(outcome))
     return Group(*parts)
 
 
@@ -100,12 +95,12 @@ def _examples(outcome: Outcome) -> Table:
 
 
 def _happened(result: Result) -> Text:
-    told = Text(result.verdict.value, style=_STYLES[result.verdict])
-    return told.append(f": {result.happened()}", style="default")
+    text = Text(result.status.value, style=_STYLES[result.status])
+    return text.append(f": {result.happened()}", style="default")
 
 
 def facts(outcome: Outcome) -> Iterator[str]:
-    """Say how the cluster was, a line each."""
+    """Yield facts about the cluster, a line each."""
     for node in outcome.nodes:
         yield f"node {node.name}: {node.cards}, binding {node.binding}"
     if outcome.simulated:
@@ -117,16 +112,16 @@ def facts(outcome: Outcome) -> Iterator[str]:
     yield f"cluster ready after {outcome.ready_after:.1f} s, {first}"
 
 
-def _verdict(outcome: Outcome) -> Text:
+def _conclusion(outcome: Outcome) -> Text:
     numbers = {
-        verdict: sum(result.verdict is verdict for result in outcome.results) for verdict in Verdict
+        status: sum(result.status is status for result in outcome.results) for status in Status
     }
-    skipped = f", {numbers[Verdict.SKIPPED]} skipped" if numbers[Verdict.SKIPPED] else ""
-    ran = len(outcome.results) - numbers[Verdict.SKIPPED]
+    skipped = f", {numbers[Status.SKIPPED]} skipped" if numbers[Status.SKIPPED] else ""
+    ran = len(outcome.results) - numbers[Status.SKIPPED]
     if not outcome.results:
         return Text("no examples were run")
     if outcome.good:
         line = f"{ran} of {ran} examples ended as their texts say{skipped}"
         return Text(f"{line}, in {outcome.seconds:.0f} s", style="bold green")
-    wrong = numbers[Verdict.OTHERWISE]
+    wrong = numbers[Status.OTHERWISE]
     return Text(f"{wrong} of {ran} examples did not end as their texts say{skipped}", style="red")

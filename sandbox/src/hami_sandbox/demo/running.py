@@ -1,4 +1,4 @@
-"""Running examples: apply, look until it is as said or the time is over, clean up.
+"""Run examples: apply, check until met or the time is over, clean up.
 
 After each example no card may have more granted than it has, whatever the example itself expects.
 """
@@ -13,19 +13,19 @@ import msgspec
 from hami.kube import errors
 from hami_sandbox.demo import cards, manifests
 from hami_sandbox.demo.checks import Check, Finding, Refused
-from hami_sandbox.demo.cluster_view import World
+from hami_sandbox.demo.cluster_view import ClusterView
 from hami_sandbox.demo.example import Example, Step
 from hami_sandbox.demo.manifests import Manifest
-from hami_sandbox.demo.results import Met, Result, Verdict
+from hami_sandbox.demo.results import Met, Result, Status
 from hami_sandbox.plan import Plan
 
-#: Seconds between two looks at what does not announce itself: logs, monitors, explanations.
+#: Seconds between checks of what cannot be watched: logs, monitors, explanations.
 _LOOK_S = 0.5
-_GONE_S = 60.0
+_DELETED_WITHIN_S = 60.0
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """Where the examples are; the view shows it."""
+    """Progress of the examples, for the view."""
 
     total: int
     #: How many have ended.
@@ -45,13 +45,13 @@ class _Ended(Exception):  # noqa: N818 - not an error of ours: the example went 
 class Runner:
     def __init__(
         self,
-        world: World,
+        view: ClusterView,
         *,
         progress: Progress,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._world = world
+        self._view = view
         self._progress = progress
         self._say = say
         self._clock = clock
@@ -65,7 +65,7 @@ class Runner:
             self._progress.results.append(result)
             self._progress.done += 1
             if not lacks:
-                self._say(f"    {_mark(result)} {result.verdict.value} ({result.seconds:.1f} s)")
+                self._say(f"    {_mark(result)} {result.status.value} ({result.seconds:.1f} s)")
         self._progress.example = self._progress.step = None
         return self._progress.results
 
@@ -76,7 +76,7 @@ class Runner:
             name=example.name,
             title=example.title,
             promise=example.promise,
-            verdict=Verdict.OTHERWISE if insist else Verdict.SKIPPED,
+            status=Status.OTHERWISE if insist else Status.SKIPPED,
             note=f"not run: {lacks}",
         )
 
@@ -89,7 +89,7 @@ class Runner:
         progress.example, progress.met = example, []
         self._head(example)
         began = self._clock()
-        before = {pod.uid for pod in self._world.pods}
+        before = {pod.uid for pod in self._view.pods}
         self._made = []
         note = ""
         try:
@@ -113,7 +113,7 @@ class Runner:
             name=example.name,
             title=example.title,
             promise=example.promise,
-            verdict=Verdict.AS_SAID if good else Verdict.OTHERWISE,
+            status=Status.AS_EXPECTED if good else Status.OTHERWISE,
             seconds=seconds,
             checks=met,
             note=note,
@@ -121,9 +121,9 @@ class Runner:
 
     async def _step(self, example: Example, step: Step) -> None:
         self._progress.step = step
-        self._world.refusals.clear()
+        self._view.refusals.clear()
         self._say(f"    {step.text}")
-        client = self._world.cluster.client
+        client = self._view.cluster.client
         began = self._clock()
         for name in step.delete:
             await manifests.remove(client, self._find(name))
@@ -132,11 +132,11 @@ class Runner:
                 # On a simulated node there is no container to ask.
                 manifest = written.on_real_nodes() if example.asks_containers else written
                 if refusal := await manifests.make(client, manifest):
-                    self._world.refusals[manifest.short] = refusal
+                    self._view.refusals[manifest.short] = refusal
                 else:
                     self._made.append(manifest)
         expected = {check.object for check in step.expect if isinstance(check, Refused)}
-        for name, refusal in self._world.refusals.items():
+        for name, refusal in self._view.refusals.items():
             if name not in expected:
                 raise _Ended(f"{name} was refused: {refusal}")
         for check in step.expect:
@@ -158,10 +158,10 @@ class Runner:
         self._say(f"    ✓ {words}")
 
     async def _until(self, check: Check, began: float) -> Finding:
-        """Look until it is met and has held as long as it must, or the time is over."""
+        """Check until it is met and has held as long as it must, or the time is over."""
         since: float | None = None
         while True:
-            finding = await check.look(self._world)
+            finding = await check.look(self._view)
             now = self._clock()
             if finding.met:
                 since = now if since is None else since
@@ -171,33 +171,35 @@ class Runner:
                 since = None
                 if now - began >= check.within:
                     return finding
-            await self._world.change(_LOOK_S)
+            await self._view.change(_LOOK_S)
 
     def _overgranted(self) -> str:
-        world = self._world
-        told = [
+        view = self._view
+        texts = [
             card.overgranted()
-            for found in cards.of_all(world.nodes, world.pods).values()
+            for found in cards.of_all(view.nodes, view.pods).values()
             for card in found
         ]
-        return "; ".join(filter(None, told))
+        return "; ".join(filter(None, texts))
 
     async def _clean_up(self, before: set[str]) -> str:
-        """Delete what was made, last first, and wait until its pods are gone."""
+        """Delete the example's objects, last first, and wait until its pods are deleted."""
         self._progress.waiting_for = "what it made is deleted"
-        until = self._clock() + _GONE_S
+        until = self._clock() + _DELETED_WITHIN_S
         try:
             for manifest in reversed(self._made):
-                await manifests.remove(self._world.cluster.client, manifest)
+                await manifests.remove(self._view.cluster.client, manifest)
         except errors.KubeError as error:
             return f"what it made cannot be deleted: {error}"
-        while left := [pod.name for pod in self._world.pods if pod.uid not in before]:
+        while left := [pod.name for pod in self._view.pods if pod.uid not in before]:
             if self._clock() > until:
-                return f"deleted, but still there after {_GONE_S:g} s: {', '.join(left[:5])}"
-            await self._world.change(_LOOK_S)
+                return (
+                    f"deleted, but still there after {_DELETED_WITHIN_S:g} s: {', '.join(left[:5])}"
+                )
+            await self._view.change(_LOOK_S)
         self._progress.waiting_for = ""
         return ""
 
 
 def _mark(result: Result) -> str:
-    return {Verdict.AS_SAID: "✓", Verdict.OTHERWISE: "✗", Verdict.SKIPPED: "-"}[result.verdict]
+    return {Status.AS_EXPECTED: "✓", Status.OTHERWISE: "✗", Status.SKIPPED: "-"}[result.status]

@@ -1,7 +1,7 @@
-"""A demo from its first line to its last: start the cluster, run the examples, show, tell, end.
+"""One demo: start the cluster, run the examples, show, summarize, end.
 
 On a terminal the cluster stays until Ctrl-C, and the view with it; otherwise it ends with the
-summary. However it ends, the sandbox takes every process and file with it.
+summary. However it ends, every process and file of the sandbox is removed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rich.console import Console
 from rich.live import Live
 
 from hami_sandbox.cluster import Sandbox
-from hami_sandbox.demo import cards, example, picture, results, view
-from hami_sandbox.demo.cluster_view import World
+from hami_sandbox.demo import cards, example, results, snapshot, view
+from hami_sandbox.demo.cluster_view import ClusterView
 from hami_sandbox.demo.example import Example
-from hami_sandbox.demo.picture import Picture
-from hami_sandbox.demo.results import NodeFact, Outcome
+from hami_sandbox.demo.results import NodeLine, Outcome
 from hami_sandbox.demo.running import Progress, Runner
+from hami_sandbox.demo.snapshot import Snapshot
 from hami_sandbox.plan import Plan, cards_text
 
 INTERRUPTED = 130
 
-#: Seconds between two pictures: often enough to see cards fill, and little work for two cores.
+#: Seconds between two snapshots: often enough to see cards fill, and little work for two cores.
 _REFRESH_S = 0.5
 #: Seconds after which monitors have seen what the last pods use.
 _SETTLE_S = 2.0
@@ -47,8 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_logs: Path | None = None
     #: How this command is called, for the hints.
     command: str = "hami"
-    #: Called with the last picture, where the examples were run: for a screenshot.
-    at_end: Callable[[Picture, Progress, Outcome], None] | None = None
+    #: Called with the last snapshot, where the examples were run: for a screenshot.
+    at_end: Callable[[Snapshot, Progress, Outcome], None] | None = None
 
 
 class Demo:
@@ -64,7 +64,7 @@ class Demo:
         self._progress = Progress(total=len(settings.examples))
         self._began = clock()
         self._code = INTERRUPTED
-        #: Whether it ends already: a further Ctrl-C must not stop the cleaning up.
+        #: Whether it is ending: a further Ctrl-C must not stop the cleaning up.
         self._ends = False
 
     async def run(self) -> int:
@@ -102,69 +102,69 @@ class Demo:
         )
         async with sandbox:
             try:
-                async with World(sandbox, clock=self._clock) as world:
-                    await self._show(sandbox, world)
+                async with ClusterView(sandbox, clock=self._clock) as observed:
+                    await self._show(sandbox, observed)
             finally:
                 self._ends = True
 
-    async def _show(self, sandbox: Sandbox, world: World) -> None:
+    async def _show(self, sandbox: Sandbox, observed: ClusterView) -> None:
         ready = self._clock() - self._began
         self._say(f"the cluster is ready after {ready:.1f} s")
-        async with self._viewed(world):
+        async with self._viewed(observed):
             runner = Runner(
-                world,
+                observed,
                 progress=self._progress,
                 say=(lambda _: None) if self._live else self._say,
                 clock=self._clock,
             )
             settings = self._settings
             await runner.run(settings.examples, settings.plan, insist=settings.insist)
-            outcome = self._outcome(sandbox, world, ready)
+            outcome = self._outcome(sandbox, observed, ready)
             self._code = 0 if outcome.good else 1
             self._console.print(results.render(outcome))
             if settings.at_end is not None:
                 await asyncio.sleep(_SETTLE_S)
-                settings.at_end(await self._picture(world), self._progress, outcome)
+                settings.at_end(await self._take_snapshot(observed), self._progress, outcome)
             if self._live:
-                hints = self._hints(sandbox.kubeconfig, world)
+                hints = self._hints(sandbox.kubeconfig, observed)
                 self._console.print(hints, markup=False, highlight=False, soft_wrap=True)
                 await asyncio.Event().wait()
 
     @contextlib.asynccontextmanager
-    async def _viewed(self, world: World) -> AsyncIterator[None]:
+    async def _viewed(self, observed: ClusterView) -> AsyncIterator[None]:
         """Keep the view up to date on the side, where there is a terminal."""
         if not self._live:
             yield
             return
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            task = asyncio.create_task(self._draw(live, world))
+            task = asyncio.create_task(self._draw(live, observed))
             try:
                 yield
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _draw(self, live: Live, world: World) -> None:
+    async def _draw(self, live: Live, observed: ClusterView) -> None:
         while True:
-            taken = await self._picture(world)
-            footer = f"kubeconfig {world.cluster.kubeconfig}   Ctrl-C ends it and leaves nothing"
+            taken = await self._take_snapshot(observed)
+            footer = f"kubeconfig {observed.cluster.kubeconfig}   Ctrl-C ends it and leaves nothing"
             drawn = view.fitted(taken, self._progress, self._console, footer=footer)
             live.update(drawn, refresh=True)
             await asyncio.sleep(_REFRESH_S)
 
-    async def _picture(self, world: World) -> Picture:
-        samples = await world.samples()
-        real = frozenset(world.cluster.nodes)
-        return picture.take(world.nodes, list(world.pods), samples, real=real)
+    async def _take_snapshot(self, observed: ClusterView) -> Snapshot:
+        samples = await observed.samples()
+        real = frozenset(observed.cluster.nodes)
+        return snapshot.take(observed.nodes, list(observed.pods), samples, real=real)
 
-    def _outcome(self, sandbox: Sandbox, world: World, ready: float) -> Outcome:
+    def _outcome(self, sandbox: Sandbox, observed: ClusterView, ready: float) -> Outcome:
         plans = self._settings.plan.nodes
-        known = {node.name: node for node in world.nodes}
-        placed = world.first_placed
+        known = {node.name: node for node in observed.nodes}
+        placed = observed.first_placed
         return Outcome(
             results=tuple(self._progress.results),
             nodes=tuple(
-                NodeFact(plan.name, cards_text(plan.cards), cards.binding(known[plan.name]))
+                NodeLine(plan.name, cards_text(plan.cards), cards.binding(known[plan.name]))
                 for plan in plans
                 if plan.name in known
             ),
@@ -175,9 +175,9 @@ class Demo:
             seconds=self._clock() - self._began,
         )
 
-    def _hints(self, kubeconfig: Path, world: World) -> str:
-        """Say what to try now, with a pod that is there; best one that waits."""
-        pods = sorted(world.pods, key=lambda pod: (pod.phase != "Pending", pod.name))
+    def _hints(self, kubeconfig: Path, observed: ClusterView) -> str:
+        """Return commands to try now, with an existing pod, preferably a pending one."""
+        pods = sorted(observed.pods, key=lambda pod: (pod.phase != "Pending", pod.name))
         pod = next((pod.name for pod in pods if pod.namespace == "default"), "NAME")
         return "\n".join(
             (
@@ -194,7 +194,7 @@ class Demo:
         )
 
     def _say(self, line: str) -> None:
-        # Whoever has closed the terminal still wants his files removed.
+        # The files must be removed even if the terminal was closed.
         with contextlib.suppress(OSError):
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -1,7 +1,7 @@
-"""The live view: nodes and their cards filling up, pods, and the example that runs.
+"""The live view: nodes, cards, pods and the running example.
 
-A bar has three parts: what is in use, what is granted beyond that, what is free. Everything is also
-there as numbers, so nothing depends on colours.
+A bar has three parts: in use, granted beyond that, free. Everything is also there as numbers, so
+nothing depends on colours.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from hami_sandbox.demo.picture import CardRow, NodeRow, Picture, PodRow
-from hami_sandbox.demo.results import Met, Verdict
+from hami_sandbox.demo.results import Met, Status
 from hami_sandbox.demo.running import Progress
+from hami_sandbox.demo.snapshot import CardRow, NodeRow, PodRow, Snapshot
 
 _USED, _GRANTED, _FREE = "█", "▓", "░"
 _STYLES = {_USED: Style(color="green"), _GRANTED: Style(color="cyan"), _FREE: Style(dim=True)}
 _WIDEST_BAR = 40
 _FEWEST_PODS = 3
 _GIB = 1024
-#: What every card's name begins with.
+#: The maker's part of a card's name, which is not shown.
 _MAKER = re.compile("^(NVIDIA[- ])*(Tesla )?")
 _PHASES = {
     "Running": "green",
@@ -36,9 +36,9 @@ _PHASES = {
     "Terminating": "dim",
 }
 _MARKS = {
-    Verdict.AS_SAID: Text("✓", style="green"),
-    Verdict.OTHERWISE: Text("✗", style="red"),
-    Verdict.SKIPPED: Text("-", style="dim"),
+    Status.AS_EXPECTED: Text("✓", style="green"),
+    Status.OTHERWISE: Text("✗", style="red"),
+    Status.SKIPPED: Text("-", style="dim"),
 }
 
 
@@ -68,28 +68,28 @@ class Bar:
                 yield Segment(letter * number, style)
 
 
-def fitted(picture: Picture, progress: Progress, console: Console, *, footer: str) -> Group:
+def fitted(snapshot: Snapshot, progress: Progress, console: Console, *, footer: str) -> Group:
     """Draw everything with as many pods as the terminal has lines for."""
-    without = render(picture, progress, most_pods=0, footer=footer)
+    without = render(snapshot, progress, most_pods=0, footer=footer)
     # The line with the number of further pods is there without them, and one more is the cursor's.
     room = console.height - len(console.render_lines(without)) - 1
-    return render(picture, progress, most_pods=max(room, _FEWEST_PODS), footer=footer)
+    return render(snapshot, progress, most_pods=max(room, _FEWEST_PODS), footer=footer)
 
 
-def render(picture: Picture, progress: Progress, *, most_pods: int, footer: str = "") -> Group:
+def render(snapshot: Snapshot, progress: Progress, *, most_pods: int, footer: str = "") -> Group:
     """Draw everything, with at most so many pods."""
-    parts: list[RenderableType] = [_nodes(picture)]
-    if picture.simulated.nodes:
-        parts.append(_simulated(picture))
+    parts: list[RenderableType] = [_nodes(snapshot)]
+    if snapshot.simulated.nodes:
+        parts.append(_simulated(snapshot))
     if progress.total:
         parts.append(_examples(progress))
-    parts.append(_pods(picture, most_pods))
+    parts.append(_pods(snapshot, most_pods))
     if footer:
         parts.append(Text(footer, style="dim"))
     return Group(*parts)
 
 
-def _nodes(picture: Picture) -> Table:
+def _nodes(snapshot: Snapshot) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, expand=True, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
     )
@@ -100,7 +100,7 @@ def _nodes(picture: Picture) -> Table:
     table.add_column("in use", justify="right", no_wrap=True)
     table.add_column("compute", justify="right", no_wrap=True)
     table.add_column("shares", justify="right", no_wrap=True)
-    for node in picture.nodes:
+    for node in snapshot.nodes:
         _add_node(table, node)
     return table
 
@@ -125,8 +125,8 @@ def _card(row: CardRow) -> Iterator[RenderableType]:
     yield f"{card.shares}/{card.slots}"
 
 
-def _simulated(picture: Picture) -> Text:
-    rest = picture.simulated
+def _simulated(snapshot: Snapshot) -> Text:
+    rest = snapshot.simulated
     return Text(
         f"{rest.nodes} simulated nodes: {rest.cards} cards, {_gib(rest.granted_memory)} of "
         f"{_gib(rest.memory)} GiB granted in {rest.shares} shares",
@@ -137,7 +137,7 @@ def _simulated(picture: Picture) -> Text:
 def _examples(progress: Progress) -> Panel:
     marks = Text()
     for result in progress.results:
-        marks.append_text(_MARKS[result.verdict]).append(" ")
+        marks.append_text(_MARKS[result.status]).append(" ")
     marks.append("· " * (progress.total - len(progress.results)), style="dim")
     marks.append(f"{progress.done} of {progress.total} examples")
     lines: list[RenderableType] = [marks]
@@ -156,10 +156,10 @@ def _met(met: Met) -> Text:
     return Text.assemble(("✗ ", "red"), met.words, (f": {met.seen}", "red"))
 
 
-def _pods(picture: Picture, most: int) -> Table:
-    told = ", ".join(f"{number} {phase}" for phase, number in picture.phases) or "none yet"
+def _pods(snapshot: Snapshot, most: int) -> Table:
+    counts = ", ".join(f"{number} {phase}" for phase, number in snapshot.phases) or "none yet"
     table = Table(
-        title=f"pods: {told}",
+        title=f"pods: {counts}",
         title_justify="left",
         title_style="bold",
         box=None,
@@ -171,9 +171,9 @@ def _pods(picture: Picture, most: int) -> Table:
     table.add_column("node", no_wrap=True)
     table.add_column("share", no_wrap=True, ratio=2)
     table.add_column("in use", justify="right", no_wrap=True)
-    for pod in picture.pods[:most]:
+    for pod in snapshot.pods[:most]:
         table.add_row(*_pod(pod))
-    if (more := len(picture.pods) - most) > 0:
+    if (more := len(snapshot.pods) - most) > 0:
         table.add_row(Text(f"and {more} more", style="dim"))
     return table
 

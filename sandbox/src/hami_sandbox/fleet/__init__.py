@@ -1,1 +1,1 @@
-"""Simulated nodes by the thousand: rows in one process, to the scheduler as real as others."""
+"""Simulated nodes by the thousand: rows in one process, to the scheduler nodes."""

@@ -1,4 +1,4 @@
-"""`python -m hami_sandbox.fleet`: simulated nodes until it is told to stop."""
+"""Run simulated nodes until SIGTERM: `python -m hami_sandbox.fleet`."""
 
 from __future__ import annotations
 

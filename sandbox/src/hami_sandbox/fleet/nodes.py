@@ -1,4 +1,4 @@
-"""The node objects of a simulated fleet: what kubelet and agent would have written of each."""
+"""Node objects of a simulated fleet, as kubelet and agent would write them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hami_sandbox.readiness import BINDING, GPU, REGISTER
 
 _log = logging.getLogger(__name__)
 
-#: The label by which a simulated node is told from others.
+#: The label of simulated nodes.
 MARK = "hami.io/sandbox"
 
-#: As many as the API server of a sandbox works on at once without making others wait.
+#: Requests at once: more would delay the API server's other clients.
 _AT_ONCE = 16
 _SHARES = 10
 _NAMESPACE = uuid.UUID("2f0f2f06-4cc3-5a52-9a33-0d3d2f7f3c1e")
@@ -69,7 +69,7 @@ async def write(client: Client, fleet: Sequence[Row]) -> None:
             await _write(client, row)
 
     await asyncio.gather(*map(one, fleet))
-    _log.info("simulated nodes are there", extra={"nodes": len(fleet)})
+    _log.info("created simulated nodes", extra={"nodes": len(fleet)})
 
 
 async def _write(client: Client, row: Row) -> None:
@@ -99,7 +99,7 @@ def _status(row: Row) -> dict[str, object]:
                 "type": "Ready",
                 "status": "True",
                 "reason": "Simulated",
-                "message": "no kubelet stands behind this node",
+                "message": "a simulated node without a kubelet",
                 "lastHeartbeatTime": now,
                 "lastTransitionTime": now,
             }

@@ -1,6 +1,6 @@
-"""Pods on simulated nodes: what kubelet and agent would tell of them, without a process behind it.
+"""Pods on simulated nodes, as kubelet and agent would report them.
 
-A pod that is bound runs at once, until it is deleted.
+A bound pod runs at once, until it is deleted. It has no process.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class FleetPods:
             elif pod.phase != _RUNNING:
                 await self._begin(pod)
         except (errors.NotFound, errors.Conflict):
-            pass  # it is gone, or another pod has its name: the watch tells
+            pass  # it is deleted, or another pod has its name: the watch will show it
         except errors.KubeError as error:
-            _log.warning("a simulated pod is not told of", extra={"error": str(error)})
+            _log.warning("cannot write a simulated pod's status", extra={"error": str(error)})
             await asyncio.sleep(_AGAIN_S)
             self._queue.put_nowait(uid)
 

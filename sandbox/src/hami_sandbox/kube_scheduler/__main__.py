@@ -1,4 +1,4 @@
-"""python -m hami_sandbox.kube_scheduler --config FILE: schedule until told to stop."""
+"""python -m hami_sandbox.kube_scheduler --config FILE: schedule until SIGTERM."""
 
 from __future__ import annotations
 

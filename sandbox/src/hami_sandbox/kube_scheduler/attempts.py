@@ -1,7 +1,7 @@
-"""One try to place a pod: judge the nodes, ask the extenders, choose, and bind in the background.
+"""One attempt to place a pod: check nodes, ask extenders, choose, bind.
 
-Pods are tried one after the other, each on the cluster with everything decided before; bindings go
-on side by side, as some take long.
+Pods are tried one after the other, each against the cluster with all earlier decisions. Bindings
+run in the background and side by side, because some take long.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.wire import codec, objects
 from hami_sandbox.kube_scheduler import events, surveys
-from hami_sandbox.kube_scheduler.cluster_view import World
-from hami_sandbox.kube_scheduler.events import Teller
+from hami_sandbox.kube_scheduler.cluster_view import ClusterState
+from hami_sandbox.kube_scheduler.events import PodRecorder
 from hami_sandbox.kube_scheduler.extenders import ExtenderError, Extenders
 from hami_sandbox.kube_scheduler.nodes import Row
 from hami_sandbox.kube_scheduler.pods import Pod
@@ -25,23 +25,29 @@ _log = logging.getLogger(__name__)
 
 
 class UnfitError(Exception):
-    """No node will do."""
+    """No node fits."""
 
 
 class Attempts:
     def __init__(
-        self, client: Client, *, world: World, queue: Queue, extenders: Extenders, teller: Teller
+        self,
+        client: Client,
+        *,
+        cluster: ClusterState,
+        queue: Queue,
+        extenders: Extenders,
+        recorder: PodRecorder,
     ) -> None:
         self._client = client
-        self._world = world
+        self._cluster = cluster
         self._queue = queue
         self._extenders = extenders
-        self._teller = teller
+        self._recorder = recorder
         self._turn = 0
         self._binding: set[asyncio.Task[None]] = set()
 
     async def try_one(self, entry: Entry) -> None:
-        """Find a node for a pod and begin to bind it, or put it back and say why."""
+        """Find a node for a pod and start to bind it, or put it back and report why."""
         try:
             row = await self._find(entry.pod)
         except UnfitError as error:
@@ -50,27 +56,27 @@ class Attempts:
         except ExtenderError as error:
             self._failed(entry, str(error), error=True)
             return
-        # Whatever else is wrong with this pod, the others are tried.
+        # An error with this pod must not stop the others.
         except Exception as error:  # noqa: BLE001 - logged with its traceback
             _log.exception("attempt failed", extra={"pod": entry.pod.key})
             self._failed(entry, f"{type(error).__name__}: {error}", error=True)
             return
         if entry.out:
-            return  # deleted, or placed by somebody else, while the extenders thought
-        self._world.assume(entry.pod, row)
+            return  # deleted, or placed by another scheduler, during the extenders' calls
+        self._cluster.assume(entry.pod, row)
         task = asyncio.create_task(self._bind(entry, row.name), name=f"bind {entry.pod.key}")
         self._binding.add(task)
         task.add_done_callback(self._binding.discard)
 
     async def end(self) -> None:
-        """Drop the bindings under way; whoever starts next sees what became of them."""
+        """Cancel running bindings; the next scheduler sees their results in the API server."""
         tasks = tuple(self._binding)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _find(self, pod: Pod) -> Row:
-        survey = self._world.survey(pod)
+        survey = self._cluster.survey(pod)
         nodes, scores = survey.nodes, survey.scores
         if not nodes:
             raise UnfitError(events.NO_NODES)
@@ -89,9 +95,9 @@ class Attempts:
         return chosen
 
     def _near(self, pod: Pod, rows: list[Row]) -> tuple[list[Row], Counter[str]]:
-        """Return the nodes whose neighbourhood will do, and the reasons against the others."""
+        """Return the nodes that pod affinity allows, and the reasons against the others."""
         against: Counter[str] = Counter()
-        neighbours = self._world.neighbours(pod)
+        neighbours = self._cluster.neighbours(pod)
         if neighbours is None:
             return rows, against
         fitting: list[Row] = []
@@ -114,13 +120,13 @@ class Attempts:
             if isinstance(error, errors.KubeError):
                 why = events.binding_refused(getattr(error, "message", why))
             _log.warning("not bound", extra={**extra, "error": why})
-            self._world.forget(pod.uid)
+            self._cluster.forget(pod.uid)
             self._failed(entry, why, error=True)
             return
         _log.info("bound", extra=extra)
-        self._world.bound(pod.uid)
+        self._cluster.bound(pod.uid)
         self._queue.remove(pod.uid)
-        self._teller.placed(pod, node)
+        self._recorder.placed(pod, node)
 
     async def _bind_ourselves(self, pod: Pod, node: str) -> None:
         binding = objects.binding(
@@ -134,5 +140,5 @@ class Attempts:
             return
         extra = {"pod": entry.pod.key, "attempt": entry.attempts, "why": message}
         _log.info("not placed", extra=extra)
-        self._teller.failed(entry.pod, message, error=error)
+        self._recorder.failed(entry.pod, message, error=error)
         self._queue.failed(entry, error=error)

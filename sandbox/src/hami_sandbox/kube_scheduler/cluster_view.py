@@ -1,9 +1,9 @@
-"""The cluster as the scheduler sees it: nodes, what is on them, and what is on its way there.
+"""The cluster as the scheduler sees it: nodes, placed and assumed pods.
 
 A decision counts at once, long before the watch shows it: the pod is assumed on its node until it
-is seen there, or its binding fails, or nothing was seen of it for half a minute after it was bound
-(then the server has forgotten it, and it is tried again). Every change that may let somebody in
-wakes those in the queue for whom it does.
+is seen there, or its binding fails, or it was not seen for half a minute after it was bound (then
+the server has lost it, and it is tried again). Every change that may make a pod fit requeues the
+pods for which it does.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Hashable
 
 from hami.kube.store import Cache
 from hami_sandbox.kube_scheduler import checks
+from hami_sandbox.kube_scheduler.checks import Neighbours
 from hami_sandbox.kube_scheduler.nodes import Node, Row
-from hami_sandbox.kube_scheduler.pod_affinity import Neighbours
 from hami_sandbox.kube_scheduler.pods import Pod
 from hami_sandbox.kube_scheduler.queue import Queue
 from hami_sandbox.kube_scheduler.surveys import Survey, Surveys
@@ -30,7 +30,7 @@ class _Assumed:
     expires: float = math.inf
 
 
-class World:
+class ClusterState:
     def __init__(
         self, queue: Queue, *, schedulers: Collection[str], clock: Callable[[], float]
     ) -> None:
@@ -40,10 +40,10 @@ class World:
         self._schedulers = frozenset(schedulers)
         self._clock = clock
         self._rows: dict[str, Row] = {}
-        #: Where a pod is counted.
+        #: The row in which a pod is counted.
         self._places: dict[str, Row] = {}
         self._assumed: dict[str, _Assumed] = {}
-        #: Placed pods that keep others away.
+        #: Placed pods with anti-affinity.
         self._repelling: dict[str, tuple[Pod, Row]] = {}
         self._surveys = Surveys(self._rows)
         self.pods.subscribe(self._on_pod)
@@ -54,11 +54,11 @@ class World:
         return [row for row in self._rows.values() if row.node is not None]
 
     def survey(self, pod: Pod) -> Survey:
-        """Return what each node is for a pod, whoever its neighbours are."""
+        """Return the checked and scored nodes for a pod, without pod affinity."""
         return self._surveys.of(pod)
 
     def neighbours(self, pod: Pod) -> Neighbours | None:
-        """Return what those who are placed mean for a pod; None: nothing."""
+        """Return the pod affinity of a pod; None: it has none, and no placed pod has."""
         if not (pod.near or pod.far or self._repelling):
             return None
         return Neighbours(pod, self._rows.values(), self._repelling.values())
@@ -82,7 +82,7 @@ class World:
             self._remove(uid)
 
     def expire(self) -> list[Pod]:
-        """Put those back that were bound and never seen so; returns them."""
+        """Requeue pods that were bound and never seen on their node; return them."""
         now = self._clock()
         late = [uid for uid, assumed in self._assumed.items() if assumed.expires <= now]
         found = []
@@ -129,7 +129,7 @@ class World:
         self._place(pod, row)
         if shrunk:
             self._freed(row, pod)
-        # Somebody may wait for this one to be near to.
+        # Another pod may wait to be near this one.
         self._queue.wake(lambda waiting: bool(waiting.near))
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
@@ -165,15 +165,15 @@ class World:
         self._drop_if_empty(row)
 
     def _freed(self, row: Row, pod: Pod) -> None:
-        """Wake those who may fit now that a pod is gone; who kept others away did so anywhere."""
+        """Requeue pods that may fit without this pod; its anti-affinity held for any node."""
         may_fit = self._may_fit(row)
         self._queue.wake(lambda waiting: bool(pod.far) or may_fit(waiting))
 
     @staticmethod
     def _may_fit(row: Row) -> Callable[[Pod], bool]:
-        """Return what tells of a pod whether a node might take it; pods of a kind are judged once.
+        """Return a test whether a pod may fit on a node; pods of a kind are checked once.
 
-        For neighbours any change may matter.
+        For pod affinity any change may matter.
         """
         judged: dict[Hashable, bool] = {}
 

@@ -1,8 +1,8 @@
-"""A KubeSchedulerConfiguration, as far as the stand-in goes by it.
+"""A KubeSchedulerConfiguration, as far as the stand-in uses it.
 
-The file is the one that `hami scheduler config` writes for a real kube-scheduler, so what is tried
-here is what is installed elsewhere. Fields that it does not know are left alone; profiles count by
-their names only.
+The file is the one that `hami scheduler config` writes for a real kube-scheduler, so the sandbox
+tests what users install. Fields that are not known here are ignored; profiles count by their names
+only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEDY = "write the file with `hami scheduler config --kube-version 1.36`"
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How an extender's certificate is judged, and which one we show."""
+    """TLS to an extender: its certificate authority, our certificate."""
 
     insecure: bool = False
     ca_file: str = ""
@@ -67,14 +67,14 @@ class Election(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    #: Empty: found where every Kubernetes program looks.
+    #: Empty: found as every Kubernetes client does.
     kubeconfig: str = ""
     qps: float = 0.0
     burst: int = 0
     #: Pods that name one of these are ours.
     schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,)
     extenders: tuple[Extender, ...] = ()
-    #: None: there is nobody to share the work with.
+    #: None: no leader election.
     election: Election | None = None
     #: Seconds that a refused pod waits at least; it doubles with each refusal.
     first_backoff: float = 1.0
@@ -167,7 +167,7 @@ def _configuration(file: _File) -> Configuration:
         kubeconfig=connection.kubeconfig,
         qps=connection.qps,
         burst=connection.burst,
-        # A cluster has pods that name nobody, and here there is no second scheduler.
+        # Pods without a schedulerName need a scheduler too, and the sandbox has no other.
         schedulers=tuple(dict.fromkeys([*names, DEFAULT_SCHEDULER])),
         extenders=tuple(_extender(extender) for extender in file.extenders or ()),
         election=_election(file.leader_election),

@@ -1,10 +1,7 @@
 """Events and conditions of pods, in kube-scheduler's words.
 
-What users read of a pod that was or was not placed, in kube-scheduler's words.
-
-What users are told of a pod: events, and its condition PodScheduled.
-Both are written in the background; scheduling never waits for them. Of several conditions of one
-pod that are not written yet only the last one is; one that the pod has already is not written.
+Both are written in the background; scheduling never waits for them. Of several unwritten
+conditions of one pod only the last one is written; one that the pod has already is not written.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ NO_PREEMPTION = "preemption: this sandbox does not preempt pods of lower priorit
 
 
 def unfit(nodes: int, reasons: Mapping[str, int], *, may_preempt: bool = False) -> str:
-    """Say why no node will do: each reason with the number of nodes that have it."""
+    """Return why no node fits: each reason with its number of nodes."""
     text = f"0/{nodes} nodes are available:"
     counted = sorted(f"{count} {reason}" for reason, count in reasons.items())
     if counted:
         text += f" {', '.join(counted)}."
-    # kube-scheduler would look for pods to evict, and tell of it in this place.
+    # kube-scheduler reports here whether preemption would help.
     return f"{text} {NO_PREEMPTION}" if may_preempt else text
 
 
@@ -42,7 +39,7 @@ def assigned(key: str, node: str) -> str:
 
 
 def binding_refused(why: str) -> str:
-    """Say why the API server did not take our own binding; an extender's words are told as such."""
+    """Return the message for a binding that the API server refused; not for an extender's."""
     return f'running Bind plugin "DefaultBinder": {why}'
 
 
@@ -57,7 +54,7 @@ _LOG_EVERY_S = 10.0
 class _EachPod(EventRecorder):
     """Events for every pod of a burst.
 
-    kube-scheduler limits them per object; on one machine there is no server to be spared.
+    kube-scheduler limits them per object; a sandbox's server can take them all.
     """
 
     def __init__(self, client: Client, *, component: str, host: str) -> None:
@@ -65,7 +62,7 @@ class _EachPod(EventRecorder):
         self._bucket = TokenBucket(rate=_PODS, burst=_PODS)
 
 
-class Teller:
+class PodRecorder:
     def __init__(
         self,
         client: Client,
@@ -86,7 +83,7 @@ class Teller:
         self._record(pod, "Normal", "Scheduled", assigned(pod.key, node))
 
     def failed(self, pod: Pod, message: str, *, error: bool) -> None:
-        """Tell why a pod was not placed: no node will do, or somebody failed."""
+        """Report why a pod was not placed: no node fits, or an error."""
         self._record(pod, "Warning", "FailedScheduling", message)
         had = pod.scheduled or Condition()
         reason = ERROR if error else UNSCHEDULABLE
@@ -128,13 +125,13 @@ class Teller:
             try:
                 await self._write(pod, condition)
             except errors.NotFound:
-                pass  # it is gone
+                pass  # it is deleted
             except errors.KubeError as error:
-                # With the next failure of the pod it is written anew.
+                # The next failure of the pod writes it again.
                 self._seldom.log(
                     _log,
                     logging.WARNING,
-                    "condition not written",
+                    "cannot write a pod's condition, retrying at its next failure",
                     extra={"pod": pod.key, "error": str(error)},
                 )
 

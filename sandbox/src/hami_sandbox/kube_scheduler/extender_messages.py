@@ -1,4 +1,4 @@
-"""What is said between kube-scheduler and an extender: Go's JSON, without I/O."""
+"""Messages between kube-scheduler and an extender: Go's JSON, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls to extenders over HTTP, when kube-scheduler would make them and as it does."""
+"""Calls to extenders over HTTP, as kube-scheduler makes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExtenderError(Exception):
 
 
 class Extender:
-    """One of them."""
+    """One extender."""
 
     def __init__(
         self,
@@ -83,8 +83,11 @@ class Extender:
         try:
             given = extender_messages.points(await self._send(settings.prioritize_verb, body))
         except (ExtenderError, errors.WireError) as error:
-            # The others' opinion is enough to choose by.
-            _log.warning("no points of an extender", extra={"pod": pod.key, "error": str(error)})
+            # The points of the others are enough to choose.
+            _log.warning(
+                "extender failed to prioritize, ignored",
+                extra={"pod": pod.key, "error": str(error)},
+            )
             return Counter()
         return Counter({name: points * settings.weight for name, points in given.items()})
 
@@ -116,14 +119,14 @@ class Extender:
                     )
                 return await response.read()
         except TimeoutError as error:
-            told = f"no answer within {self.settings.timeout:g} s"
-            raise ExtenderError(f'Post "{url}": {told}') from error
+            why = f"no answer within {self.settings.timeout:g} s"
+            raise ExtenderError(f'Post "{url}": {why}') from error
         except (aiohttp.ClientError, OSError) as error:
             raise ExtenderError(f'Post "{url}": {str(error) or type(error).__name__}') from error
 
 
 class Extenders:
-    """All of them, in the order of the configuration."""
+    """All extenders, in the order of the configuration."""
 
     def __init__(self, settings: Iterable[configuration.Extender]) -> None:
         self._settings = tuple((extender, _tls(extender)) for extender in settings)
@@ -131,7 +134,7 @@ class Extenders:
         self._all: tuple[Extender, ...] = ()
 
     async def __aenter__(self) -> Self:
-        # As many connections as there are calls: a bind may wait its turn for minutes.
+        # No limit of connections: a bind may wait for the node's lock for minutes.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -153,7 +156,7 @@ class Extenders:
             await self._session.close()
 
     async def filter(self, pod: Pod, rows: Sequence[Row]) -> tuple[list[Row], Counter[str]]:
-        """Ask one after the other, each about the nodes that the former left."""
+        """Call one after the other, each with the nodes that the former left."""
         left, reasons = list(rows), Counter[str]()
         for extender in self._interested(pod):
             if not left:
@@ -163,7 +166,10 @@ class Extenders:
             except ExtenderError as error:
                 if not extender.settings.ignorable:
                     raise
-                _log.warning("extender left out", extra={"pod": pod.key, "error": str(error)})
+                _log.warning(
+                    "extender failed, ignored as the configuration says",
+                    extra={"pod": pod.key, "error": str(error)},
+                )
             else:
                 reasons += refused
         return left, reasons
@@ -176,7 +182,7 @@ class Extenders:
         return total
 
     async def bind(self, pod: Pod, node: str) -> bool:
-        """Have a pod bound by the extender that does so; False: nobody does."""
+        """Bind a pod through the extender that binds it; False: no extender does."""
         for extender in self._interested(pod):
             if not extender.binds:
                 continue
@@ -185,7 +191,10 @@ class Extenders:
             except ExtenderError as error:
                 if not extender.settings.ignorable:
                     raise
-                _log.warning("extender left out", extra={"pod": pod.key, "error": str(error)})
+                _log.warning(
+                    "extender failed, ignored as the configuration says",
+                    extra={"pod": pod.key, "error": str(error)},
+                )
             else:
                 return True
         return False

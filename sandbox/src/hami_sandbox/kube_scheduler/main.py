@@ -1,8 +1,6 @@
 """The kube-scheduler stand-in: parts, loop, process.
 
-The parts of a scheduler, put together: watches fill the world, a loop empties the queue.
-
-`python -m hami_sandbox.kube_scheduler`, from start to end.
+Watches fill the view of the cluster and the queue; a loop empties the queue.
 """
 
 from __future__ import annotations
@@ -24,19 +22,19 @@ from hami.serving import lifetime
 from hami.wire import objects
 from hami_sandbox.kube_scheduler import nodes, pods
 from hami_sandbox.kube_scheduler.attempts import Attempts
-from hami_sandbox.kube_scheduler.cluster_view import World
+from hami_sandbox.kube_scheduler.cluster_view import ClusterState
 from hami_sandbox.kube_scheduler.configuration import Configuration
-from hami_sandbox.kube_scheduler.events import Teller
+from hami_sandbox.kube_scheduler.events import PodRecorder
 from hami_sandbox.kube_scheduler.extenders import Extenders
 from hami_sandbox.kube_scheduler.queue import Queue
 
 _log = logging.getLogger(__name__)
 
-#: kube-scheduler's watch leaves out what has ended: its room is free.
+#: kube-scheduler's watch leaves out ended pods: they take no room.
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _EXPIRE_EVERY_S = 5.0
 _LEADING_AGAIN_S = 1.0
-#: How much later than we an extender may hear of what has happened.
+#: Seconds by which an extender's watch may be behind ours.
 _SETTLE_S = 0.1
 
 
@@ -52,7 +50,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Put it together; `aside` is for lease and events, which must not queue behind pods."""
+        """Build the parts; `aside` is for lease and events, which must not queue behind pods."""
         hostname = hostname or socket.gethostname()
         #: Set when the loop may have something to do.
         self._stirred = asyncio.Event()
@@ -64,28 +62,30 @@ class Scheduler:
             on_change=self._stirred.set,
         )
         schedulers = configuration.schedulers
-        self.world = World(self.queue, schedulers=schedulers, clock=clock)
-        self.teller = Teller(client, aside=aside, schedulers=schedulers, host=hostname, now=now)
+        self.cluster = ClusterState(self.queue, schedulers=schedulers, clock=clock)
+        self.recorder = PodRecorder(
+            client, aside=aside, schedulers=schedulers, host=hostname, now=now
+        )
         self.attempts = Attempts(
             client,
-            world=self.world,
+            cluster=self.cluster,
             queue=self.queue,
             extenders=extenders,
-            teller=self.teller,
+            recorder=self.recorder,
         )
         whole = any(not extender.node_cache_capable for extender in configuration.extenders)
         self.node_watch = Reflector(
             client,
             paths.nodes(),
             decode=nodes.decoder(whole=whole),
-            sink=self.world.nodes,
+            sink=self.cluster.nodes,
             kind="nodes",
         )
         self.pod_watch = Reflector(
             client,
             paths.pods(),
             decode=pods.decoder(configuration.ignored),
-            sink=self.world.pods,
+            sink=self.cluster.pods,
             kind="pods",
             query=_NOT_ENDED,
         )
@@ -96,7 +96,7 @@ class Scheduler:
                 aside,
                 namespace=election.namespace,
                 name=election.name,
-                # hami knows its sibling by this form.
+                # hami finds the lease of its own pod's kube-scheduler by this form.
                 identity=f"{hostname}_{uuid.uuid4()}",
                 lease_duration=election.lease_duration,
                 renew_deadline=election.renew_deadline,
@@ -115,7 +115,7 @@ class Scheduler:
             "pods": self.pod_watch.run(),
             "scheduling": self._schedule(),
             "assumptions": self._expire(),
-            **self.teller.background(),
+            **self.recorder.background(),
         }
         if self.elector is not None:
             works["lease"] = self.elector.run()
@@ -135,7 +135,7 @@ class Scheduler:
                 await asyncio.sleep(0)  # the watches and the bindings have their turn
 
     async def _wait(self) -> None:
-        """Wait until there may be somebody to try."""
+        """Wait until there may be a pod to try."""
         seconds = self.queue.seconds_to_next() if self.leading else _LEADING_AGAIN_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -144,8 +144,10 @@ class Scheduler:
     async def _expire(self) -> NoReturn:
         while True:
             await asyncio.sleep(_EXPIRE_EVERY_S)
-            for pod in self.world.expire():
-                _log.warning("bound and never seen so, trying again", extra={"pod": pod.key})
+            for pod in self.cluster.expire():
+                _log.warning(
+                    "bound pod was not seen on its node, trying again", extra={"pod": pod.key}
+                )
 
     def _on_lease(self, _: objects.Lease) -> None:
         self._stirred.set()

@@ -1,4 +1,4 @@
-"""A node, and what is placed on it."""
+"""A node, and the pods that are placed on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 from hami.wire import codec, objects
 from hami_sandbox.kube_scheduler import pods
-from hami_sandbox.kube_scheduler.pods import Kept, Pod, Taint
+from hami_sandbox.kube_scheduler.pods import Kept, Pod
+from hami_sandbox.kube_scheduler.selection import Taint
 
 
 class _Spec(codec.Object, frozen=True):
@@ -43,7 +44,7 @@ class _Whole(codec.Object, frozen=True, omit_defaults=False):
 class Node(Kept):
     #: For extenders that want whole nodes; else empty.
     raw: bytes
-    #: What a change of it may make room for a pod: a heartbeat is no such thing.
+    #: Fields whose change may make a pod fit; a heartbeat is not among them.
     properties: tuple[object, ...]
     unschedulable: bool
     taints: tuple[Taint, ...]
@@ -76,16 +77,16 @@ def decoder(*, whole: bool) -> Callable[[bytes], Node]:
 
 
 def _implied(status: _Status) -> Iterator[Taint]:
-    """Yield what a cluster's node controller would write; the sandbox has none."""
+    """Yield the taints that a node controller would write; the sandbox has none."""
     for condition in status.conditions or ():
         if condition.type == "Ready" and condition.status != "True":
-            gone = condition.status == "Unknown"
-            word = "unreachable" if gone else "not-ready"
+            unknown = condition.status == "Unknown"
+            word = "unreachable" if unknown else "not-ready"
             yield Taint(key=f"node.kubernetes.io/{word}", effect="NoSchedule")
 
 
 class Row:
-    """All that is known under a node's name; pods may be known before their node is."""
+    """A node and its pods, by name; pods may be known before their node is."""
 
     __slots__ = ("name", "node", "pods", "ports", "used", "weight")
 
@@ -99,7 +100,7 @@ class Row:
         self.ports: dict[str, int] = {}
 
     def add(self, pod: Pod) -> None:
-        """Count a pod, in place of what was known of it."""
+        """Count a pod, replacing its former state."""
         self.remove(pod.uid)
         self.pods[pod.uid] = pod
         self._count(pod, 1)

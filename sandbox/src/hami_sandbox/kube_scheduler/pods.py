@@ -1,27 +1,19 @@
-"""A pod as the scheduler needs it: requests, selectors, tolerations.
+"""A pod as the scheduler needs it: requests, affinity, bytes for extenders.
 
-How much of everything a pod takes on a node: whole numbers, cpu in thousandths.
-
-Labels, and who selects them: nodes by a pod's affinity, pods by another pod's.
-
-What the scheduler keeps of nodes and of pods alike: whose it is, by its metadata.
-
-Taints of nodes, and pods that bear them.
-
-A pod as the scheduler needs it: read once when it comes, with the bytes for the extenders.
+It is read once, when it arrives. Amounts are whole numbers, cpu in thousandths.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
 import msgspec
 
 from hami.wire import codec, objects, quantity
-from hami_sandbox import api_objects
 from hami_sandbox.api_objects import Labels
+from hami_sandbox.kube_scheduler.selection import LabelSelector, NodeSelector, Toleration
 
 Amounts = dict[str, int]
 
@@ -38,7 +30,7 @@ class Container(objects.Container, frozen=True):
 
 
 class PodResources(codec.Object, frozen=True):
-    """What kube-scheduler looks at: containers, what the runtime class adds, the pod as a whole."""
+    """Resources that kube-scheduler counts: containers, overhead, the pod's own."""
 
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
@@ -129,66 +121,6 @@ def _raise(total: Amounts, other: Mapping[str, int]) -> None:
         total[name] = max(total.get(name, 0), amount)
 
 
-class Requirement(codec.Object, frozen=True):
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] | None = None
-
-
-class LabelSelector(codec.Object, frozen=True):
-    match_labels: dict[str, str | None] | None = None
-    match_expressions: tuple[Requirement, ...] | None = None
-
-
-class NodeTerm(codec.Object, frozen=True):
-    match_expressions: tuple[Requirement, ...] | None = None
-    match_fields: tuple[Requirement, ...] | None = None
-
-
-class NodeSelector(codec.Object, frozen=True):
-    node_selector_terms: tuple[NodeTerm, ...] | None = None
-
-
-def selects(selector: LabelSelector | None, labels: Labels) -> bool:
-    """Return whether labels are selected; no selector selects none, an empty one all."""
-    if selector is None:
-        return False
-    wanted = selector.match_labels or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
-        return False
-    return _meets_all(selector.match_expressions, labels)
-
-
-def selects_node(selector: NodeSelector, name: str, labels: Labels) -> bool:
-    """Return whether any of the terms holds; one that says nothing holds for no node."""
-    fields = {"metadata.name": name}
-    return any(
-        (term.match_expressions or term.match_fields)
-        and _meets_all(term.match_expressions, labels)
-        and _meets_all(term.match_fields, fields)
-        for term in selector.node_selector_terms or ()
-    )
-
-
-def _meets_all(requirements: Sequence[Requirement] | None, labels: Labels) -> bool:
-    return all(_meets(requirement, labels) for requirement in requirements or ())
-
-
-def _meets(requirement: Requirement, labels: Labels) -> bool:
-    key, operator, values = requirement.key, requirement.operator, requirement.values
-    if operator in {"Gt", "Lt"}:  # of nodes only
-        return key in labels and _compares(operator, labels[key] or "", values or ())
-    return api_objects.meets(key, operator, values, labels)
-
-
-def _compares(operator: str, value: str, values: Sequence[str]) -> bool:
-    try:
-        (limit,) = values
-        return int(value) > int(limit) if operator == "Gt" else int(value) < int(limit)
-    except ValueError:
-        return False
-
-
 @dataclasses.dataclass(slots=True, frozen=True, eq=False, kw_only=True)
 class Kept:
     metadata: objects.Metadata
@@ -206,47 +138,8 @@ class Kept:
         return self.metadata.labels or {}
 
 
-_KEEP_OUT = ("NoSchedule", "NoExecute")
-
-
-class Taint(codec.Object, frozen=True):
-    key: str = ""
-    value: str | None = None
-    effect: str = ""
-
-
-class Toleration(codec.Object, frozen=True):
-    key: str | None = None
-    operator: str | None = None
-    value: str | None = None
-    effect: str | None = None
-
-    def tolerates(self, taint: Taint) -> bool:
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.key and self.key != taint.key:
-            return False
-        if self.operator == "Exists":
-            return True
-        # Without a key only Exists says something.
-        return bool(self.key) and (self.value or "") == (taint.value or "")
-
-
-#: What a cordoned node has, whether its taint was written yet or not.
-UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-
-
-def tolerates_all(tolerations: Sequence[Toleration], taints: Iterable[Taint]) -> bool:
-    """Return whether no taint keeps a pod out; some only advise."""
-    return all(taint.effect not in _KEEP_OUT or tolerates(tolerations, taint) for taint in taints)
-
-
-def tolerates(tolerations: Sequence[Toleration], taint: Taint) -> bool:
-    return any(toleration.tolerates(taint) for toleration in tolerations)
-
-
 _DEFAULT = "default-scheduler"
-#: Seen in place of nothing when nodes are compared: an empty pod is not free.
+#: Counted for pods without requests when nodes are scored.
 _LEAST_CPU, _LEAST_MEMORY = 100, 200 * 2**20
 
 
@@ -316,9 +209,9 @@ class _Whole(codec.Object, frozen=True, omit_defaults=False):
 class Pod(Kept):
     #: Of its spec.
     generation: int | None
-    #: Empty until it has a node, when nobody needs them any more.
+    #: Its JSON for extenders; empty once it has a node.
     raw: bytes
-    #: What a change of the pod itself changes; the status is not of it.
+    #: Fields of the pod itself; a change of the status does not change them.
     own: tuple[object, ...]
     node_name: str
     scheduler_name: str
@@ -335,7 +228,7 @@ class Pod(Kept):
     tolerations: tuple[Toleration, ...]
     gated: bool
     scheduled: Condition | None
-    #: All that decides which nodes take it, but for its neighbours: alike pods have the same.
+    #: All that decides which nodes fit, without pod affinity: equal for alike pods.
     kind: Hashable
 
     @property
@@ -368,7 +261,7 @@ class Pod(Kept):
 
 
 def decoder(ignored: Collection[str]) -> Callable[[bytes], Pod]:
-    """Return what reads pods; `ignored` resources are none of the scheduler's business."""
+    """Return a decoder of pods; `ignored` resources are counted by extenders only."""
 
     def decode(body: bytes) -> Pod:
         pod = codec.decode(body, _Pod, what="pod")

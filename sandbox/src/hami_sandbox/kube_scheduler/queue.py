@@ -1,21 +1,15 @@
-"""Who is tried next.
+"""The scheduling queue: ready pods, backoffs, unschedulable pods.
 
-Like kube-scheduler's queue it has three places. Pods that can be tried now, the most important
-first and among equals the oldest. Pods that wait out their backoff: one second after the first
-failure, twice as long after each further one. And pods that no node could take: they wait for
-something to change that makes a new try sensible (`wake`), or for five minutes.
+As in kube-scheduler a pod is in one of three places. Ready: the highest priority first, then the
+oldest. Backoff: one second after the first failure, twice as long after each further one.
+Unschedulable: until a change makes a new attempt sensible (`wake`), or for five minutes.
 
-Pods fail one after the other, so their backoffs end one after the other, and the oldest would
-always be first. So backoffs that end within a second of each other end together, and then priority
-decides. kube-scheduler has whole seconds for that; here the second begins with the first of them,
-so it does not matter on which side of a full second they fall.
-
-Extenders see the same events, now and then a little later than we do. Whoever is tried before they
-have seen that there is room is refused, and the next in line gets it, however unimportant. So who
-is woken waits a moment first (`settle`), which kube-scheduler does not do.
-
-A pod that is being tried is in none of them, but hears what happens meanwhile. No clock is read
-but the one that is given.
+Pods fail one after the other, so their backoffs would end one after the other, the oldest first.
+So backoffs that end within a second of the first of them end together, and priority decides.
+kube-scheduler has whole seconds for that. Extenders see the same events a little later than we do:
+a pod that is tried before an extender knows of the room is refused, and the next pod gets it. So a
+requeued pod waits a moment first (`settle`), which kube-scheduler does not do. No clock is read
+but the given one.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ class Place(enum.Enum):
     BACKOFF = enum.auto()
     WAITING = enum.auto()
     TRIED = enum.auto()
-    #: In no place: it is bound, or gone.
+    #: In no place: it is bound, or deleted.
     OUT = enum.auto()
 
 
@@ -52,7 +46,7 @@ class Entry:
     #: When it failed, and until when it is not tried in any case.
     failed_at: float = 0.0
     not_before: float = 0.0
-    #: Something happened during the try that makes another one sensible.
+    #: A change during the attempt makes another one sensible.
     woken: bool = False
     #: Its present item in a heap; older ones are void.
     ticket: int = -1
@@ -95,7 +89,7 @@ class Queue:
     def get(self, uid: str) -> Entry | None:
         return self._entries.get(uid)
 
-    # What the API server tells.
+    # Changes from the API server.
 
     def put(self, pod: Pod) -> None:
         """Take a pod that wants a node: new, or changed."""
@@ -111,14 +105,14 @@ class Queue:
             self._wake(entry)
 
     def remove(self, uid: str) -> None:
-        """Forget a pod: it has a node, or is no more."""
+        """Remove a pod: it has a node, or is deleted."""
         entry = self._entries.pop(uid, None)
         if entry is not None:
             self._leave(entry)
             entry.place = Place.OUT
 
     def wake(self, sensible: Callable[[Pod], bool]) -> None:
-        """Something happened: try those again for whom that may have changed the answer."""
+        """Requeue the pods for which a change makes a new attempt sensible."""
         for entry in (*self._waiting.values(), *self._tried.values()):
             if not entry.woken and sensible(entry.pod):
                 self._wake(entry)
@@ -126,7 +120,7 @@ class Queue:
     # What the scheduler does.
 
     def pop(self) -> Entry | None:
-        """Return who is to be tried now; None: nobody."""
+        """Return the pod to try now; None: there is none."""
         self._flush()
         if not self._ready:
             return None
@@ -137,18 +131,18 @@ class Queue:
         return entry
 
     def seconds_to_next(self) -> float | None:
-        """Return when `pop` will have somebody; None: not before something happens."""
+        """Return the seconds until `pop` has a pod; None: not before a change."""
         self._flush()
         if self._ready:
             return 0.0
         times = [self._backoff[0][0]] if self._backoff else []
         for entry in self._waiting.values():
             times.append(entry.failed_at + AT_THE_LATEST_S)
-            break  # who failed first is first
+            break  # in the order of failures
         return max(min(times) - self._clock(), 0.0) if times else None
 
     def failed(self, entry: Entry, *, error: bool) -> None:
-        """Put a pod back that was tried; after an error, of whomever, it is always tried again."""
+        """Put a pod back that was tried; after an error it is always tried again."""
         if entry.place is not Place.TRIED:
             return
         self._leave(entry)

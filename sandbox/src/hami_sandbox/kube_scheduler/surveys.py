@@ -1,10 +1,8 @@
-"""All nodes judged for one kind of pod, and scored.
+"""All nodes checked and scored for one kind of pod, and kept up to date.
 
-Which of several nodes that fit: the emptier one, and what extenders think of it.
-
-All nodes judged for one kind of pod, and kept so while nodes change.
-The pods of a burst are alike: between two of them one node has changed, and only that one is judged
-again. What neighbours a pod wants or bears is not part of it.
+The pods of a burst are alike: between two of them one node has changed, and only that one is
+checked again. Pod affinity is not part of it. Among the nodes that fit, the emptier one wins,
+together with the points of the extenders.
 """
 
 from __future__ import annotations
@@ -21,32 +19,6 @@ from hami_sandbox.kube_scheduler.pods import Pod
 MOST = 100
 #: Extenders score up to 10; times their weight it counts as much as a score of the node.
 PER_EXTENDER_POINT = 10
-
-
-def least_allocated(pod: Pod, row: Row) -> int:
-    """Return how much of cpu and memory would be left, in percent of what the node has."""
-    allocatable = row.node.allocatable if row.node is not None else {}
-    kinds = zip((pods.CPU, pods.MEMORY), pod.weight, row.weight, strict=True)
-    left = 0
-    for name, wanted, used in kinds:
-        has = allocatable.get(name, 0)
-        if has > 0:
-            left += MOST * max(has - used - wanted, 0) // has
-    return left // 2
-
-
-def best(
-    rows: Sequence[Row], scores: Mapping[str, int], points: Mapping[str, int], *, turn: int
-) -> Row:
-    """Return the node with the highest score; those that are equal take turns."""
-    if len(rows) == 1:
-        return rows[0]
-    totals = [
-        scores.get(row.name, 0) + PER_EXTENDER_POINT * points.get(row.name, 0) for row in rows
-    ]
-    highest = max(totals)
-    equal = [row for row, total in zip(rows, totals, strict=True) if total == highest]
-    return equal[turn % len(equal)]
 
 
 #: Kinds of pods that are remembered; the one that was not asked for the longest goes first.
@@ -79,7 +51,7 @@ class Survey:
         self._changed[row.name] = row
 
     def refresh(self) -> None:
-        """Judge what was touched."""
+        """Check the nodes that have changed."""
         for name, row in self._changed.items():
             for reason in self._judged.pop(name, ()):
                 self._against[reason] -= 1
@@ -102,7 +74,7 @@ class Surveys:
         self._surveys: OrderedDict[Hashable, Survey] = OrderedDict()
 
     def of(self, pod: Pod) -> Survey:
-        """Return how the nodes are for a pod now."""
+        """Return the checked and scored nodes for a pod now."""
         survey = self._surveys.get(pod.kind)
         if survey is None:
             survey = self._surveys[pod.kind] = Survey(pod)
@@ -118,3 +90,29 @@ class Surveys:
         """Take note that a node, or what is on it, has changed."""
         for survey in self._surveys.values():
             survey.touch(row)
+
+
+def least_allocated(pod: Pod, row: Row) -> int:
+    """Return how much of cpu and memory would be left, in percent of what the node has."""
+    allocatable = row.node.allocatable if row.node is not None else {}
+    kinds = zip((pods.CPU, pods.MEMORY), pod.weight, row.weight, strict=True)
+    left = 0
+    for name, wanted, used in kinds:
+        has = allocatable.get(name, 0)
+        if has > 0:
+            left += MOST * max(has - used - wanted, 0) // has
+    return left // 2
+
+
+def best(
+    rows: Sequence[Row], scores: Mapping[str, int], points: Mapping[str, int], *, turn: int
+) -> Row:
+    """Return the node with the highest score; those that are equal take turns."""
+    if len(rows) == 1:
+        return rows[0]
+    totals = [
+        scores.get(row.name, 0) + PER_EXTENDER_POINT * points.get(row.name, 0) for row in rows
+    ]
+    highest = max(totals)
+    equal = [row for row, total in zip(rows, totals, strict=True) if total == highest]
+    return equal[turn % len(equal)]

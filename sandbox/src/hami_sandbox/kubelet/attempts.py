@@ -1,19 +1,22 @@
 """Attempts at a pod's containers, and the crash backoff.
 
-What the runtime knows of a pod's containers: each try at one, and its outcome.
-
-How long a container that ended waits before it is started again, as kubelet has it.
-The first restart comes at once. Then the wait doubles each time, up to a limit, and begins anew
-for a container that ran long enough.
+ContainersView reads them from the runtime whenever a container changes. As with kubelet the first
+restart comes at once; then the wait doubles, up to a limit, and starts again for a container that
+ran long enough.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
 
 import msgspec
 
+from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import ContainerState, Phase
+from hami_sandbox.runtime.states import UnknownContainerError
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +95,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
     first: float = 10.0
     longest: float = 300.0
-    #: A container that ran so long after its last restart is judged as if it had never crashed.
+    #: After so long a run a container's wait starts again.
     forgiven_after: float = 600.0
 
 
@@ -115,7 +118,7 @@ class CrashBackoff:
         return entry.wait if self._now() - ended_at < entry.wait else 0.0
 
     def restarted(self, key: str, ended_at: float) -> None:
-        """Take note that a container which had ended is started again."""
+        """Record that a container is started again."""
         entry = self._entries.get(key)
         if entry is None or self._forgiven(entry, ended_at):
             self._entries[key] = _Entry(self._waits.first, self._now())
@@ -128,3 +131,66 @@ class CrashBackoff:
 
     def _forgiven(self, entry: _Entry, ended_at: float) -> bool:
         return ended_at - entry.restarted_at > self._waits.forgiven_after
+
+
+_LOOK_EVERY_S = 2.0
+#: Seconds to wait for further changes: many containers change at once.
+_GATHER_S = 0.02
+
+
+class ContainersView:
+    def __init__(self, runtime: Runtime, *, on_change: Callable[[str], None]) -> None:
+        self._runtime = runtime
+        #: Called with the UID of each pod whose containers have changed.
+        self._on_change = on_change
+        #: By pod UID and the runtime's id.
+        self._attempts: dict[str, dict[str, Attempt]] = {}
+        self._pods: dict[str, dict[str, History]] = {}
+
+    def of(self, uid: str) -> dict[str, History]:
+        return self._pods.get(uid, {})
+
+    def uids(self) -> frozenset[str]:
+        """Return the pods of which the runtime has containers."""
+        return frozenset(self._pods)
+
+    def refresh(self) -> None:
+        """Read all containers."""
+        found: dict[str, dict[str, Attempt]] = {}
+        for state in self._runtime.list():
+            found.setdefault(state.spec.pod_uid, {})[state.spec.id] = of(state)
+        before, self._attempts = self._attempts, found
+        self._report(uid for uid in before.keys() | found if before.get(uid) != found.get(uid))
+
+    def look_at(self, uid: str, container: str) -> None:
+        """Read one container of a pod, by the runtime's id."""
+        held = self._attempts.setdefault(uid, {})
+        before = held.get(container)
+        try:
+            now = of(self._runtime.state(container))
+        except UnknownContainerError:
+            held.pop(container, None)
+        else:
+            held[container] = now
+        if held.get(container) != before:
+            self._report([uid])
+        if not held:
+            del self._attempts[uid]
+
+    async def run(self) -> NoReturn:
+        """Follow the runtime for ever."""
+        while True:
+            # Also at intervals: the end of a container that was not followed is not reported.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._runtime.wait_change()
+            await asyncio.sleep(_GATHER_S)
+            self.refresh()
+
+    def _report(self, uids: Iterable[str]) -> None:
+        for uid in list(uids):
+            if held := self._attempts.get(uid):
+                self._pods[uid] = histories(held.values())
+            else:
+                self._pods.pop(uid, None)
+            self._on_change(uid)

@@ -1,12 +1,9 @@
 """Decide a pod's next steps; admit it onto the node.
 
-What has to be done for a pod now: which containers to start, which to stop, whether it is over.
-Pure. Init containers run one after the other and each to its end; those that are sidecars only have
-to be up before the next one begins, and then live as long as the pod. Once a main container was
-made, the init containers are never run again.
-
-Whether a pod fits onto its node beside the others, in kubelet's words where it does not. Pure.
-The scheduler has looked at this already; a pod that names its node itself came past it.
+Pure. Init containers run one after the other and each to its end; sidecars among them only have to
+be up before the next one starts, and then live as long as the pod. Once a main container was
+created, the init containers are never run again. The scheduler has checked already that a pod
+fits; a pod that names its node itself was not checked.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Containers to start, in this order; one that ended before first waits its back-off."""
 
     start: tuple[str, ...] = ()
-    #: Nothing of it will run again: whatever still does is to be stopped.
+    #: No container will run again: running ones are to be stopped.
     over: bool = False
 
 
@@ -63,7 +60,7 @@ def plan(pod: Object, found: Histories) -> Plan:
 
 
 def stopping(pod: Object, found: Histories) -> tuple[str, ...]:
-    """Return which running containers of a pod that ends are to be told so now.
+    """Return which running containers of an ending pod are to be stopped now.
 
     Sidecars come after all others, the last one first: the others may need them to the end.
     """
@@ -76,14 +73,14 @@ def stopping(pod: Object, found: Histories) -> tuple[str, ...]:
 
 
 def initialized(pod: Object, found: Histories) -> bool:
-    """Tell whether the time of init containers is over."""
+    """Return whether init containers are done."""
     return any(container["name"] in found for container in pods.containers(pod)) or all(
         _passed(pod, container, found) for container in pods.init_containers(pod)
     )
 
 
 def _passed(pod: Object, container: Object, found: Histories) -> bool:
-    """Tell whether the next init container may run."""
+    """Return whether the next init container may run."""
     attempt = latest(found, container["name"])
     if attempt is None:
         return False
@@ -93,7 +90,7 @@ def _passed(pod: Object, container: Object, found: Histories) -> bool:
 
 
 def _followed(pod: Object, container: Object, found: Histories) -> bool:
-    """Tell whether a container after this one was made: then this one was up once."""
+    """Return whether a later container was created: then this one was up once."""
     names = [each["name"] for each in pods.in_order(pod)]
     return any(name in found for name in names[names.index(container["name"]) + 1 :])
 
@@ -125,7 +122,7 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def check_room(pod: Object, others: Iterable[Object], room: Room) -> None:
-    """Raise AdmissionError where the pod is one too many."""
+    """Raise AdmissionError if the pod does not fit."""
     held = list(others)
     if len(held) >= room.pods:
         _refuse("pods", 1, len(held), room.pods)

@@ -1,23 +1,24 @@
 """A container's variables: values, references, the downward API.
 
-What a pod can be told of itself: fieldRef and resourceFieldRef, in variables and in files.
-
-`$(NAME)` in commands and variables, as Kubernetes fills it in.
-A name that is not known stays as it was written; `$$` is a dollar that begins nothing.
-
-A container's variables: values, references to the pod, to config maps and to secrets.
-Pure: the config maps and secrets that `wanted` names are looked up by the caller.
+fieldRef and resourceFieldRef serve variables and files. `$(NAME)` is expanded as Kubernetes does
+it: an unknown name stays as it was written, `$$` is a plain dollar. Config maps and secrets are
+read by References, once for a burst of pods.
 """
 
 from __future__ import annotations
 
 import re
+import time
+import urllib.parse
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
-from hami.wire import quantity
+from hami.kube import errors
+from hami.kube.client import Client
+from hami.wire import codec, quantity
 from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet.pod import Object
 
@@ -25,16 +26,16 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all pods of a node."""
+    """Values that all pods of a node share."""
 
     name: str
     address: str
-    #: Stands in for the limit of a container that has none.
+    #: Used as the limit of a container that has none.
     allocatable: Mapping[str, str]
 
 
 class FieldError(ValueError):
-    """A reference names something that there is not."""
+    """A reference names an unknown field or container."""
 
 
 def downward_field(pod: Object, path: str, node: NodeFacts) -> str:
@@ -115,7 +116,7 @@ class Reference(msgspec.Struct, frozen=True):
         return f'{self.kind.lower()} "{self.name}" not found'
 
 
-#: What there is of those that were looked up: key to content.
+#: Content of the references that exist, by key.
 Found = Mapping[Reference, Mapping[str, bytes]]
 
 
@@ -124,7 +125,7 @@ class VariableError(ValueError):
 
 
 def content(obj: Object) -> dict[str, bytes]:
-    """Return what a config map or a secret holds."""
+    """Return the content of a config map or a secret."""
     if obj.get("kind") == "Secret":
         return {key: b64decode(value) for key, value in (obj.get("data") or {}).items()}
     texts = {key: str(value).encode() for key, value in (obj.get("data") or {}).items()}
@@ -132,7 +133,7 @@ def content(obj: Object) -> dict[str, bytes]:
 
 
 def wanted(container: Object) -> Iterator[Reference]:
-    """Yield what the variables of a container refer to."""
+    """Yield the references of a container's variables."""
     for source in container.get("envFrom") or ():
         for field, kind in _SOURCES.items():
             if source.get(field):
@@ -166,7 +167,7 @@ def _all_of(source: Object, found: Found) -> dict[str, str]:
                 continue
             raise VariableError(reference.missing)
         for key, value in found[reference].items():
-            # What is no name of a variable is left out, as kubelet does.
+            # A key that is no variable name is left out, as kubelet does.
             if _NAME.fullmatch(f"{prefix}{key}"):
                 made[f"{prefix}{key}"] = value.decode(errors="replace")
     return made
@@ -210,3 +211,43 @@ def _key(pod: Object, reference: Reference, named: Object, found: Found) -> str 
         where = f"{reference.kind} {pods.namespace(pod)}/{reference.name}"
         raise VariableError(f"couldn't find key {key} in {where}")
     return found[reference][key].decode(errors="replace")
+
+
+_PLURALS = {"ConfigMap": "configmaps", "Secret": "secrets"}
+#: Seconds for which an answer is reused; a pod created later sees a change.
+_FRESH_S = 1.0
+
+Content = dict[str, bytes]
+
+
+class References:
+    def __init__(self, client: Client, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._known: dict[tuple[str, Reference], tuple[float, Content]] = {}
+
+    async def find(self, namespace: str, wanted: Iterable[Reference]) -> dict[Reference, Content]:
+        """Return the references that exist, with their content."""
+        found: dict[Reference, Content] = {}
+        for reference in set(wanted):
+            held = await self._one(namespace, reference)
+            if held is not None:
+                found[reference] = held
+        return found
+
+    async def _one(self, namespace: str, reference: Reference) -> Content | None:
+        now = self._clock()
+        self._known = {k: v for k, v in self._known.items() if now - v[0] < _FRESH_S}
+        known = self._known.get((namespace, reference))
+        if known is not None:
+            return known[1]
+        parts = ("namespaces", namespace, _PLURALS[reference.kind], reference.name)
+        path = "/".join(urllib.parse.quote(part, safe="") for part in parts)
+        try:
+            body = await self._client.get(f"/api/v1/{path}")
+        except errors.NotFound:
+            return None
+        obj: Object = codec.decode(body, dict[str, Any], what=reference.kind)
+        held = content({**obj, "kind": reference.kind})
+        self._known[namespace, reference] = now, held
+        return held

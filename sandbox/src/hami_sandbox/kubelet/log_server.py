@@ -1,8 +1,6 @@
-"""Serve containers' logs as kubelet does.
+"""Serve containers' logs as kubelet does, for the API server.
 
-Reads a container's output as its log file has it: time, stream, full or part, text. Pure.
-
-Serves the output of containers as kubelet does, for the API server's `pods/NAME/log`.
+A line of the log file has time, stream, full or part, and text.
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from aiohttp import web
 from hami.wire import codec
 from hami_sandbox import api_objects
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.attempts import NOTHING, Attempt
-from hami_sandbox.kubelet.containers_view import ContainersView
+from hami_sandbox.kubelet.attempts import NOTHING, Attempt, ContainersView
 from hami_sandbox.kubelet.node_pods import NodePods
 from hami_sandbox.kubelet.pod import Object
 
@@ -29,7 +26,7 @@ _FIELDS = 4
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a log is asked for."""
+    """The part of a log that is requested."""
 
     tail: int | None = None
     since: float | None = None
@@ -39,7 +36,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(line: bytes, wanted: Wanted) -> bytes | None:
-    """Return what is shown of a line; None: nothing."""
+    """Return the shown part of a line; None: nothing."""
     parts = line.rstrip(b"\n").split(b" ", _FIELDS - 1)
     if len(parts) < _FIELDS:
         return None
@@ -131,8 +128,8 @@ class LogServer:
         where, query = request.match_info, request.query
         pod = self._pods.find(where["namespace"], where["pod"])
         if pod is None:
-            told = f'pods "{where["pod"]}" not found'
-            raise web.HTTPNotFound(text=told)
+            message = f'pods "{where["pod"]}" not found'
+            raise web.HTTPNotFound(text=message)
         wanted = _wanted(query, self._now())
         attempt = self._attempt(pod, where["container"], previous=_true(query, "previous"))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -150,21 +147,21 @@ class LogServer:
     def _attempt(self, pod: Object, container: str, *, previous: bool) -> Attempt:
         name = pods.name(pod)
         if container not in {each["name"] for each in pods.in_order(pod)}:
-            told = f'container "{container}" in pod "{name}" is not available'
-            raise web.HTTPBadRequest(text=told)
+            message = f'container "{container}" in pod "{name}" is not available'
+            raise web.HTTPBadRequest(text=message)
         history = self._view.of(pods.uid(pod)).get(container, NOTHING)
         latest = history.latest
         if previous:
             waits = latest is not None and latest.exited and _waits(pod, container)
             found = latest if waits else history.previous
             if found is None:
-                told = f'previous terminated container "{container}" in pod "{name}" not found'
-                raise web.HTTPBadRequest(text=told)
+                message = f'previous terminated container "{container}" in pod "{name}" not found'
+                raise web.HTTPBadRequest(text=message)
             return found
         if latest is None:
             reason = _waits(pod, container) or "ContainerCreating"
-            told = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
-            raise web.HTTPBadRequest(text=told)
+            message = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
+            raise web.HTTPBadRequest(text=message)
         return latest
 
     async def _texts(
@@ -180,7 +177,7 @@ class LogServer:
             for text in last(whole, wanted):
                 yield text
             while not ended:
-                # Looked at before the file: what was written until the end is then read.
+                # Checked before reading: then everything up to the end is read.
                 ended = not self._running(pod, attempt)
                 whole, rest = _lines(rest + file.read())
                 for line in whole:
@@ -195,7 +192,7 @@ class LogServer:
 
 
 def _lines(data: bytes) -> tuple[list[bytes], bytes]:
-    """Split into whole lines and what stands after the last one."""
+    """Split into whole lines and the rest after the last one."""
     *whole, rest = data.split(b"\n")
     return whole, rest
 

@@ -1,4 +1,4 @@
-"""The Node object of a stand-in node: what kubelet says of the machine and of its devices. Pure."""
+"""The Node object of a stand-in node: machine, devices, conditions. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRESSURES = {
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change while kubelet runs."""
+    """Values that do not change while kubelet runs."""
 
     name: str
     version: str
@@ -31,7 +31,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     storage: str
     pods: int
     labels: Mapping[str, str]
-    #: Where logs are served.
+    #: The port that serves logs.
     port: int
 
 
@@ -101,9 +101,9 @@ def status(
 
 
 def zeroed(node_object: Object, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the devices that a former node of this name had: nobody offers them now."""
-    told = (node_object.get("status") or {}).get("capacity") or {}
-    return {resource: 0 for resource in told if "/" in resource and resource not in known}
+    """Return the devices of a former node of this name, with 0: no plugin offers them now."""
+    capacity = (node_object.get("status") or {}).get("capacity") or {}
+    return {resource: 0 for resource in capacity if "/" in resource and resource not in known}
 
 
 def lease(name: str, node_uid: str, now: str, seconds: int) -> Object:

@@ -1,7 +1,7 @@
-"""Keeps the Node object and its lease: made at the start, then as the devices change.
+"""Keep the Node object and its lease up to date.
 
-The status goes out at once when a plugin says something new, else every few minutes; the lease says
-in between that this node lives.
+The status is written at once when a plugin reports a change, else every few minutes; in between
+the lease shows that this node is alive.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class NodeKeeper:
         self._client = client
         self._machine = machine
         self._devices = devices
-        #: There is no record of devices: what a node of this name offered before is void.
+        #: No checkpoint: devices of a former node of this name are void.
         self._fresh = fresh
         self._now = now
         self._began = now()
         self._changed = asyncio.Event()
         self._uid = ""
-        #: Devices that were offered once and that nobody offers any more.
+        #: Devices that were offered once and are not any more.
         self._zeroed: dict[str, int] = {}
         self._offered: set[str] = set()
 
     def look(self) -> None:
-        """Take note that the devices may have changed."""
+        """Report the devices again: they may have changed."""
         self._changed.set()
 
     async def run(self) -> NoReturn:
-        """Keep node and lease for ever."""
+        """Keep node and lease up to date, for ever."""
         async with asyncio.TaskGroup() as group:
             await self._trying("node", self._register)
             group.create_task(self._renew())
@@ -78,7 +78,7 @@ class NodeKeeper:
             try:
                 await work()
             except errors.NotFound:
-                if work == self._report:  # somebody deleted it; kubelet makes it anew
+                if work == self._report:  # the node was deleted; kubelet creates it again
                     await self._trying("node", self._register)
                     continue
                 await asyncio.sleep(backoff.next())

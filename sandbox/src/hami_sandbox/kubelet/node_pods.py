@@ -1,7 +1,7 @@
-"""The pods of a node: watched, admitted one after the other, each given a worker.
+"""The pods of a node: watched, admitted in order, each with a worker.
 
-Nothing is admitted before the first list is whole: until then nobody knows whose devices are free.
-Containers whose pod went while nobody looked are ended then.
+No pod is admitted before the first list is complete: until then it is not known which devices are
+free. Then containers are ended whose pod was deleted while no kubelet ran.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NodePods:
         )
 
     def active(self) -> frozenset[str]:
-        """Return the pods whose containers run or will run: theirs are the devices."""
+        """Return the pods whose containers run or will run: they keep their devices."""
         return frozenset(uid for uid, worker in self._workers.items() if not worker.over)
 
     def find(self, namespace: str, name: str) -> Object | None:
@@ -72,7 +72,7 @@ class NodePods:
         return [worker.pod for worker in self._workers.values()]
 
     def poke(self, uid: str) -> None:
-        """Have a pod's worker look: its containers have changed."""
+        """Wake a pod's worker: its containers have changed."""
         if worker := self._workers.get(uid):
             worker.poke()
 
@@ -90,7 +90,7 @@ class NodePods:
         if self._early is not None:
             self._early.pop(uid, None)
         elif worker := self._workers.get(uid):
-            worker.gone()
+            worker.deleted()
 
     def retain(self, uids: AbstractSet[str]) -> None:
         if self._early is None:
@@ -125,7 +125,7 @@ class NodePods:
         worker.over = pods.is_terminal(pod) and not _runs(self._tools, worker.uid)
         self._workers[worker.uid] = worker
         if worker.leaving:
-            self._work(worker)  # its end waits for nobody's admission
+            self._work(worker)  # its end does not wait for admission
         self._to_admit.put_nowait(worker)
 
     async def _admit_all(self, devices: DeviceManager, room: decisions.Room) -> NoReturn:
@@ -143,7 +143,7 @@ class NodePods:
         assert self._tools is not None
         pod = worker.pod
         if worker.leaving:
-            with contextlib.suppress(WireError):  # who cannot be read ends all the same
+            with contextlib.suppress(WireError):  # an unreadable pod ends all the same
                 devices.know(pod)
             return
         try:
@@ -157,15 +157,15 @@ class NodePods:
         except AdmissionError as error:
             if _runs(self._tools, worker.uid):
                 _log.warning(
-                    "a pod that runs from before would not be admitted now",
+                    "running pod would not be admitted now, keeping it",
                     extra={"pod": pods.full_name(pod), "error": str(error)},
                 )
                 return
-            _log.info("a pod is refused", extra={"pod": pods.full_name(pod), "error": str(error)})
+            _log.info("refused a pod", extra={"pod": pods.full_name(pod), "error": str(error)})
             worker.reject(error.reason, error.message)
-        # A pod that nobody can read must not take the others' kubelet along.
+        # An unreadable pod must not end the kubelet of the others.
         except Exception as error:  # noqa: BLE001 - logged with its traceback
-            _log.exception("a pod cannot be admitted", extra={"pod": pods.full_name(pod)})
+            _log.exception("cannot admit a pod", extra={"pod": pods.full_name(pod)})
             worker.reject("UnexpectedAdmissionError", str(error))
 
     def _work(self, worker: PodWorker) -> None:
@@ -192,7 +192,7 @@ class NodePods:
         for worker in self._workers.values():
             await worker.stop()
 
-    # What pods left behind that went while nobody looked.
+    # Leftovers of pods that were deleted while no kubelet ran.
 
     async def _end_orphans(self) -> None:
         assert self._tools is not None
@@ -213,7 +213,7 @@ class NodePods:
     async def _end_orphan(self, attempt: Attempt) -> None:
         assert self._tools is not None
         _log.info(
-            "a container's pod is gone; it is ended",
+            "pod was deleted, ending its container",
             extra={"container": attempt.name, "id": attempt.id},
         )
         try:
@@ -221,7 +221,7 @@ class NodePods:
                 await self._tools.runtime.stop(attempt.id, LEAST_GRACE_S)
             await self._tools.runtime.remove(attempt.id)
         except (ContainerError, OSError) as error:
-            _log.warning("a container stays", extra={"error": str(error)})
+            _log.warning("cannot remove a container, it stays", extra={"error": str(error)})
 
 
 def _runs(tools: Tools, uid: str) -> bool:

@@ -1,4 +1,4 @@
-"""A pod as kubelet keeps it: the whole object as it came, and short ways to what is read of it."""
+"""A pod as kubelet keeps it: the whole object, and functions to read it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def in_order(pod: Object) -> Iterator[Object]:
 
 
 def is_sidecar(container: Object) -> bool:
-    """Tell whether a container of the init list runs for as long as the pod does."""
+    """Return whether an init container runs for as long as the pod does."""
     return container.get("restartPolicy") == "Always"
 
 
@@ -87,13 +87,13 @@ def is_terminal(pod: Object) -> bool:
 
 
 def is_deleted(pod: Object) -> bool:
-    """Tell whether somebody has asked for its end."""
+    """Return whether its deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def grace(pod: Object) -> float:
     """Return the seconds that its containers have between SIGTERM and SIGKILL."""
-    told = pod["metadata"].get("deletionGracePeriodSeconds")
-    if told is None:
-        told = spec(pod).get("terminationGracePeriodSeconds")
-    return float(_DEFAULT_GRACE_S if told is None else told)
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
+    if seconds is None:
+        seconds = spec(pod).get("terminationGracePeriodSeconds")
+    return float(_DEFAULT_GRACE_S if seconds is None else seconds)

@@ -1,7 +1,7 @@
-"""One pod on its way from start to end: looks at what is, does the next thing, tells how it stands.
+"""One pod from start to end: read its state, act, report its status.
 
 It keeps nothing that a restart could not find again: containers are the runtime's, the rest is the
-pod's own object. So a kubelet that was killed goes on where it was.
+pod's own object. So a killed kubelet goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from hami_sandbox import api_objects
 from hami_sandbox.api_objects import ENDED
 from hami_sandbox.kubelet import decisions, statuses
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.attempts import Attempt, CrashBackoff, Waits, latest
-from hami_sandbox.kubelet.containers_view import ContainersView
+from hami_sandbox.kubelet.attempts import Attempt, ContainersView, CrashBackoff, Waits, latest
 from hami_sandbox.kubelet.pod import Object
 from hami_sandbox.kubelet.starting import NO_IMAGE, NotStartedError, Order, Starter
 from hami_sandbox.kubelet.status_writer import StatusWriter
 from hami_sandbox.kubelet.statuses import End, Sight, Waiting
-from hami_sandbox.kubelet.stopping import Stopper, Teller
+from hami_sandbox.kubelet.stopping import PodRecorder, Stopper
 from hami_sandbox.kubelet.volumes import VolumeError, Volumes
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import Phase
@@ -35,14 +34,14 @@ _TOO_LONG = "Pod was active on the node longer than the specified deadline"
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What all pods of a node share."""
+    """Parts that all pods of a node share."""
 
     runtime: Runtime
     view: ContainersView
     starter: Starter
     volumes: Volumes
     statuses: StatusWriter
-    teller: Teller
+    recorder: PodRecorder
     waits: Waits
     now: Callable[[], float] = time.time
 
@@ -59,17 +58,17 @@ class PodWorker:
         self.pod = pod
         self.uid = pods.uid(pod)
         self._name = pods.full_name(pod)
-        #: Nothing of it runs or will run.
+        #: No container runs or will run.
         self.over = False
         self._tools = tools
         self._wake = asyncio.Event()
-        self._gone = False
+        self._deleted = False
         self._ending = pods.is_terminal(pod)
         self._end = End()
         self._waiting: dict[str, Waiting] = {}
         self._retries: dict[str, _Retry] = {}
         self._backoff = CrashBackoff(tools.waits, now=tools.now)
-        self._stopper = Stopper(tools.runtime, tools.teller)
+        self._stopper = Stopper(tools.runtime, tools.recorder)
         started = pods.status(pod).get("startTime")
         self._started_at = api_objects.read(started).timestamp() if started else tools.now()
         self._conditions: list[Object] = list(pods.status(pod).get("conditions") or ())
@@ -81,33 +80,33 @@ class PodWorker:
         self.pod = pod
         self.poke()
 
-    def gone(self) -> None:
-        """Take note that the API server has it no more."""
-        self._gone = True
+    def deleted(self) -> None:
+        """Record that the API server has deleted it."""
+        self._deleted = True
         self.poke()
 
     def reject(self, reason: str, message: str) -> None:
         """Fail it before anything of it runs."""
         self._ending = self.over = True
-        self._tools.teller.rejected(self.pod, reason, message)
+        self._tools.recorder.rejected(self.pod, reason, message)
         self._status = statuses.rejected(self.pod, reason, message, self._tools.now())
         self._tools.statuses.put(self.pod, self._status)
 
     def poke(self) -> None:
-        """Have it look again."""
+        """Wake the worker."""
         self._wake.set()
 
     async def run(self) -> None:
-        """See the pod through, until the API server has it no more and nothing of it is left."""
+        """Run the pod until it is deleted and no container is left."""
         while True:
             self._wake.clear()
             try:
                 delay = await self._look()
-            # Whatever is wrong with one pod must not take the others' kubelet along.
+            # An error with one pod must not end the kubelet of the others.
             except Exception:  # noqa: BLE001 - logged with its traceback
-                _log.exception("a pod is left for a while", extra={"pod": self._name})
+                _log.exception("pod worker failed, retrying later", extra={"pod": self._name})
                 delay = self._tools.waits.first
-            if self._gone and self.over:
+            if self._deleted and self.over:
                 return
             try:
                 async with asyncio.timeout(delay):
@@ -120,13 +119,13 @@ class PodWorker:
         self.poke()
 
     async def stop(self) -> None:
-        """Let go of it: its containers go on."""
+        """Stop the worker; containers go on."""
         await self._stopper.let_go()
 
-    # One look.
+    # One pass.
 
     async def _look(self) -> float | None:
-        """Do what is to be done now; returns in how many seconds to look again."""
+        """Do the next steps; return the seconds until the next pass, or None."""
         if not self.leaving:
             delay = await self._go_on()
             if not self.leaving:
@@ -144,8 +143,8 @@ class PodWorker:
 
     @property
     def leaving(self) -> bool:
-        """Whether it is on its way to its end."""
-        return self._ending or self._gone or pods.is_deleted(self.pod)
+        """Whether it is ending."""
+        return self._ending or self._deleted or pods.is_deleted(self.pod)
 
     async def _go_on(self) -> float | None:
         delays: list[float] = []
@@ -169,12 +168,12 @@ class PodWorker:
         if left > 0:
             delays.append(left)
             return False
-        self._tools.teller.too_long(self.pod, _TOO_LONG)
+        self._tools.recorder.too_long(self.pod, _TOO_LONG)
         self._end = End("DeadlineExceeded", _TOO_LONG)
         return True
 
     async def _start_all(self, names: tuple[str, ...], delays: list[float]) -> bool:
-        """Start what may start now; returns whether anything was."""
+        """Start the containers that may start now; return whether any was."""
         started = False
         for name in names:
             if self.leaving:
@@ -200,23 +199,23 @@ class PodWorker:
         wait = self._backoff.wait(name, attempt.finished_at)
         if not wait:
             return 0.0
-        told = (
+        message = (
             f"back-off {_duration(wait)} restarting failed container={name} "
             f"pod={pods.full_name(self.pod)}"
         )
-        waiting = Waiting("CrashLoopBackOff", told)
+        waiting = Waiting("CrashLoopBackOff", message)
         if self._waiting.get(name) != waiting:
             self._waiting[name] = waiting
-            self._tools.teller.backing_off(self.pod, name)
+            self._tools.recorder.backing_off(self.pod, name)
         return attempt.finished_at + wait - now
 
     def _image_waits(self, name: str) -> None:
         waiting = self._waiting.get(name)
         if waiting is not None and waiting.reason == NO_IMAGE:
             image = str(self._container(name).get("image") or "")
-            told = f'Back-off pulling image "{image}": {NO_IMAGE}: {waiting.message}'
-            self._waiting[name] = Waiting("ImagePullBackOff", told)
-            self._tools.teller.backing_off_image(self.pod, image)
+            message = f'Back-off pulling image "{image}": {NO_IMAGE}: {waiting.message}'
+            self._waiting[name] = Waiting("ImagePullBackOff", message)
+            self._tools.recorder.backing_off_image(self.pod, image)
 
     async def _start(self, name: str, attempt: Attempt | None) -> bool:
         if attempt is None and name not in self._waiting:
@@ -229,7 +228,7 @@ class PodWorker:
         try:
             await self._start_attempt(name, number, attempt)
         except VolumeError as error:
-            self._tools.teller.not_mounted(self.pod, str(error))
+            self._tools.recorder.not_mounted(self.pod, str(error))
             self._later(name, Waiting("ContainerCreating"))
         except NotStartedError as error:
             self._later(name, Waiting(error.reason, error.message))
@@ -242,7 +241,7 @@ class PodWorker:
     async def _start_attempt(self, name: str, number: int, before: Attempt | None) -> None:
         volumes = await self._tools.volumes.prepare(self.pod)
         if before is not None and before.phase is Phase.CREATED:
-            # A kubelet that was killed made it, and did not come to start it.
+            # A killed kubelet created it, and did not start it.
             await self._tools.runtime.remove(before.id)
             self._tools.view.look_at(self.uid, before.id)
         container = self._container(name)
@@ -254,7 +253,7 @@ class PodWorker:
         await self._remove_older(name)
 
     async def _remove_older(self, name: str) -> None:
-        """Keep the latest try and the one before it, which `logs --previous` shows."""
+        """Keep the latest attempt and the one before it, which `logs --previous` shows."""
         history = self._tools.view.of(self.uid).get(name)
         for attempt in history.attempts[:-2] if history is not None else ():
             await self._tools.runtime.remove(attempt.id)
@@ -272,16 +271,16 @@ class PodWorker:
     def _container(self, name: str) -> Object:
         return next(each for each in pods.in_order(self.pod) if each["name"] == name)
 
-    # What is told of it.
+    # Status.
 
     def _show(self) -> None:
-        if self._gone:
+        if self._deleted:
             return
         self._status = self._made_status()
         self._tools.statuses.put(self.pod, self._status)
 
     def _finish(self) -> None:
-        if self._gone:
+        if self._deleted:
             return
         if not pods.is_terminal(self.pod) and (
             self._status is None or self._status["phase"] not in ENDED
@@ -309,7 +308,7 @@ class PodWorker:
         return made
 
     async def remove(self) -> None:
-        """Remove what is left of it on this node."""
+        """Remove its containers, volumes and logs from this node."""
         self._tools.statuses.forget(self.uid)
         for history in list(self._tools.view.of(self.uid).values()):
             for attempt in history.attempts:
@@ -317,7 +316,7 @@ class PodWorker:
                     await self._tools.runtime.remove(attempt.id)
                     self._tools.view.look_at(self.uid, attempt.id)
                 except (ContainerError, OSError) as error:
-                    _log.warning("a container stays", extra={"error": str(error)})
+                    _log.warning("cannot remove a container, it stays", extra={"error": str(error)})
         self._tools.volumes.remove(self.uid)
 
 

@@ -1,7 +1,7 @@
-"""One container made and started, in kubelet's order, with kubelet's reason where that fails.
+"""Create and start one container, in kubelet's order.
 
-Devices come first (their plugin has its say before each start), then variables and mounts, then the
-runtime, which resolves CDI names when it makes the container.
+Devices come first (their plugin is called before each start), then variables and mounts, then the
+runtime, which resolves CDI names when it creates the container. A failure has kubelet's reason.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from hami_sandbox.kubelet import pod as pods
 from hami_sandbox.kubelet import volumes as volume_plans
 from hami_sandbox.kubelet.devices.manager import DeviceManager
 from hami_sandbox.kubelet.devices.pods import DevicesError
-from hami_sandbox.kubelet.environment import NodeFacts, VariableError, expand
+from hami_sandbox.kubelet.environment import NodeFacts, References, VariableError, expand
 from hami_sandbox.kubelet.pod import Object
-from hami_sandbox.kubelet.references import References
-from hami_sandbox.kubelet.stopping import Teller
+from hami_sandbox.kubelet.stopping import PodRecorder
 from hami_sandbox.kubelet.volumes import VolumeError
 from hami_sandbox.runtime import spec
 from hami_sandbox.runtime.runtime import Runtime
@@ -35,7 +34,7 @@ NO_IMAGE = "ErrImagePull"
 
 
 class NotStartedError(Exception):
-    """A container waits, with this reason; it is tried again later."""
+    """A container cannot start now, for this reason; it is retried later."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -44,7 +43,7 @@ class NotStartedError(Exception):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Which container of which pod, for the how-manieth time."""
+    """A container of a pod, and the number of the attempt."""
 
     pod: Object
     container: Object
@@ -53,7 +52,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The runtime's id: the same for the same try, so that none is made twice."""
+        """The runtime's id: the same for the same attempt, so that none is created twice."""
         uid, name = pods.uid(self.pod), self.container["name"]
         return hashlib.sha256(f"{uid}/{name}/{self.attempt}".encode()).hexdigest()
 
@@ -65,14 +64,14 @@ class Starter:
         runtime: Runtime,
         devices: DeviceManager,
         references: References,
-        teller: Teller,
+        recorder: PodRecorder,
         logs: Path,
         node: Callable[[], NodeFacts],
     ) -> None:
         self._runtime = runtime
         self._devices = devices
         self._references = references
-        self._teller = teller
+        self._recorder = recorder
         self._logs = logs
         self._node = node
 
@@ -81,7 +80,7 @@ class Starter:
         try:
             await self._start(order)
         except NotStartedError as error:
-            self._teller.failed(order.pod, f"Error: {error.message}")
+            self._recorder.failed(order.pod, f"Error: {error.message}")
             raise
 
     async def _start(self, order: Order) -> None:
@@ -92,23 +91,23 @@ class Starter:
             await self._runtime.create(spec)
         except (ContainerError, OSError) as error:
             raise NotStartedError("CreateContainerError", str(error)) from error
-        self._teller.created(pod, name)
+        self._recorder.created(pod, name)
         try:
             await self._runtime.start(spec.id)
         except (ContainerError, OSError) as error:
             raise NotStartedError("RunContainerError", str(error)) from error
-        self._teller.started(pod, name)
+        self._recorder.started(pod, name)
 
     def _find_image(self, order: Order) -> None:
         image = str(order.container.get("image") or "")
         if not spec.argv(image, *_words(order.container)):
-            told = (
+            message = (
                 f'failed to pull and unpack image "{image}": there are no images in the sandbox, '
                 f"and it does not know what this one runs; give the container a command"
             )
-            self._teller.failed(order.pod, f'Failed to pull image "{image}": {told}')
-            raise NotStartedError(NO_IMAGE, told)
-        self._teller.pulled(order.pod, image)
+            self._recorder.failed(order.pod, f'Failed to pull image "{image}": {message}')
+            raise NotStartedError(NO_IMAGE, message)
+        self._recorder.pulled(order.pod, image)
 
     async def _spec(self, order: Order) -> ContainerSpec:
         try:
@@ -165,7 +164,7 @@ def log_folder(logs: Path, pod: Object) -> Path:
 
 
 def log_file(logs: Path, pod: Object, container: str, attempt: int) -> Path:
-    """Return where the output of a try goes; its folder is made."""
+    """Return the log file of an attempt; its folder is created."""
     folder = log_folder(logs, pod) / container
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{attempt}.log"

@@ -1,11 +1,4 @@
-"""Statuses of pods and containers, as kubelet writes them.
-
-The status of one container, as kubelet writes it.
-
-The phase of a pod, from the states of its containers. Pure.
-
-The status of a pod as kubelet writes it: phase, conditions, states of all containers. Pure.
-"""
+"""Statuses of pods and containers, as kubelet writes them. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ from hami_sandbox.kubelet.node_document import ADDRESS
 from hami_sandbox.kubelet.pod import Object
 from hami_sandbox.runtime.spec import Phase
 
-#: Before the id of each container: the runtime that it is of, as its CRI socket says.
+#: The runtime's name before each container's id, as in its CRI socket.
 RUNTIME = "hami-sandbox"
 
 _KILLED = 137
@@ -35,8 +28,8 @@ class Waiting(msgspec.Struct, frozen=True):
     message: str = ""
 
     def state(self) -> Object:
-        told = {"reason": self.reason, "message": self.message}
-        return {"waiting": {key: value for key, value in told.items() if value}}
+        fields = {"reason": self.reason, "message": self.message}
+        return {"waiting": {key: value for key, value in fields.items() if value}}
 
 
 def container_id(attempt: Attempt) -> str:
@@ -98,7 +91,7 @@ def _last(attempt: Attempt | None) -> Object:
 
 
 def _terminated(attempt: Attempt) -> Object:
-    told: Object = {
+    state: Object = {
         "exitCode": attempt.exit_code,
         "reason": attempt.reason or ("Completed" if attempt.exit_code == 0 else "Error"),
         "containerID": container_id(attempt),
@@ -106,8 +99,8 @@ def _terminated(attempt: Attempt) -> Object:
         "finishedAt": api_objects.stamp_at(attempt.finished_at),
     }
     if attempt.message:
-        told["message"] = attempt.message
-    return {"terminated": told}
+        state["message"] = attempt.message
+    return {"terminated": state}
 
 
 def pod_phase(pod: Object, found: Histories, *, over: bool) -> str:
@@ -131,12 +124,12 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """What a status is made from, beside the pod."""
+    """The inputs of a status, beside the pod."""
 
     found: Histories
     #: What keeps a container that is to be started from it, by its name.
     waiting: Mapping[str, Waiting]
-    #: Nothing of it runs or will run.
+    #: No container runs or will run.
     over: bool
     end: End = End()
     #: When kubelet first saw the pod.
@@ -147,7 +140,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rejected(pod: Object, reason: str, message: str, now: float) -> Object:
-    """Return the status of a pod that this node does not take."""
+    """Return the status of a pod that this node rejects."""
     return {
         "phase": "Failed",
         "reason": reason,
@@ -220,12 +213,12 @@ def _conditions(
 
 
 def _initialized(phase: str, missing: list[str], *, initialized: bool) -> Object:
-    told: Object = {"type": "Initialized"}
+    condition: Object = {"type": "Initialized"}
     if phase == "Succeeded":
-        return told | {"status": "True", "reason": "PodCompleted"}
+        return condition | {"status": "True", "reason": "PodCompleted"}
     if initialized:
-        return told | {"status": "True"}
-    return told | {
+        return condition | {"status": "True"}
+    return condition | {
         "status": "False",
         "reason": "ContainersNotInitialized",
         "message": f"containers with incomplete status: [{' '.join(missing)}]",
@@ -250,6 +243,6 @@ def _dated(condition: Object, before: Object | None, now: float) -> Object:
     since = api_objects.stamp_at(now)
     if before is not None and before.get("status") == condition["status"]:
         since = before.get("lastTransitionTime") or since
-    # Said to be nothing, because a patch leaves what it does not name.
+    # Explicit nulls, because a patch keeps what it does not name.
     empty = {"reason": None, "message": None, "lastProbeTime": None}
     return {**empty, **condition, "lastTransitionTime": since}

@@ -1,9 +1,6 @@
 """Stop containers within a pod's grace; events of a pod's life.
 
-The events of a pod's life on its node, in kubelet's words.
-
-Containers told to end, each within what is left of its pod's grace.
-A grace can only become shorter: who asks again with less time gets that.
+The events have kubelet's words. A grace can only become shorter.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from hami_sandbox.runtime.states import ContainerError
 COMPONENT = "kubelet"
 
 
-class Teller:
+class PodRecorder:
     def __init__(self, events: EventRecorder) -> None:
         self._events = events
 
@@ -45,8 +42,8 @@ class Teller:
         self._warning(pod, "Failed", message)
 
     def backing_off(self, pod: Object, container: str) -> None:
-        said = f"Back-off restarting failed container {container} in pod {pods.full_name(pod)}"
-        self._warning(pod, "BackOff", said)
+        message = f"Back-off restarting failed container {container} in pod {pods.full_name(pod)}"
+        self._warning(pod, "BackOff", message)
 
     def backing_off_image(self, pod: Object, image: str) -> None:
         self._normal(pod, "BackOff", f'Back-off pulling image "{image}"')
@@ -93,10 +90,14 @@ class Stopper:
     """Ends the containers of one pod."""
 
     def __init__(
-        self, runtime: Runtime, teller: Teller, *, clock: Callable[[], float] = time.monotonic
+        self,
+        runtime: Runtime,
+        recorder: PodRecorder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
-        self._teller = teller
+        self._recorder = recorder
         self._clock = clock
         self._began: float | None = None
         self._stops: dict[str, _Stop] = {}
@@ -104,7 +105,7 @@ class Stopper:
     def stop(
         self, pod: Object, running: Iterable[Attempt], *, ended: Callable[[str], None]
     ) -> None:
-        """Tell containers to end; calls back when one has."""
+        """Stop containers; `ended` is called for each one."""
         now = self._clock()
         if self._began is None:
             self._began = now
@@ -116,7 +117,7 @@ class Stopper:
                     continue
                 before.task.cancel()
             elif before is None:
-                self._teller.killing(pod, attempt.name)
+                self._recorder.killing(pod, attempt.name)
             task = asyncio.create_task(self._stop(attempt, deadline - now, ended))
             self._stops[attempt.id] = _Stop(task, deadline)
 
@@ -131,7 +132,7 @@ class Stopper:
             await self._runtime.stop(attempt.id, grace)
         except (ContainerError, OSError) as error:
             _log.warning(
-                "a container does not stop", extra={"container": attempt.name, "error": str(error)}
+                "cannot stop a container", extra={"container": attempt.name, "error": str(error)}
             )
             await asyncio.sleep(_AGAIN_S)
         ended(attempt.id)

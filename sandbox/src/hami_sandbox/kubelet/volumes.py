@@ -1,7 +1,7 @@
-"""A pod's volumes as folders of the machine, and what of them a container mounts.
+"""A pod's volumes as folders of the machine, and a container's mounts.
 
-emptyDir, hostPath, configMap, secret, downwardAPI and projected ones of these; a token of a service
-account in a projected volume is left out. Files are written when the pod starts, and stay.
+Known are emptyDir, hostPath, configMap, secret, downwardAPI and projected ones of these; a service
+account's token in a projected volume is left out. Files are written when the pod starts, and stay.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import msgspec
 
 from hami_sandbox.kubelet import environment
 from hami_sandbox.kubelet import pod as pods
-from hami_sandbox.kubelet.environment import NodeFacts, Reference
+from hami_sandbox.kubelet.environment import NodeFacts, Reference, References
 from hami_sandbox.kubelet.pod import Object
-from hami_sandbox.kubelet.references import References
 
 Files = Mapping[str, bytes]
 
@@ -42,22 +41,22 @@ class Volumes:
         self._node = node
 
     async def prepare(self, pod: Object) -> dict[str, Path]:
-        """Make the volumes of a pod, or find them as they are; returns where each lies."""
+        """Create the volumes of a pod, or reuse them; return the folder of each."""
         made: dict[str, Path] = {}
         for volume in pods.spec(pod).get("volumes") or ():
             name = volume["name"]
             try:
                 made[name] = await self._one(pod, volume)
             except (VolumeError, OSError, environment.FieldError) as error:
-                told = f'MountVolume.SetUp failed for volume "{name}" : {error}'
-                raise VolumeError(told) from error
+                message = f'MountVolume.SetUp failed for volume "{name}" : {error}'
+                raise VolumeError(message) from error
         return made
 
     def remove(self, uid: str) -> None:
         shutil.rmtree(self._folder / uid, ignore_errors=True)
 
     def remove_others(self, uids: frozenset[str]) -> None:
-        """Remove what pods left behind that went while nobody looked."""
+        """Remove volumes of pods that were deleted while no kubelet ran."""
         if self._folder.is_dir():
             for folder in self._folder.iterdir():
                 if folder.name not in uids:
@@ -82,8 +81,8 @@ class Volumes:
         for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
             if (named := source.get(field)) is not None:
                 return await self._of_reference(pod, kind, named)
-        if (told := source.get("downwardAPI")) is not None:
-            return dict(self._of_pod(pod, told))
+        if (downward := source.get("downwardAPI")) is not None:
+            return dict(self._of_pod(pod, downward))
         if "serviceAccountToken" in source or "clusterTrustBundle" in source:
             return {}
         kinds = ", ".join(sorted(key for key in source if key != "name"))
@@ -105,8 +104,8 @@ class Volumes:
             raise VolumeError(f"references non-existent {kind.lower()} key: {missing[0]}")
         return {item["path"]: held[item["key"]] for item in items if item["key"] in held}
 
-    def _of_pod(self, pod: Object, told: Object) -> Iterator[tuple[str, bytes]]:
-        for item in told.get("items") or ():
+    def _of_pod(self, pod: Object, downward: Object) -> Iterator[tuple[str, bytes]]:
+        for item in downward.get("items") or ():
             if field := item.get("fieldRef"):
                 value = environment.downward_field(pod, field.get("fieldPath", ""), self._node())
             else:
@@ -116,7 +115,7 @@ class Volumes:
 
 
 def mounts(container: Object, volumes: Mapping[str, Path]) -> list[MountPlan]:
-    """Return what a container sees of the volumes."""
+    """Return a container's mounts of the volumes."""
     made: list[MountPlan] = []
     for mount in container.get("volumeMounts") or ():
         host = volumes.get(mount["name"])
@@ -131,7 +130,7 @@ def mounts(container: Object, volumes: Mapping[str, Path]) -> list[MountPlan]:
 
 
 def _is_there(place: Path, volume: Object) -> bool:
-    """Tell whether a volume was made before; an empty one is made here."""
+    """Return whether a volume exists; an empty one is created here."""
     if "emptyDir" in volume or volume.keys() == {"name"}:
         place.mkdir(parents=True, exist_ok=True)
     return place.exists()
@@ -154,7 +153,7 @@ def _host_path(host: Object) -> Path:
 
 
 def _write(place: Path, files: Files) -> None:
-    """Write all files or, to whoever looks, none."""
+    """Write all files atomically."""
     part = place.with_name(f".{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)

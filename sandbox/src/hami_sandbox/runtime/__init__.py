@@ -1,1 +1,1 @@
-"""Containers of the sandbox: local processes that see what their mounts and CDI specs give them."""
+"""Containers of the sandbox: local processes with mounts and CDI edits."""

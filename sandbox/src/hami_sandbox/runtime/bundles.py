@@ -21,7 +21,7 @@ from hami_sandbox.runtime.spec import ContainerSpec
 PRELOAD_FILE = "/etc/ld.so.preload"
 _PRELOAD, _LIBRARIES = "LD_PRELOAD", "LD_LIBRARY_PATH"
 _PATH = "PATH"
-#: Under whose name the stand-in driver records what is allocated.
+#: The name under which the stand-in driver records allocations.
 _OWNER = "FAKEGPU_OWNER"
 
 #: The machine's path, the container's, attributes of the mount.
@@ -83,7 +83,7 @@ class Paths:
         self._places = {posixpath.normpath(place) for _, place, _ in mounts}
 
     def mapped(self, word: str) -> str:
-        """Return a path's place in the folder; a word that is no mounted path stays."""
+        """Return a path's place in the folder; another word stays."""
         if not word.startswith("/"):
             return word
         path = posixpath.normpath(word)

@@ -1,8 +1,8 @@
-"""CDI devices by name: what the specs on disk say of them at the moment they are asked for.
+"""CDI devices by name, from the specs on disk at the time of the call.
 
-As in containerd: a later folder's device goes before an earlier one's, a name that two files of
-one folder have is nobody's, and a file that cannot be read is passed over with a line in the log.
-Hooks are not run: they set up the linker's cache of real images, which there are none of here.
+As in containerd: a device of a later folder replaces an earlier folder's, a name that two files of
+one folder have cannot be resolved, and an unreadable file is skipped with a line in the log. Hooks
+are not run: they set up the linker's cache of real images, and the sandbox has no images.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Edits(msgspec.Struct, frozen=True, kw_only=True):
-    """What devices bring into a container."""
+    """The edits of devices to a container."""
 
     env: dict[str, str] = {}
     #: The machine's path, the container's, attributes of the mount (`kernel`).
@@ -73,10 +73,10 @@ class Registry:
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = tuple(folders)
         self._read: dict[Path, tuple[_Stamp, _Spec | None]] = {}
-        self._told_of_hooks = False
+        self._hooks_logged = False
 
     def resolve(self, names: Sequence[str]) -> Edits:
-        """Return what the devices bring; raises UnresolvableError with all that nobody has."""
+        """Return the edits of devices; raises UnresolvableError with all unknown names."""
         if not names:
             return Edits()
         devices = self._devices()
@@ -90,9 +90,9 @@ class Registry:
                 seen.append(spec)
                 edits.append(spec.container_edits)
             edits.append(device.container_edits)
-        if any(edit.hooks for edit in edits) and not self._told_of_hooks:
-            self._told_of_hooks = True
-            _log.info("hooks of CDI specs are not run in the sandbox", extra={"devices": names})
+        if any(edit.hooks for edit in edits) and not self._hooks_logged:
+            self._hooks_logged = True
+            _log.info("sandbox skips hooks of CDI specs", extra={"devices": names})
         return _merged(edits)
 
     def _devices(self) -> dict[str, tuple[_Spec, _Device]]:
@@ -122,7 +122,7 @@ class Registry:
             if had is None or had[0] != stamp:
                 had = (stamp, _decode(path))
         except OSError:
-            return None  # it went between two looks
+            return None  # it was removed meanwhile
         kept[path] = had
         return had[1]
 
@@ -134,7 +134,9 @@ def _decode(path: Path) -> _Spec | None:
             return msgspec.json.decode(content, type=_Spec)
         return msgspec.convert(yaml.load(content, Loader=_LOADER), type=_Spec)  # noqa: S506 - safe
     except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
-        _log.warning("a CDI spec cannot be read", extra={"file": str(path), "error": str(error)})
+        _log.warning(
+            "cannot read a CDI spec, skipping it", extra={"file": str(path), "error": str(error)}
+        )
         return None
 
 

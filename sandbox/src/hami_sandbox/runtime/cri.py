@@ -1,6 +1,6 @@
-"""The runtime's CRI socket: Version and verbose Status of runtime.v1, as an agent asks for them.
+"""The runtime's CRI socket: Version and verbose Status of runtime.v1.
 
-The status has the runtime's configuration as containerd 2 tells it: at any depth there are
+The status has the runtime's configuration as containerd 2 writes it: at any depth there are
 `cdiSpecDirs` and `enableCDI`, which decide whether the node binds late.
 """
 
@@ -55,7 +55,7 @@ async def serve_cri(socket: Path, runtime: Runtime) -> Any:
 
 def _make_room(socket: Path) -> None:
     socket.parent.mkdir(parents=True, exist_ok=True)
-    socket.unlink(missing_ok=True)  # of a kubelet before us
+    socket.unlink(missing_ok=True)  # an earlier kubelet's
 
 
 class _Answers:
@@ -64,7 +64,7 @@ class _Answers:
 
     async def version(self, _request: Message, _context: Any) -> Message:
         return {
-            "version": "0.1.0",  # of the kubelet API, as all runtimes say
+            "version": "0.1.0",  # of the kubelet API, the same in all runtimes
             "runtime_name": NAME,
             "runtime_version": f"v{importlib.metadata.version('hami')}",
             "runtime_api_version": API_VERSION,

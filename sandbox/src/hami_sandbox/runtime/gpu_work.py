@@ -1,11 +1,11 @@
-"""gpu-work: take memory of a card, say what CUDA answers, hold it. As a training job would.
+"""gpu-work: allocate memory of a card, print CUDA's answer, hold it.
 
     gpu-work --memory 2Gi --seconds 30 --then-ask 8Gi
 
-It finds the driver as every CUDA program does, so it sees what its container sees. Without
---seconds it holds until it is stopped. What it asks for then is a question only: the answer is
-printed. Exit codes: 0 it had its memory, 2 the memory was refused or the arguments are wrong, 3
-another answer of CUDA, 4 no driver.
+It does what a training job would. It finds the driver as every CUDA program does, so it sees what
+its container sees. Without --seconds it holds the memory until it is stopped. --then-ask tries a
+second allocation and prints the answer. Exit codes: 0 it had its memory, 2 the memory was refused
+or the arguments are wrong, 3 another answer of CUDA, 4 no driver.
 
 Runs by `python -I -S`: standard library only, and little of it, for demos start it by the dozen.
 """
@@ -27,7 +27,7 @@ _UNITS |= {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "": 1}
 
 
 class UsageError(Exception):
-    """Arguments that make no sense."""
+    """Wrong arguments."""
 
 
 class CudaError(Exception):
@@ -44,14 +44,14 @@ class Cuda:
     def __init__(self) -> None:
         self._library = ctypes.CDLL(LIBRARY)
 
-    def call(self, function: str, *arguments: object, said: str = "") -> None:
-        """Call a function; `said` is what an error names instead of it."""
+    def call(self, function: str, *arguments: object, label: str = "") -> None:
+        """Call a function; an error names `label` instead of it."""
         code = getattr(self._library, function)(*arguments)
         if code:
             name = ctypes.c_char_p()
             self._library.cuGetErrorName(code, ctypes.byref(name))
             text = (name.value or b"unknown error").decode()
-            raise CudaError(said or function, code, text)
+            raise CudaError(label or function, code, text)
 
     def open(self, device: int) -> None:
         """Have a context on a card."""
@@ -67,23 +67,23 @@ class Cuda:
         return found.value
 
     def memory(self) -> tuple[int, int]:
-        """Return what is free and what there is, as this process is told."""
+        """Return free and total memory in bytes, as CUDA reports them to this process."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def take(self, size: int) -> bool:
-        """Allocate, and say what was answered; False: out of memory."""
+        """Allocate, and print the answer; False: out of memory."""
         pointer = ctypes.c_uint64()
-        said = f"cuMemAlloc {size}"
+        label = f"cuMemAlloc {size}"
         try:
-            self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size), said=said)
+            self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size), label=label)
         except CudaError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
             say(str(error))
             return False
-        say(f"{said}: CUDA_SUCCESS")
+        say(f"{label}: CUDA_SUCCESS")
         return True
 
 
@@ -102,7 +102,7 @@ def seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no number of seconds") from None
+        raise UsageError(f"{text!r} is no number of seconds; write 30, for example") from None
 
 
 class Orders:
@@ -117,7 +117,7 @@ class Orders:
         #: None: until stopped.
         self.seconds = None if held is None else seconds(held)
         if values:
-            raise UsageError(f"{next(iter(values))!r} is none of the options")
+            raise UsageError(f"{next(iter(values))!r} is not an option of gpu-work")
 
 
 def _values(arguments: list[str]) -> dict[str, str]:
@@ -128,7 +128,7 @@ def _values(arguments: list[str]) -> dict[str, str]:
         name, equals, value = rest.pop(0).partition("=")
         if not equals:
             if not rest:
-                raise UsageError(f"{name!r} has no value")
+                raise UsageError(f"{name!r} has no value; write --memory 2Gi, for example")
             value = rest.pop(0)
         values[name] = value
     return values

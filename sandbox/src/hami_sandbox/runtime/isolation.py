@@ -1,4 +1,4 @@
-"""What this machine lets a container have: found out by making one."""
+"""Find out whether this machine allows namespaces, by a test container."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IMPORT_ROOT = Path(shim.__file__).parents[2]
 
 class Found(NamedTuple):
     isolation: Isolation
-    #: What containers have, and why not more, for people.
+    #: The isolation, and the reason for it, for people.
     sentence: str
 
 
@@ -40,12 +40,12 @@ def shim_command(function: str, *arguments: str) -> list[str]:
 
 
 def shim_environment() -> dict[str, str]:
-    """Return the little that a shim needs: Python to start, the sandbox to know it as its own."""
+    """Return the shim's environment: libraries for Python, and the lifeline."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 def detect(bin_folder: Path | None = None) -> Found:
-    """Find out what containers can have here; `bin_folder` has the programs that they will have."""
+    """Return the isolation that works here; `bin_folder` has the containers' programs."""
     if os.environ.get(VARIABLE) == Isolation.ENVIRONMENT:
         why = f"{VARIABLE}={Isolation.ENVIRONMENT} is set"
         return Found(Isolation.ENVIRONMENT, f"{_WITHOUT}, because {why}")
@@ -54,13 +54,13 @@ def detect(bin_folder: Path | None = None) -> Found:
             return detect(programs.install(Path(folder, "bin")))
     problem = _try(bin_folder)
     if problem:
-        why = f"this machine does not let us have namespaces ({problem})"
+        why = f"this machine does not allow namespaces ({problem})"
         return Found(Isolation.ENVIRONMENT, f"{_WITHOUT}, because {why}")
     return Found(Isolation.NAMESPACES, _WITH)
 
 
 def _try(bin_folder: Path) -> str:
-    """Run a program as containers are run; return what is wrong, or nothing."""
+    """Run a program as containers are run; return the problem, or empty."""
     with tempfile.TemporaryDirectory(prefix="hami-try-", dir=bin_folder.parent) as name:
         folder = Path(name)
         (folder / ROOT).mkdir()

@@ -1,4 +1,4 @@
-"""Calls of the kernel that Python 3.11 does not have: namespaces, mounts, pivot_root, prctl.
+"""System calls that Python 3.11 lacks: namespaces, mounts, pivot_root, prctl.
 
 Only the standard library, and little of it: the start of every container loads this.
 """
@@ -43,9 +43,9 @@ def _unshare(flags: int) -> None:
 
 
 def enter_namespaces() -> None:
-    """Have mounts and a name of our own; whoever may not do it plainly has a user namespace too.
+    """Enter new mount and hostname namespaces; without the right to, also a user namespace.
 
-    In that one everybody keeps his ids, so files belong to whom they belong.
+    User and group ids stay the same in it, so files keep their owners.
     """
     try:
         _unshare(_NEW_MOUNTS | _NEW_HOSTNAME)
@@ -86,12 +86,12 @@ def mount_memory(target: str, options: str) -> None:
 
 
 def bind(source: str, target: str) -> None:
-    """Show a file or folder, with all that is mounted below it, at another place too."""
+    """Bind-mount a file or folder, with all mounts below it."""
     _mount(source, target, None, _BIND | _RECURSIVE, None)
 
 
 def restrict(target: str, attributes: int, *, recursive: bool = True) -> None:
-    """Add attributes to a mount; what it had stays, as the kernel demands for mounts of others."""
+    """Add attributes to a mount; it keeps its others, as the kernel demands."""
     if attributes:
         _set_attributes(target, attributes, 0, recursive=recursive)
 
@@ -102,14 +102,14 @@ def make_writable(target: str) -> None:
 
 
 def _set_attributes(target: str, added: int, removed: int, *, recursive: bool) -> None:
-    told = (ctypes.c_uint64 * 4)(added, removed, 0, 0)
+    changes = (ctypes.c_uint64 * 4)(added, removed, 0, 0)
     result = _libc.syscall(
         ctypes.c_long(_MOUNT_SETATTR),
         ctypes.c_int(_AT_FDCWD),
         os.fsencode(target),
         ctypes.c_uint(_AT_RECURSIVE if recursive else 0),
-        told,
-        ctypes.c_size_t(ctypes.sizeof(told)),
+        changes,
+        ctypes.c_size_t(ctypes.sizeof(changes)),
     )
     if result < 0 and ctypes.get_errno() == _ENOSYS:  # Linux before 5.12: this one mount only
         had = os.statvfs(target).f_flag & ~removed
@@ -131,19 +131,19 @@ def die_with(parent: int) -> None:
     """Be killed when the parent ends, however it ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, _KILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
-        os._exit(1)  # it ended before we asked to be told
+        os._exit(1)  # the parent ended before prctl
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def forget_ignored_signals() -> None:
-    """Undo what is ignored here, for the program that takes this process over.
+    """Reset ignored signals to their defaults, before exec.
 
-    Python ignores some for itself, and whoever started the sandbox may have more: a shell ignores
-    SIGQUIT for what it runs in the background. Those that cannot be set are refused, and stay.
+    Python ignores some for itself, and the sandbox's parent may have more: a shell ignores SIGQUIT
+    for background jobs. Signals that cannot be set stay.
     """
     for number in range(1, _MOST_SIGNALS + 1):
         _libc.signal(number, None)

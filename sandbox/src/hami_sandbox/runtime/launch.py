@@ -1,7 +1,7 @@
-"""The way from a fork to the container's own program: root, folder, exec; and what to say if not.
+"""From a fork to the container's own program: root, working folder, exec.
 
-The words are containerd's and runc's, because users know them from `kubectl describe`.
-Standard library only: loaded by every shim.
+Failures have containerd's and runc's words, because users know them from `kubectl describe`.
+Standard library only: every shim loads this.
 """
 
 # ruff: noqa: PTH103, PTH112, PTH116, PTH123 - pathlib costs 10 ms of every start
@@ -26,7 +26,7 @@ _INIT = "error during container init: "
 
 
 class LaunchError(Exception):
-    """The program cannot be started: `why`, and as a message for `kubectl describe`."""
+    """The program cannot be started; the message is for `kubectl describe`."""
 
     def __init__(self, why: str, *, inside: bool = True) -> None:
         self.why = why
@@ -75,7 +75,7 @@ def _link(bundle: Bundle, folder: str) -> None:
 
 def _lay(tree: Tree, bundle: Bundle) -> None:
     for host, place, attributes in bundle.mounts:
-        os.stat(host)  # what is missing is named
+        os.stat(host)  # raises with the missing path
         tree.lay(place, Bound(host, attributes))
 
 

@@ -1,4 +1,4 @@
-"""The sandbox's own programs, as every container finds them on its PATH.
+"""The sandbox's own programs, which every container has on its PATH.
 
 `probe` drives the CUDA driver by commands (native/probe), `gpu-work` takes memory of a card and
 holds it, as a training job would.
@@ -19,7 +19,7 @@ _SOURCE = Path(gpu_work.__file__)
 
 
 def install(folder: Path) -> Path:
-    """Put the programs into a folder, if they are not there; return it."""
+    """Install the programs into a folder; return it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = _quoted(sys.executable, "-I", "-S", _SOURCE)
     script = f'#!/bin/sh\nexec {command} "$@"\n'
@@ -31,7 +31,7 @@ def install(folder: Path) -> Path:
 
 
 def needed() -> list[str]:
-    """Name what the programs stand on, Python and this package: every container must see it."""
+    """Return the paths of Python and this package, which every container must see."""
     executable = Path(sys.executable).resolve()
     folders = (sys.prefix, sys.base_prefix, executable.parents[1], _SOURCE.parents[2])
     paths = [path for each in folders for path in (Path(each), Path(each).resolve())]

@@ -1,15 +1,15 @@
-"""A container's folder: what the runtime tells the shim, and what the shim tells.
+"""A container's folder: the runtime's orders, the shim's reports.
 
-    spec.json      what kubelet ordered                               by the runtime, at creation
-    bundle         what is to be done: the shim's orders                     ''
-    lock           is locked as long as the shim lives
-    started.json   there is a first process                           by the shim
-    exited.json    it has ended, or could not be started              by the shim, or for a dead one
-    aside          folders that were made elsewhere, a line each             ''
+    spec.json      kubelet's order                            written by the runtime, at creation
+    bundle         the shim's orders                                       ''
+    lock           locked as long as the shim lives
+    started.json   the first process                          by the shim
+    exited.json    its end, or why it could not start         by the shim, or for a dead one
+    aside          folders that were made elsewhere, a line each           ''
     root           where the container's root is made
-    shim.log       what the shim did not mean to say
+    shim.log       errors of the shim itself
 
-Standard library only: loaded by every shim.
+Standard library only: every shim loads this.
 """
 
 # ruff: noqa: PTH104, PTH106, PTH108, PTH123, PTH208 - pathlib costs 10 ms of every start
@@ -24,15 +24,15 @@ ASIDE, ROOT, SHIM_LOG = "aside", "root", "shim.log"
 
 #: Names the container in the environment of all its processes.
 MARK = "HAMI_SANDBOX_CONTAINER"
-#: The signal that leaves nothing to say.
+#: SIGKILL; the module signal is not loaded.
 KILL = 9
-#: Characters that stand for themselves between quotes.
+#: Characters that need no escape in JSON.
 _PLAIN = frozenset(range(0x20, 0x7F)) - {ord('"'), ord("\\")}
 START_ERROR, START_EXIT_CODE = "StartError", 128
 
 
 class Bundle:
-    """All that the shim needs to know."""
+    """The shim's orders."""
 
     __slots__ = (
         *("argv", "env", "hostname", "log", "mounts", "namespaces", "needed", "programs"),
@@ -76,7 +76,7 @@ class Bundle:
 
 
 def write_record(path: str, **fields: str | float) -> None:
-    """Put a JSON file into place at once."""
+    """Write a JSON file atomically."""
     draft = f"{path}.part"
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -105,7 +105,7 @@ def _character(unit: int) -> str:
 
 
 def remove_aside(folder: str) -> None:
-    """Remove the folders that were made elsewhere; they have nothing but links in them."""
+    """Remove the folders that were made elsewhere; they have only links in them."""
     try:
         with open(f"{folder}/{ASIDE}") as file:
             paths = file.read().splitlines()
@@ -117,5 +117,5 @@ def remove_aside(folder: str) -> None:
             for name in os.listdir(path):
                 os.unlink(f"{path}/{name}")
             os.rmdir(path)
-        except OSError:  # it went with its file system
+        except OSError:  # removed with its file system
             continue

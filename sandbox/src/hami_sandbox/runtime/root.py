@@ -20,13 +20,13 @@ import stat
 from hami_sandbox.runtime import kernel
 from hami_sandbox.runtime.root_tree import Bound, File, Folder, Link, Machine, Shadow, Tree
 
-#: Where the files of opened folders really are.
+#: Where the machine's folders are mounted whose copies were opened.
 HIDDEN = ".machine"
 PROGRAMS = "/usr/local/bin"
 
 _OWN = frozenset(("proc", "sys", "dev", "run", "tmp", "etc", "root", "lost+found", HIDDEN))
 _OF_DEV = ("null", "zero", "full", "random", "urandom", "tty", "pts")
-#: What programs need of the machine's /etc and what is no secret of it.
+#: Parts of the machine's /etc that programs need and that are not secret.
 _OF_ETC = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl", "pki"),
     *("ca-certificates", "mime.types", "protocols", "services", "shells", "terminfo"),
@@ -107,7 +107,7 @@ def enter(tree: Tree, place: str) -> None:
         tree.lay(f"/{HIDDEN}{base}", Machine(base))
     bound: list[tuple[str, Bound]] = []
     _mount_machine(tree.root, place, bound)
-    # At once for all that is the machine's; what was asked for comes after, with its own word.
+    # Read-only for everything of the machine; requested mounts follow, with their own attributes.
     kernel.restrict(place, kernel.READ_ONLY)
     kernel.make_writable(place)
     for target, node in bound:
@@ -133,7 +133,7 @@ def _mount_machine(folder: Folder, place: str, bound: list[tuple[str, Bound]]) -
 
 
 def _show(path: str, target: str) -> None:
-    """Show a part of the machine; what it cannot show itself (a dead network folder) is empty."""
+    """Mount a part of the machine; one that cannot be read (a dead network folder) is empty."""
     try:
         _bind(path, target, 0)
     except OSError:
@@ -167,8 +167,8 @@ def _write(node: Link | File | Shadow, target: str, hidden: str) -> None:
 def link(folder: Folder, place: str, aside: list[str]) -> None:
     """Make the tree out of links, at a folder that is not there yet.
 
-    Hard links do not leave a file system. A folder that needs one from another lies over there,
-    with a link to it in its place; `aside` is told of it.
+    Hard links do not leave a file system. A folder that needs one from another is made
+    there, with a link to it in its place, and is added to `aside`.
     """
     device = os.stat(os.path.dirname(place)).st_dev
     home = place
@@ -192,6 +192,6 @@ def link(folder: Folder, place: str, aside: list[str]) -> None:
 
 
 def _is_shared(node: Bound) -> bool:
-    """Tell whether it is a file that the container and the machine write both."""
+    """Return whether container and machine both write this file."""
     writable = not node.attributes & kernel.READ_ONLY
     return writable and stat.S_ISREG(os.stat(node.path).st_mode)

@@ -1,10 +1,10 @@
-"""A container's root as a tree: folders of its own, and between them those of the machine.
+"""A container's root as a tree: own folders, and the machine's between them.
 
-A mount point may be wanted where the machine has nothing, say below /usr/lib. The folders on the
-way to it are opened: the container has a folder of its own there, with everything that the machine
-has in it, and one more entry.
+A mount point may be where the machine has no folder, for example below /usr/lib. The folders on
+the way to it are opened: the container has a folder of its own there, with everything that the
+machine has in it, and one more entry.
 
-Pure but for looking at the machine's folders. Standard library only: loaded by every shim.
+Pure but for reading the machine's folders. Standard library only: every shim loads this.
 """
 
 # ruff: noqa: PTH115, PTH116 - pathlib costs 10 ms of every start

@@ -1,11 +1,11 @@
-"""Containers on this machine: made, started, stopped, told from disk, adopted after a restart.
+"""Containers on this machine: create, start, stop, list, remove.
 
     <folder>/bin              the sandbox's own programs
     <folder>/containers/<id>  a container (`records`)
 
-All that is known of a container is in its folder, so whoever makes a Runtime on the folder knows
-all of them. A shim beside each one outlives this process. A shim that died without a word is found
-by its lock being free: then the rest of its container is killed, and its end is written for it.
+All state of a container is in its folder, so a new Runtime on the folder has all of them. A shim
+beside each container outlives this process. A shim that died without a report is found by its lock
+being free: then the rest of its container is killed, and its end is written for it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Runtime:
         self._registry = Registry(self.cdi_dirs)
         self._lifeline = lifeline
         self._found: detection.Found | None = None
-        #: Containers as they were when last looked at.
+        #: States when last read.
         self._known: dict[str, ContainerState] = {}
         self._followed = shims.Followed(self._change)
         self._changes = 0
-        self._told = 0
+        self._returned = 0
         self._changed: asyncio.Event = asyncio.Event()
 
     @property
     def isolation(self) -> Isolation:
-        """What containers get; found out when it is first asked for, by making one."""
+        """The containers' isolation; found by a test container at the first call."""
         return self._look().isolation
 
     @property
@@ -62,18 +62,18 @@ class Runtime:
             self._found = detection.detect(programs.install(self.folder / "bin"))
         return self._found
 
-    def sweep(self) -> None:
-        """Remove what a kubelet before us had begun to make or to remove when it died.
+    def remove_leftovers(self) -> None:
+        """Remove folders that a killed kubelet had begun to create or to remove.
 
-        Not for those who only look at the folder of one that lives.
+        Not while another kubelet uses the folder.
         """
         for left in self._containers.glob(".*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    # What can be done with containers.
+    # Operations.
 
     async def create(self, spec: ContainerSpec) -> None:
-        """Take a container on; raises UnresolvableError for CDI names without a spec."""
+        """Create a container; raises UnresolvableError for CDI names without a spec."""
         if not _ID.fullmatch(spec.id):
             raise ContainerError(f'container id "{spec.id}" must match {_ID.pattern}')
         if not spec.argv:
@@ -90,7 +90,7 @@ class Runtime:
             bin_folder=self.folder / "bin",
         )
         draft = place.with_name(f".{spec.id}")
-        shutil.rmtree(draft, ignore_errors=True)  # of one who was killed while he made it
+        shutil.rmtree(draft, ignore_errors=True)  # of a kubelet that was killed meanwhile
         draft.mkdir(parents=True)
         if bundle.namespaces:
             (draft / records.ROOT).mkdir()
@@ -103,7 +103,7 @@ class Runtime:
     async def start(self, container: str) -> None:
         """Start it; raises StartError, and then its state is exited with 128 and the reason.
 
-        One that a kubelet before us was starting when it died is waited for.
+        If a killed kubelet was starting it, wait for that start.
         """
         if self.state(container).phase is not Phase.CREATED:
             raise ContainerError(f'container "{container}" was started before')
@@ -128,7 +128,7 @@ class Runtime:
             await self._wait_ended(container)
 
     async def remove(self, container: str) -> None:
-        """Forget it; one that runs is killed. Again does nothing."""
+        """Remove it; a running one is killed. Does nothing if it is removed already."""
         with contextlib.suppress(UnknownContainerError):
             await self.stop(container, 0)
             await self._wait_shim_ended(container)
@@ -138,22 +138,22 @@ class Runtime:
 
     def _remove(self, place: Path) -> None:
         records.remove_aside(str(place))
-        gone = place.with_name(f".{place.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):  # somebody else removes it as well
-            place.rename(gone)
-            shutil.rmtree(gone)
+        removed = place.with_name(f".{place.name}.gone")
+        shutil.rmtree(removed, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another task removes it as well
+            place.rename(removed)
+            shutil.rmtree(removed)
 
     def list(self) -> tuple[ContainerState, ...]:
-        """Tell all containers, from disk, the oldest first."""
+        """Return all containers, from disk, the oldest first."""
         found = []
         for place in self._containers.glob("[!.]*"):
-            with contextlib.suppress(UnknownContainerError):  # it went between two looks
+            with contextlib.suppress(UnknownContainerError):  # it was removed meanwhile
                 found.append(self.state(place.name))
         return tuple(sorted(found, key=lambda state: (state.created_at, state.spec.id)))
 
     def state(self, container: str) -> ContainerState:
-        """Tell one container; raises UnknownContainerError."""
+        """Return one container; raises UnknownContainerError."""
         known = self._known.pop(container, None)
         found = self._known[container] = states.read(self._place(container), known)
         return found
@@ -164,7 +164,7 @@ class Runtime:
         Without `seen`: since the last such call returned. So one task can loop on it without
         missing anything; several tasks each pass what they were returned.
         """
-        since = self._told if seen is None else seen
+        since = self._returned if seen is None else seen
         for state in self.list():
             if state.phase is Phase.RUNNING:
                 self._follow(state.spec.id)
@@ -172,14 +172,14 @@ class Runtime:
             self._changed.clear()
             await self._changed.wait()
         if seen is None:
-            self._told = self._changes
+            self._returned = self._changes
         return self._changes
 
     async def close(self) -> None:
-        """Let go of everything in this process; containers go on."""
+        """Close all handles of this process; containers go on."""
         self._followed.close()
 
-    # How it is done.
+    # Helpers.
 
     def _place(self, container: str) -> Path:
         return self._containers / container
@@ -191,9 +191,9 @@ class Runtime:
             return False
         handle = states.open_pidfd(state.pid)
         if handle is None:
-            return True  # it has just ended, and the shim will say so
+            return True  # it has just ended, and the shim will report it
         try:
-            # The shim tells the end before it lets go of the pid: none told yet, so it is the same.
+            # The shim writes the end before it reaps the pid: none written, so it is the same.
             if self.state(container).phase is Phase.RUNNING:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(handle, number)
@@ -202,7 +202,7 @@ class Runtime:
         return True
 
     async def _wait_started(self, container: str) -> None:
-        """Wait for a shim that lives but has not said anything yet; that takes no time."""
+        """Wait for a living shim that has not reported yet; that takes little time."""
         while states.is_starting(self._place(container)):  # noqa: ASYNC110 - files of another
             await asyncio.sleep(_STEP_S)
 
@@ -216,7 +216,7 @@ class Runtime:
         await self._followed.end_of(container)
 
     def _follow(self, container: str) -> None:
-        """Be told of the end of a container that runs."""
+        """Follow the shim of a running container."""
         if container not in self._followed and (started := states.started(self._place(container))):
             self._followed.add(container, started.shim)
 

@@ -1,19 +1,19 @@
-"""The process beside a container: starts it, writes its log, tells how it ended. Outlives kubelet.
+"""The process beside a container: start it, write its log, record its end.
 
     FOLDER LOCK STATUS LIFELINE
 
-FOLDER is the container's (`records`). LOCK is a descriptor whose lock says that the shim lives,
+FOLDER is the container's (`records`). LOCK is a descriptor whose lock shows that the shim lives,
 STATUS a pipe that is closed when the container runs or cannot, LIFELINE (or -1) a pipe whose other
-end the sandbox holds: when that closes the container is killed and nothing more is written, for
-the folder is about to go.
+end the sandbox holds: when it closes the container is killed and nothing more is written, because
+the folder is about to be removed. When the container's first process ends all its others are
+killed, as with a process namespace. When the shim is killed the kernel kills the first process,
+and the runtime the rest. The log has CRI's format: `<time> <stream> <P or F> <text>`; P: the line
+goes on in the next.
 
-When the container's first process ends all others of it are killed, as with a process namespace.
-When the shim is killed the kernel kills the first process, and the runtime the rest.
-
-Standard library only, and little of it: a container's start costs what is loaded here.
+Standard library only, and little of it: every container's start loads this.
 """
 
-# ruff: noqa: PTH123, PTH208 - pathlib costs 10 ms of every start
+# ruff: noqa: PTH103, PTH120, PTH123, PTH208 - pathlib costs 10 ms of every start
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ import time
 
 from hami_sandbox.runtime import kernel, records
 from hami_sandbox.runtime.launch import LaunchError, launch
-from hami_sandbox.runtime.log_lines import Log
 from hami_sandbox.runtime.records import KILL, Bundle
 
 _CHUNK = 1 << 16
@@ -40,7 +39,7 @@ def main() -> None:
 
 
 def _keep_only(handles: tuple[int, ...]) -> None:
-    """Close all that we were not meant to inherit, and let the container inherit nothing."""
+    """Close handles that are not ours, and let the container inherit none."""
     for name in os.listdir("/proc/self/fd"):
         handle = int(name)
         if handle in handles:
@@ -53,7 +52,7 @@ def _keep_only(handles: tuple[int, ...]) -> None:
 
 
 def try_namespaces() -> None:
-    """Run a bundle's program in this process; says why it cannot be."""
+    """Run a bundle's program in this process; an error goes to stderr."""
     folder = sys.argv[1]
     try:
         launch(Bundle.read(folder), folder)
@@ -76,14 +75,14 @@ class Shim:
 
     def run(self) -> None:
         """Start the container and stay until it has ended."""
-        kernel.adopt_orphans()
+        kernel.become_subreaper()
         failed = self._start()
         if self._lifeline >= 0:
-            self._poll.register(self._lifeline, 0)  # its end is told without being asked for
+            self._poll.register(self._lifeline, 0)  # POLLHUP is always reported
         failure = self._heard(failed)
         if failure:
             os.waitpid(self._child, 0)
-            self._tell_end(records.START_EXIT_CODE, 0, records.START_ERROR, failure)
+            self._write_end(records.START_EXIT_CODE, 0, records.START_ERROR, failure)
             return
         records.write_record(
             f"{self._folder}/{records.STARTED}",
@@ -93,11 +92,13 @@ class Shim:
         )
         os.close(self._status)
         code, signal = self._serve()
-        self._tell_end(code, signal, "", "")
-        os.waitpid(self._child, 0)  # only now: who finds no end yet may signal this pid
+        self._write_end(code, signal, "", "")
+        os.waitpid(
+            self._child, 0
+        )  # only now: until the end is written the runtime may signal this pid
 
     def _start(self) -> int:
-        """Fork; return the pipe that tells why the program could not be started."""
+        """Fork; return the pipe with the reason why the program could not be started."""
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         failed, failed_end = os.pipe()
@@ -122,31 +123,31 @@ class Shim:
                 os.dup2(handle, number)
             kernel.die_with(shim)
             launch(self._bundle, self._folder)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told and ends here
+        except BaseException as error:  # noqa: BLE001 - every error is reported and ends here
             os.write(failed, str(error).encode() or b"unknown")
         finally:
             os._exit(1)
 
     def _heard(self, failed: int) -> str:
-        """Wait until the child has become its program, or has said why not."""
+        """Wait until the child has become its program; return why not, or empty."""
         self._poll.register(failed, select.POLLIN)
-        said = b""
+        failure = b""
         while True:
             for handle, _ in self._poll.poll():
                 if handle == self._lifeline:
                     self._end_all()
                 if handle == failed:
                     part = os.read(failed, _CHUNK)
-                    said += part
+                    failure += part
                     if not part:
                         self._poll.unregister(failed)
                         os.close(failed)
-                        return said.decode(errors="replace")
+                        return failure.decode(errors="replace")
                 elif handle in self._streams:
                     self._read(handle)
 
     def _serve(self) -> tuple[int, int]:
-        """Pass on what the container says until it has ended; return its exit code and signal."""
+        """Write the container's output until it has ended; return its exit code and signal."""
         ended = os.pidfd_open(self._child)
         self._poll.register(ended, select.POLLIN)
         while True:
@@ -159,7 +160,7 @@ class Shim:
                     self._end_all()
 
     def _read(self, handle: int) -> bool:
-        """Read what there is; tell whether more can come."""
+        """Read a stream; return whether more can come."""
         stream = self._streams[handle]
         try:
             data = os.read(handle, _CHUNK)
@@ -181,11 +182,11 @@ class Shim:
                 pass
         for stream in tuple(self._streams.values()):
             self._log.end(stream)
-        told = os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOWAIT)
-        assert told is not None  # it was said to have ended
-        if told.si_code == os.CLD_EXITED:
-            return told.si_status, 0
-        return 128 + told.si_status, told.si_status
+        ended = os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOWAIT)
+        assert ended is not None  # the pidfd was readable
+        if ended.si_code == os.CLD_EXITED:
+            return ended.si_status, 0
+        return 128 + ended.si_status, ended.si_status
 
     def _kill_rest(self) -> None:
         """Kill the container's other processes: those without parents have become our children."""
@@ -199,7 +200,7 @@ class Shim:
                 os.waitpid(pid, 0)
 
     def _end_all(self) -> None:
-        """End with everything, and leave no trace."""
+        """Kill the container and end, without a report."""
         os.kill(self._child, KILL)
         os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOWAIT)  # now its children are ours
         self._kill_rest()
@@ -207,7 +208,7 @@ class Shim:
         self._remove_aside()
         os._exit(0)
 
-    def _tell_end(self, code: int, signal: int, reason: str, message: str) -> None:
+    def _write_end(self, code: int, signal: int, reason: str, message: str) -> None:
         self._remove_aside()
         records.write_record(
             f"{self._folder}/{records.EXITED}",
@@ -237,3 +238,59 @@ def _parent(pid: str) -> int:
             return int(file.read().rpartition(b")")[2].split()[1])
     except OSError:
         return 0
+
+
+#: As containerd cuts lines.
+LONGEST = 16 << 10
+
+
+class Log:
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._handle = os.open(path, flags, 0o640)
+        self._lines = {stream: Lines(stream) for stream in ("stdout", "stderr")}
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Write the complete lines; keep the rest."""
+        if lines := self._lines[stream].add(data):
+            os.write(self._handle, lines)
+
+    def end(self, stream: str) -> None:
+        """Write a last line without newline."""
+        if lines := self._lines[stream].end():
+            os.write(self._handle, lines)
+
+
+class Lines:
+    """Lines of the log from one stream."""
+
+    def __init__(self, stream: str, longest: int = LONGEST) -> None:
+        self._stream = stream
+        self._longest = longest
+        self._begun = b""
+
+    def add(self, data: bytes) -> bytes:
+        """Return the lines that are complete now."""
+        *lines, rest = (self._begun + data).split(b"\n")
+        out: list[bytes] = []
+        for line in lines:
+            last = self._cut(line, out)
+            out.append(_line(self._stream, b"F", last))
+        self._begun = self._cut(rest, out)
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        return self.add(b"\n") if self._begun else b""
+
+    def _cut(self, line: bytes, out: list[bytes]) -> bytes:
+        while len(line) > self._longest:
+            out.append(_line(self._stream, b"P", line[: self._longest]))
+            line = line[self._longest :]
+        return line
+
+
+def _line(stream: str, tag: bytes, text: bytes) -> bytes:
+    seconds, fraction = divmod(time.time_ns(), 1_000_000_000)
+    when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{when}.{fraction:09d}Z {stream} ".encode() + tag + b" " + text + b"\n"

@@ -1,4 +1,4 @@
-"""Shims of a kubelet: started, and followed until they end."""
+"""Start shims, and follow them until they end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def spawn(place: Path, lifeline: int | None) -> tuple[int, int]:
     lock = os.open(place / records.LOCK, os.O_RDWR | os.O_CLOEXEC)
     status, status_end = os.pipe()
     given = [lock, status_end] + ([] if lifeline is None else [lifeline])
-    # Copies that the shim inherits; nobody else is started before they are closed.
+    # Copies that the shim inherits; no other process is started before they are closed.
     copies = [os.dup(handle) for handle in given]
     try:
-        # Before the shim lives: whoever looks meanwhile does not take it for dead.
+        # Before the start, so that the shim is never taken for dead.
         fcntl.flock(lock, fcntl.LOCK_EX)
         for copy in copies:
             os.set_inheritable(copy, True)  # noqa: FBT003 - its only form
@@ -44,7 +44,7 @@ def spawn(place: Path, lifeline: int | None) -> tuple[int, int]:
         )
     except OSError as error:
         os.close(status)
-        raise StartError(f"the shim cannot be started: {error}") from error
+        raise StartError(f"cannot start the shim: {error}") from error
     finally:
         for handle in (lock, status_end, *copies):
             os.close(handle)
@@ -64,7 +64,7 @@ async def end_of(pipe: int) -> None:
 
 
 class Followed:
-    """The shims whose end we are told of, by container."""
+    """Shims whose end is reported, by container."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
@@ -75,7 +75,7 @@ class Followed:
         return container in self._handles
 
     def add(self, container: str, shim: int) -> None:
-        """Follow a shim; one that has ended already is told of at once."""
+        """Follow a shim; the end of one that has ended already is reported at once."""
         if container in self._handles:
             return
         handle = states.open_pidfd(shim)
@@ -97,7 +97,7 @@ class Followed:
 
     def _ended(self, container: str, shim: int) -> None:
         self._drop(container).set()
-        with contextlib.suppress(ChildProcessError):  # that of a kubelet before us
+        with contextlib.suppress(ChildProcessError):  # an earlier kubelet's shim
             os.waitpid(shim, os.WNOHANG)
         self._on_end()
 

@@ -1,10 +1,7 @@
-"""A container as kubelet orders it; images by name.
+"""A container as kubelet orders it, its state, and images by name.
 
-A container as kubelet orders it, and as it is now: plain data, kept on disk as JSON.
-
-Images by name: what they run when the pod says nothing.
-There are no images here: every container has the machine's own programs. But a pod names one, and
-may leave the command to it.
+Plain data, kept on disk as JSON. There are no images: every container has the machine's own
+programs. But a pod names an image, and may leave the command to it.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What kubelet asks for."""
+    """A container as kubelet orders it."""
 
     #: The runtime's id; becomes the name of a folder.
     id: str
@@ -42,7 +39,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     working_dir: str = ""
     #: Where its output goes, in CRI's format. kubelet's: it stays when the container is removed.
     log: str
-    #: Full names, as in hami.io/vgpu=<token>.
+    #: Full names, as in hami.io/vgpu=<allocation id>.
     cdi_devices: tuple[str, ...] = ()
     labels: dict[str, str] = {}
 
@@ -54,17 +51,17 @@ class Phase(enum.StrEnum):
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the disk and the kernel say of a container."""
+    """The state of a container."""
 
     spec: ContainerSpec
     phase: Phase
-    #: Of its first process, as everybody on the machine sees it; 0: it has none.
+    #: Pid of its first process on the machine; 0: it has none.
     pid: int = 0
     #: Unix seconds; 0.0: not yet.
     created_at: float = 0.0
     started_at: float = 0.0
     finished_at: float = 0.0
-    #: As a shell tells it: 128 and the signal's number, if a signal ended it.
+    #: As in a shell: 128 and the signal's number, if a signal ended it.
     exit_code: int = 0
     signal: int = 0
     #: Why it ended, where the exit code is not the program's own: StartError, as containerd says.
@@ -73,7 +70,7 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Isolation(enum.StrEnum):
-    """What holds a container in its own world."""
+    """How a container is isolated."""
 
     #: A user and mount namespace with a root of its own.
     NAMESPACES = "namespaces"
@@ -81,10 +78,9 @@ class Isolation(enum.StrEnum):
     ENVIRONMENT = "environment"
 
 
-#: An image's last name, without registry, tag and digest, to the program that it is: what a pod
-#: says as `args` follows it.
+#: Programs by an image's last name, without registry, tag and digest; a pod's `args` follow.
 PROGRAMS: Final = {"pause": ("sleep", "infinity"), "probe": ("probe",), "gpu-work": ("gpu-work",)}
-#: The same to what it runs where the pod says nothing; `args` take its place.
+#: Default commands by the same name; a pod's `args` replace them.
 COMMANDS: Final = {
     "busybox": ("sh",),
     "alpine": ("sh",),
@@ -102,7 +98,7 @@ def name(image: str) -> str:
 
 
 def argv(image: str, command: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return what a container runs, by Kubernetes' rules; empty: nobody says what."""
+    """Return a container's argv, by Kubernetes' rules; empty: neither pod nor image has one."""
     program = command or PROGRAMS.get(name(image), ())
     if args:
         return (*program, *args)

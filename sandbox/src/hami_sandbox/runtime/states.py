@@ -1,10 +1,7 @@
-"""State of a container, read from its folder and the kernel.
+"""A container's state, read from its folder and the kernel.
 
-Processes of containers, safely: none is signalled that has taken over the number of another.
-
-What can go wrong with a container, in containerd's words: kubelet passes them on.
-
-What a container's folder tells of it, and what is told for a shim that cannot any more.
+For a shim that died the end is written here. No process is signalled that has taken over the
+number of another. Errors have containerd's words: kubelet passes them on.
 """
 
 from __future__ import annotations
@@ -24,29 +21,6 @@ from hami_sandbox import processes
 from hami_sandbox.runtime import records
 from hami_sandbox.runtime.records import MARK
 from hami_sandbox.runtime.spec import ContainerSpec, ContainerState, Phase
-
-#: Looking again finds what was forked meanwhile; who forks faster than that is not a container.
-_MOST_ROUNDS = 20
-
-
-def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor of a process, readable when it has ended; None: there is none."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-
-
-def kill_marked(container: str) -> None:
-    """Kill every process that has a container's mark: its shim is dead and cannot."""
-    mark = f"{MARK}={container}".encode()
-    for _ in range(_MOST_ROUNDS):
-        found = [int(each.name) for each in processes.folders() if mark in processes.environ(each)]
-        if not found:
-            return
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 class ContainerError(Exception):
@@ -73,7 +47,7 @@ class UnresolvableError(ContainerError):
 class StartError(ContainerError):
     """The container was made, but its first process could not be started."""
 
-    #: What its state then says.
+    #: The reason in its state.
     REASON = records.START_ERROR
 
 
@@ -111,9 +85,9 @@ def started(place: Path) -> Started | None:
 
 
 def is_starting(place: Path) -> bool:
-    """Tell whether a shim lives that has not said yet what became of its container."""
-    said = (place / records.STARTED, place / records.EXITED)
-    return _is_locked(place / records.LOCK) and not any(path.exists() for path in said)
+    """Return whether a shim lives that has not reported yet."""
+    reports = (place / records.STARTED, place / records.EXITED)
+    return _is_locked(place / records.LOCK) and not any(path.exists() for path in reports)
 
 
 def living(folder: Path) -> tuple[str, ...]:
@@ -132,35 +106,35 @@ def _read_created(place: Path) -> ContainerState:
 
 
 def _brought_up(place: Path, known: ContainerState) -> ContainerState:
-    alive = _is_locked(place / records.LOCK)  # before its words: they are its last
+    alive = _is_locked(place / records.LOCK)  # before the files: they are its last reports
     if known.phase is Phase.CREATED and (begun := started(place)):
         known = msgspec.structs.replace(
             known, phase=Phase.RUNNING, pid=begun.pid, started_at=begun.started_at
         )
     exited = _read(place / records.EXITED, Exited)
     if exited is None and not alive and (place / records.SHIM_LOG).exists():
-        exited = _tell_for_the_dead(place)
+        exited = _record_dead_shim(place)
     if exited is None:
         return known
-    told = msgspec.structs.asdict(exited)
-    return msgspec.structs.replace(known, phase=Phase.EXITED, pid=0, **told)
+    fields = msgspec.structs.asdict(exited)
+    return msgspec.structs.replace(known, phase=Phase.EXITED, pid=0, **fields)
 
 
-def _tell_for_the_dead(place: Path) -> Exited:
+def _record_dead_shim(place: Path) -> Exited:
     kill_marked(place.name)
     records.remove_aside(str(place))
-    told = Exited(
+    exited = Exited(
         exit_code=128 + records.KILL,
         signal=records.KILL,
         finished_at=time.time(),
         message=": ".join([DEAD_SHIM, *_last_words(place)]),
     )
-    records.write_record(str(place / records.EXITED), **msgspec.structs.asdict(told))
-    return told
+    records.write_record(str(place / records.EXITED), **msgspec.structs.asdict(exited))
+    return exited
 
 
 def _last_words(place: Path) -> list[str]:
-    """Return the last line of what a shim did not mean to say, if there is any."""
+    """Return the last line of the shim's own errors, if there is any."""
     return (place / records.SHIM_LOG).read_text(errors="replace").splitlines()[-1:]
 
 
@@ -183,3 +157,27 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+#: Each round finds processes that were forked meanwhile; a bound for fork bombs.
+_MOST_ROUNDS = 20
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor of a process, readable when it has ended; None: there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def kill_marked(container: str) -> None:
+    """Kill every process that has a container's mark: its shim is dead and cannot."""
+    mark = f"{MARK}={container}".encode()
+    for _ in range(_MOST_ROUNDS):
+        found = [int(each.name) for each in processes.folders() if mark in processes.environ(each)]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

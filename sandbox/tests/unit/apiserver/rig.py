@@ -9,7 +9,7 @@ from typing import Any
 from multidict import CIMultiDict
 
 from hami_sandbox.access import User
-from hami_sandbox.apiserver import bootstrap
+from hami_sandbox.apiserver import snapshot
 from hami_sandbox.apiserver.api import Api
 from hami_sandbox.apiserver.auth.admission import Admission
 from hami_sandbox.apiserver.auth.authorization import Authorizer
@@ -46,7 +46,7 @@ class _Admission(Admission):
 class Rig:
     def __init__(self) -> None:
         self.store = Store()
-        bootstrap.fill(self.store)
+        snapshot.add_built_in(self.store)
         self.admission = _Admission(self.store)
         users = [User(token=TOKEN, user="admin", groups=("system:masters",))]
         authenticator = Authenticator(self.store, users, key=b"key")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hami_sandbox import access
-from hami_sandbox.apiserver.process import main
+from hami_sandbox.apiserver.main import main
 from sandbox.tests.cluster.conformance import served
 from tests.kubeapi.client import ApiError, Client
 from tests.kubeapi.paths import config_maps, namespaces

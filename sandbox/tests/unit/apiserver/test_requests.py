@@ -10,7 +10,7 @@ from hami_sandbox.apiserver.refusals import Refusal
 
 
 def target(method: str, path: str, *, watch: bool = False) -> call.Target:
-    return call.parse(method, path, watch=watch, find=kinds.find)
+    return call.parse_target(method, path, watch=watch, find=kinds.find)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_path_names_what_it_is_about(  # noqa: PLR0917 - one argument for each
         name,
         sub,
     )
-    assert call.require(found).resource == resource
+    assert call.require_kind(found).resource == resource
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_not_served_is_told_apart_from_what_is_not_allowed(
     method: str, path: str, status: int
 ) -> None:
     with pytest.raises(Refusal) as refused:
-        call.require(target(method, path))
+        call.require_kind(target(method, path))
     assert refused.value.status == status
 
 

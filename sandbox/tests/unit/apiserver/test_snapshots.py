@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_sandbox.apiserver import bootstrap, snapshot
+from hami_sandbox.apiserver import snapshot
 from hami_sandbox.apiserver.store import Store
 from hami_sandbox.errors import SandboxError
 from sandbox.tests.unit.apiserver.making import MAPS, remove, write
@@ -19,7 +19,7 @@ from sandbox.tests.unit.apiserver.making import MAPS, remove, write
 @given(st.dictionaries(st.sampled_from("abcdef"), st.text(), max_size=6))
 def test_everything_comes_back(tmp_path: Path, texts: dict[str, str]) -> None:
     store = Store()
-    bootstrap.fill(store)
+    snapshot.add_built_in(store)
     for name, text in texts.items():
         write(store, name, annotations={"text": text})
     path = tmp_path / "state.json"
@@ -32,7 +32,7 @@ def test_everything_comes_back(tmp_path: Path, texts: dict[str, str]) -> None:
         assert [stored.object for _, stored in state.items()] == [
             stored.object for _, stored in other.items()
         ]
-    bootstrap.fill(again)
+    snapshot.add_built_in(again)
     assert again.revision == store.revision  # nothing was missing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami_sandbox.apiserver.auth import roles
+from hami_sandbox.apiserver.auth import authorization
 from hami_sandbox.apiserver.auth.authorization import Attributes, Authorizer
 from hami_sandbox.apiserver.auth.users import ANONYMOUS, UserInfo
 from hami_sandbox.apiserver.refusals import Refusal
@@ -32,7 +32,7 @@ def bind(view: MemoryView, rule: Object, subject: Object, *, cluster: bool = Fal
     )
 
 
-RBAC = roles.RBAC
+RBAC = authorization.RBAC
 
 
 def rule(verbs: str, resources: str, group: str = "", names: str = "") -> Object:
@@ -129,7 +129,7 @@ def test_a_cluster_role_counts_everywhere_and_a_reason_is_given() -> None:
 
 def test_a_cluster_role_bound_in_a_namespace_counts_there() -> None:
     view = MemoryView()
-    for content in roles.STORED:
+    for content in authorization.STORED_ROLES:
         resource = f"{content['kind'].lower()}s"
         view.put(resource, {**content, "metadata": dict(content["metadata"])}, group=RBAC)
     view.put(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from multidict import CIMultiDict
 
-from hami_sandbox.apiserver.auth import impersonation, roles
+from hami_sandbox.apiserver.auth import authorization
 from hami_sandbox.apiserver.auth.authorization import Authorizer
 from hami_sandbox.apiserver.auth.reviews import Reviews
 from hami_sandbox.apiserver.auth.users import AUDIENCE, Authenticator, UserInfo
@@ -86,7 +86,7 @@ def test_an_access_review_answers_what_a_request_would(view: MemoryView, reviews
     asked = {"verb": "list", "resource": "pods", "namespace": "n"}
     assert may(reviews, ROBOT, **asked) == {"allowed": False}
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
-    view.put("clusterroles", {"metadata": {"name": "r"}, "rules": [rule]}, group=roles.RBAC)
+    view.put("clusterroles", {"metadata": {"name": "r"}, "rules": [rule]}, group=authorization.RBAC)
     view.put(
         "clusterrolebindings",
         {
@@ -94,7 +94,7 @@ def test_an_access_review_answers_what_a_request_would(view: MemoryView, reviews
             "roleRef": {"kind": "ClusterRole", "name": "r"},
             "subjects": [{"kind": "User", "name": "robot"}],
         },
-        group=roles.RBAC,
+        group=authorization.RBAC,
     )
     assert may(reviews, ROBOT, **asked)["allowed"] is True
     other = {"spec": {"user": "robot", "resourceAttributes": asked}}
@@ -124,19 +124,19 @@ def test_a_review_of_nothing_is_refused(reviews: Reviews) -> None:
 def test_masters_may_act_as_others_and_nobody_else(view: MemoryView) -> None:
     authorizer = Authorizer(view)
     headers = CIMultiDict([("Impersonate-User", "jane"), ("Impersonate-Group", "dev")])
-    jane = impersonation.acting(headers, ADMIN, authorizer)
+    jane = authorization.acting(headers, ADMIN, authorizer)
     assert (jane.username, jane.groups) == ("jane", ("dev", "system:authenticated"))
     with pytest.raises(Refusal, match='cannot impersonate resource "users"'):
-        impersonation.acting(headers, ROBOT, authorizer)
+        authorization.acting(headers, ROBOT, authorizer)
     account = CIMultiDict([("Impersonate-User", "system:serviceaccount:n:robot")])
-    robot = impersonation.acting(account, ADMIN, authorizer)
+    robot = authorization.acting(account, ADMIN, authorizer)
     assert "system:serviceaccounts:n" in robot.groups
     with pytest.raises(Refusal, match='"serviceaccounts" in API group "" in the namespace "n"'):
-        impersonation.acting(account, ROBOT, authorizer)
+        authorization.acting(account, ROBOT, authorizer)
 
 
 def test_without_headers_one_is_oneself_and_a_group_needs_a_user(view: MemoryView) -> None:
     authorizer = Authorizer(view)
-    assert impersonation.acting(CIMultiDict(), ROBOT, authorizer) is ROBOT
+    assert authorization.acting(CIMultiDict(), ROBOT, authorizer) is ROBOT
     with pytest.raises(Refusal, match="400 BadRequest"):
-        impersonation.acting(CIMultiDict([("Impersonate-Group", "g")]), ADMIN, authorizer)
+        authorization.acting(CIMultiDict([("Impersonate-Group", "g")]), ADMIN, authorizer)

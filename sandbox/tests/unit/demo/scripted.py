@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 from hami.kube import errors
 from hami.kube.client import Client
-from hami_sandbox.demo.cluster_view import Node, World
+from hami_sandbox.demo.cluster_view import ClusterView, Node
 from sandbox.tests.unit.demo.worlds import pod
 
 
@@ -52,7 +52,7 @@ class ScriptedCluster:
         self.nodes: Mapping[str, Node] = {}
 
 
-class ScriptedWorld(World):
+class ScriptedWorld(ClusterView):
     """Time passes only while it is waited, and the test is called at each such moment."""
 
     def __init__(self, scripted: ScriptedCluster) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hami_sandbox.demo import example, flags
+from hami_sandbox.demo import example, main
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.plan import NodePlan, Plan, cards_text
 
@@ -115,7 +115,7 @@ def test_our_examples_can_run_on_our_fleet() -> None:
     shipped = example.load(example.default_folder())
     assert len(shipped) >= 8
     for each in shipped:
-        assert not each.needs.unmet(flags.plan([], 0)), each.name
+        assert not each.needs.unmet(main.plan_fleet([], 0)), each.name
 
 
 def test_our_examples_name_the_image_of_the_chart() -> None:
@@ -128,13 +128,13 @@ def test_our_examples_name_the_image_of_the_chart() -> None:
 
 
 def test_a_fleet_is_as_the_user_names_it() -> None:
-    made = flags.plan(["gpu-x=8xH100", "gpu-y=2xT4,1xL4"], 5)
+    made = main.plan_fleet(["gpu-x=8xH100", "gpu-y=2xT4,1xL4"], 5)
     assert [(node.name, cards_text(node.cards)) for node in made.nodes] == [
         ("gpu-x", "8xH100"),
         ("gpu-y", "2xT4,1xL4"),
     ]
     assert made.simulated == 5
-    assert flags.plan([], 0).nodes == flags.NODES
+    assert main.plan_fleet([], 0).nodes == main.NODES
 
 
 def test_pods_whose_containers_are_asked_stay_off_simulated_nodes(tmp_path: Path) -> None:

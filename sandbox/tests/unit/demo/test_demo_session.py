@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 from rich.console import Console
 
-from hami_sandbox.demo import example, flags, session
+from hami_sandbox.demo import example, main, session
 from hami_sandbox.demo.session import Demo, Settings
 from sandbox.tests.unit.demo.scripted import ScriptedCluster, ScriptedWorld
 from sandbox.tests.unit.demo.worlds import grant, node, pod
@@ -68,7 +68,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         return made
 
     monkeypatch.setattr(session, "Sandbox", sandbox)
-    monkeypatch.setattr(session, "World", lambda _, clock: made.world)
+    monkeypatch.setattr(session, "ClusterView", lambda _, clock: made.world)
     return made
 
 
@@ -77,7 +77,7 @@ def settings(tmp_path: Path, **more: Any) -> Settings:
     folder.mkdir(parents=True)
     (folder / "example.toml").write_text(_TOML)
     (folder / "a.yaml").write_text(_POD)
-    plan = flags.plan(["gpu-a=1xT4"], 0)
+    plan = main.plan_fleet(["gpu-a=1xT4"], 0)
     return Settings(plan=plan, examples=example.load(folder.parent), **more)
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from hami_sandbox.demo import cards, cluster_view, example, picture, recording, results, view
-from hami_sandbox.demo.results import Met, NodeFact, Outcome, Result, Verdict
+from hami_sandbox.demo import cards, cluster_view, example, recording, results, snapshot, view
+from hami_sandbox.demo.results import Met, NodeLine, Outcome, Result, Status
 from hami_sandbox.demo.running import Progress
 from sandbox.tests.unit.demo.worlds import MIB, grant, node, pod, used
 
@@ -37,8 +37,8 @@ def drawn(thing: RenderableType, width: int = 130) -> str:
     return file.getvalue()
 
 
-def taken(real: frozenset[str] = frozenset({"gpu-a", "gpu-b"})) -> picture.Picture:
-    return picture.take(_NODES, _PODS, _SAMPLES, real=real)
+def taken(real: frozenset[str] = frozenset({"gpu-a", "gpu-b"})) -> snapshot.Snapshot:
+    return snapshot.take(_NODES, _PODS, _SAMPLES, real=real)
 
 
 def test_cards_have_what_their_pods_were_granted() -> None:
@@ -100,7 +100,7 @@ def test_a_narrow_terminal_has_bars_too() -> None:
 @pytest.mark.parametrize("height", [20, 30, 45, 100])
 def test_as_many_pods_are_shown_as_there_are_lines_for(height: int) -> None:
     many = [pod(f"p{number:02}", grant("gpu-a-0", 10)) for number in range(40)]
-    seen = picture.take(_NODES, many, [], real=frozenset({"gpu-a", "gpu-b"}))
+    seen = snapshot.take(_NODES, many, [], real=frozenset({"gpu-a", "gpu-b"}))
     console = Console(file=io.StringIO(), width=120, height=height)
     fitted = view.fitted(seen, Progress(total=0), console, footer="the end")
     lines = drawn(fitted, width=120).splitlines()
@@ -109,7 +109,7 @@ def test_as_many_pods_are_shown_as_there_are_lines_for(height: int) -> None:
     assert lines[-1].startswith("the end")
 
 
-def everything(seen: picture.Picture) -> RenderableType:
+def everything(seen: snapshot.Snapshot) -> RenderableType:
     return view.render(seen, Progress(total=0), most_pods=100, footer="the end")
 
 
@@ -127,7 +127,7 @@ def test_the_example_that_runs_is_shown_with_its_checks() -> None:
         example=shown,
         met=[Met("pod first Running", met=True, seen=""), Met("that", met=False, seen="nothing")],
         waiting_for="pod small Running",
-        results=[Result(name="01", title="t", promise="p", verdict=Verdict.AS_SAID)],
+        results=[Result(name="01", title="t", promise="p", status=Status.AS_EXPECTED)],
     )
     text = drawn(view.render(taken(), progress, most_pods=5))
     assert "05-quota" in text
@@ -153,7 +153,7 @@ def test_a_bar_is_as_wide_as_it_should_be(
 def outcome(*results: Result, simulated: int = 0) -> Outcome:
     return Outcome(
         results=results,
-        nodes=(NodeFact("gpu-a", "2xH100", "late"), NodeFact("gpu-b", "4xT4", "lock (old)")),
+        nodes=(NodeLine("gpu-a", "2xH100", "late"), NodeLine("gpu-b", "4xT4", "lock (old)")),
         simulated=simulated,
         isolation="containers have namespaces",
         ready_after=8.0,
@@ -162,12 +162,12 @@ def outcome(*results: Result, simulated: int = 0) -> Outcome:
     )
 
 
-def result(verdict: Verdict, *met: Met, note: str = "") -> Result:
+def result(status: Status, *met: Met, note: str = "") -> Result:
     return Result(
         name="01-it",
         title="t",
         promise="two pods",
-        verdict=verdict,
+        status=status,
         seconds=3.21,
         checks=met,
         note=note,
@@ -175,12 +175,12 @@ def result(verdict: Verdict, *met: Met, note: str = "") -> Result:
 
 
 def test_the_summary_tells_all_that_was_asked_for() -> None:
-    good = result(Verdict.AS_SAID, Met("x", met=True, seen="y"))
+    good = result(Status.AS_EXPECTED, Met("x", met=True, seen="y"))
     text = drawn(results.render(outcome(good, simulated=7)))
     for part in (
         "01-it",
         "two pods",
-        "as said: 1 of 1 checks met",
+        "as expected: 1 of 1 checks met",
         "3.2",
         "node gpu-a: 2xH100, binding late",
         "node gpu-b: 4xT4, binding lock (old)",
@@ -193,8 +193,8 @@ def test_the_summary_tells_all_that_was_asked_for() -> None:
 
 
 def test_what_went_otherwise_is_told_and_counts() -> None:
-    bad = result(Verdict.OTHERWISE, Met("pod a Running", met=False, seen="it waits"))
-    whole = outcome(bad, result(Verdict.SKIPPED, note="not run: it needs 9 cards"))
+    bad = result(Status.OTHERWISE, Met("pod a Running", met=False, seen="it waits"))
+    whole = outcome(bad, result(Status.SKIPPED, note="not run: it needs 9 cards"))
     assert not whole.good
     text = " ".join(drawn(results.render(whole)).split())
     assert "expected pod a Running; it waits" in text
@@ -203,7 +203,7 @@ def test_what_went_otherwise_is_told_and_counts() -> None:
 
 
 def test_skipped_examples_fail_nothing() -> None:
-    assert outcome(result(Verdict.SKIPPED)).good
+    assert outcome(result(Status.SKIPPED)).good
     assert outcome().good
     assert "no examples were run" in drawn(results.render(outcome()))
 
@@ -215,12 +215,12 @@ def test_our_examples_text_fits_the_view() -> None:
 
 
 def test_a_screenshot_shows_both_and_loads_nothing_from_elsewhere() -> None:
-    good = outcome(result(Verdict.AS_SAID, Met("x", met=True, seen="y")))
+    good = outcome(result(Status.AS_EXPECTED, Met("x", met=True, seen="y")))
     svg = recording.draw(taken(), Progress(total=0), good)
     assert ET.fromstring(svg.partition("\n")[2]).tag.endswith("svg")  # noqa: S314 - ours
     text = svg.replace("&#160;", " ")
     assert "gpu-a" in text
-    assert "as said" in text
+    assert "as expected" in text
     assert "scripts/record-demo" in svg
     assert "url(http" not in svg.replace('"', "")
     assert "@font-face" not in svg

@@ -10,7 +10,7 @@ from typing import Any
 
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import Entry
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.agent.kubelet.registration import Registration
 from hami.node.layout import NodeLayout
 from hami_sandbox.kubelet.devices.manager import DeviceManager
@@ -32,17 +32,18 @@ class FakePlugin(Plugin):
         self.asked_preference: list[tuple[frozenset[str], frozenset[str], int]] = []
         self.holding: asyncio.Event | None = None
         #: In the place of one that is made up.
-        self.answering: Allocation | None = None
+        self.answering: AllocateResponse | None = None
         self._answers = 0
 
-    async def allocate(self, requests: list[tuple[str, ...]]) -> list[Allocation]:
+    async def allocate(self, requests: list[tuple[str, ...]]) -> list[AllocateResponse]:
         self.calls.append(("Allocate", [frozenset(ids) for ids in requests]))
         if self.holding is not None:
             await self.holding.wait()
         self._answers += 1
         answers = await super().allocate(requests)
         return [
-            self.answering or Allocation(envs=one.envs, annotations={"answer": str(self._answers)})
+            self.answering
+            or AllocateResponse(envs=one.envs, annotations={"answer": str(self._answers)})
             for one in answers
         ]
 
@@ -78,7 +79,7 @@ class Desk:
             sources_ready=lambda: self.ready,
             **options,
         )
-        manager.subscribe(self._noticed)
+        manager.add_handler(self._noticed)
         await manager.start(running)
         try:
             yield manager
@@ -93,7 +94,7 @@ class Desk:
         self, plugin: Plugin, manager: DeviceManager | None = None, *, name: str = "fake"
     ) -> AsyncIterator[Registration]:
         """Serve a plugin by the agent's own link; with a manager, wait until it is listed."""
-        link = Registration(self.layout, plugin, name, look_every=0.01)
+        link = Registration(self.layout, plugin, name, check_every=0.01)
         running = asyncio.create_task(link.run())
         try:
             if manager is not None:

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from hami.agent.errors import AgentError
-from hami.agent.kubelet.kubelet_api import Allocation, DeviceSpec, Mount
+from hami.agent.kubelet.kubelet_api import AllocateResponse, DeviceSpec, Mount
 from hami_sandbox.kubelet.devices.manager import RunOptions
 from hami_sandbox.kubelet.devices.pods import AdmissionError, StartError
 from sandbox.tests.unit.devices.desk import Desk, FakePlugin, pod
@@ -99,9 +99,9 @@ async def test_the_checkpoint_has_the_answer_before_the_next_container_is_asked_
     seen: list[set[str]] = []
     plugin = FakePlugin(*"abc")
 
-    def answer(ids: tuple[str, ...]) -> Allocation:
+    def answer(ids: tuple[str, ...]) -> AllocateResponse:
         seen.append({container for _, container in desk.entries()})
-        return Allocation()
+        return AllocateResponse()
 
     plugin.allocating = answer
     async with desk.manager() as manager, desk.plugin(plugin, manager):
@@ -277,7 +277,7 @@ async def test_who_was_never_admitted_cannot_start(desk: Desk) -> None:
 
 
 async def test_a_container_gets_the_answers_of_all_its_plugins(desk: Desk) -> None:
-    answer = Allocation(
+    answer = AllocateResponse(
         envs={"A": "1", "B": "first"},
         mounts=(Mount("/in", "/out"),),
         devices=(DeviceSpec("/dev/x", "/dev/y"),),
@@ -285,7 +285,7 @@ async def test_a_container_gets_the_answers_of_all_its_plugins(desk: Desk) -> No
     )
     plugins = {resource: FakePlugin("a", resource=resource) for resource in (RESOURCE, OTHER)}
     plugins[RESOURCE].answering = answer
-    plugins[OTHER].answering = Allocation(
+    plugins[OTHER].answering = AllocateResponse(
         envs={"B": "second"}, mounts=(Mount("/in", "/other"),), cdi_devices=("x.com/y=2",)
     )
     both = pod("p", main=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import Data, File, PodEntry
 from hami.wire import codec
-from hami_sandbox.kubelet.devices import checkpoint_file
+from hami_sandbox.kubelet.devices import allocations
 from hami_sandbox.kubelet.devices.pods import AdmissionError
 from sandbox.tests.unit.devices.desk import Desk, FakePlugin, pod, uid
 from tests.e2e.kubelet_api import checkpoint as theirs
@@ -34,14 +34,14 @@ ENTRIES = st.builds(
 @pytest.mark.parametrize("written", [FULL, EMPTY])
 def test_what_kubelets_code_wrote_is_written_just_so(written: str) -> None:
     data = codec.decode(written.encode(), File, what="checkpoint").data
-    assert checkpoint_file.encode(data) == written.encode()
+    assert allocations.encode_checkpoint(data) == written.encode()
 
 
 @given(st.lists(ENTRIES, max_size=4), st.dictionaries(TEXTS, st.lists(TEXTS, max_size=3)))
 def test_the_agent_reads_all_that_is_written(
     entries: list[PodEntry], registered: dict[str, list[str] | None]
 ) -> None:
-    content = checkpoint_file.encode(Data(entries=entries, registered=registered))
+    content = allocations.encode_checkpoint(Data(entries=entries, registered=registered))
     read = checkpoint.parse(content)
     assert [(e.pod_uid, e.container, e.resource, e.answer) for e in read.entries] == [
         (e.pod_uid, e.container, e.resource, e.answer) for e in entries

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_sandbox.kubelet.devices.book import choose
+from hami_sandbox.kubelet.devices.allocations import choose
 from hami_sandbox.kubelet.devices.pods import DevicesError
 
 IDS = st.frozensets(st.sampled_from("abcdefgh"), max_size=8)

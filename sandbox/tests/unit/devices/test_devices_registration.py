@@ -12,7 +12,7 @@ from hami.agent.kubelet import checkpoint
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.kubelet.devices import endpoint
 from hami_sandbox.kubelet.devices.manager import DeviceManager
-from hami_sandbox.kubelet.devices.registration import is_extended
+from hami_sandbox.kubelet.devices.plugins import is_extended
 from sandbox.tests.unit.devices.desk import Desk, FakePlugin, pod
 from tests.e2e.kubelet_api import device_plugin
 from tests.e2e.kubelet_api.device_plugin import Registration

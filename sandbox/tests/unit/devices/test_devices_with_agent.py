@@ -52,7 +52,7 @@ def token(manager: DeviceManager, pod: Object, container: str) -> str:
 
 async def test_a_pod_gets_its_share_by_what_the_checkpoint_says(node: Node, desk: Desk) -> None:
     async with node.running() as agent, kubelet(desk) as manager:
-        assert manager.allocatable()[GPU] == len(agent.plugin.list.devices)
+        assert manager.allocatable()[GPU] == len(agent.device_list.devices)
         pod = node.pod("p", main=[(CARD, 4000, 30), (OTHER, 2000, 0)])
         await node.seen(agent)
         await desk.admit(manager, pod)

@@ -154,7 +154,7 @@ async def test_a_node_that_comes_back_has_its_pods() -> None:
         await until(lambda: rig.node_of(api, "p") == "a")
         api.remove("nodes", "a")
         await rig.seen(api, scheduler)
-        assert scheduler.world.rows() == []
+        assert scheduler.cluster.rows() == []
         api.put(node_object("a", cpu="1"))
         api.put(pod_object("q", requests={"cpu": "1"}))
         await until(lambda: rig.condition(api, "q"))
@@ -183,7 +183,7 @@ async def test_a_binding_whose_answer_is_lost_has_happened() -> None:
             api.put(pod_object("p", requests={"cpu": "1"}))
             await until(lambda: rig.node_of(api, "p") == "a")
             await until(lambda: len(scheduler.queue) == 0)
-            (row,) = scheduler.world.rows()
+            (row,) = scheduler.cluster.rows()
             assert row.used == {"cpu": 1000}
 
 
@@ -210,9 +210,9 @@ async def test_a_binding_that_the_server_forgot_is_made_again() -> None:
             api.put(pod_object("p", requests={GPU: "1"}))
             await until(lambda: extender.binds)
             await until(lambda: len(scheduler.queue) == 0)
-            assert scheduler.world.expire() == []
+            assert scheduler.cluster.expire() == []
             moved = SEEN_WITHIN_S
-            (pod,) = scheduler.world.expire()
+            (pod,) = scheduler.cluster.expire()
             assert pod.name == "p"
             await until(lambda: len(extender.binds) == 2)
 
@@ -232,7 +232,7 @@ async def test_somebody_else_places_the_pod_while_it_is_tried() -> None:
             api.put(pod_object("q"))
             await until(lambda: rig.node_of(api, "q"))
             assert not extender.binds
-            used = {row.name: row.used.get("cpu", 0) for row in scheduler.world.rows()}
+            used = {row.name: row.used.get("cpu", 0) for row in scheduler.cluster.rows()}
             assert used == {"a": 0, "b": 1000}
 
 
@@ -245,7 +245,7 @@ async def test_what_nobody_thought_of_costs_one_attempt_only(
             def broken(_: object) -> None:
                 raise RuntimeError("a bug")
 
-            patch.setattr(scheduler.world, "neighbours", broken)
+            patch.setattr(scheduler.cluster, "neighbours", broken)
             api.put(node_object("a"))
             api.put(pod_object("p"))
             await until(lambda: rig.condition(api, "p"))

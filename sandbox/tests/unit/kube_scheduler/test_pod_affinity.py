@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hami_sandbox.kube_scheduler.checks import NOT_FAR, NOT_NEAR, UNWANTED, Neighbours
 from hami_sandbox.kube_scheduler.nodes import Row
-from hami_sandbox.kube_scheduler.pod_affinity import NOT_FAR, NOT_NEAR, UNWANTED, Neighbours
 from hami_sandbox.kube_scheduler.pods import Pod
 from sandbox.tests.unit.kube_scheduler.makers import pod, row
 

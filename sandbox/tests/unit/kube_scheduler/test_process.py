@@ -125,7 +125,7 @@ async def test_nobody_schedules_while_another_holds_the_lease() -> None:
             async with rig.running(api, election=election) as two:
                 api.put(pod_object("p"))
                 await until(lambda: rig.node_of(api, "p") == "a")
-                await until(lambda: len(two.world.pods) == len(two.world.nodes) == 1)
+                await until(lambda: len(two.cluster.pods) == len(two.cluster.nodes) == 1)
                 assert not two.leading
                 assert len(api.sent("POST", "/binding")) == 1
                 assert one.elector is not None

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_sandbox.kube_scheduler import pods
-from hami_sandbox.kube_scheduler.pods import (
+from hami_sandbox.kube_scheduler import selection
+from hami_sandbox.kube_scheduler.selection import (
     LabelSelector,
     NodeSelector,
     NodeTerm,
@@ -45,23 +45,23 @@ LABELS = {"zone": "a", "gpus": "8", "empty": ""}
 def test_a_requirement(operator: str, key: str, values: tuple[str, ...], met: bool) -> None:
     requirement = Requirement(key, operator, values)
     selector = LabelSelector(match_expressions=(requirement,))
-    assert pods.selects(selector, LABELS) is met
+    assert selection.selects(selector, LABELS) is met
     term = NodeTerm(match_expressions=(requirement,))
-    assert pods.selects_node(NodeSelector((term,)), "n", LABELS) is met
+    assert selection.selects_node(NodeSelector((term,)), "n", LABELS) is met
 
 
 def test_no_selector_selects_none_and_an_empty_one_all() -> None:
-    assert not pods.selects(None, LABELS)
-    assert pods.selects(LabelSelector(), LABELS)
-    assert not pods.selects_node(NodeSelector(), "n", LABELS)
-    assert not pods.selects_node(NodeSelector((NodeTerm(),)), "n", LABELS)
+    assert not selection.selects(None, LABELS)
+    assert selection.selects(LabelSelector(), LABELS)
+    assert not selection.selects_node(NodeSelector(), "n", LABELS)
+    assert not selection.selects_node(NodeSelector((NodeTerm(),)), "n", LABELS)
 
 
 def test_one_term_is_enough_and_a_node_has_a_name() -> None:
     wrong = NodeTerm(match_expressions=(Requirement("zone", "In", ("b",)),))
     named = NodeTerm(match_fields=(Requirement("metadata.name", "In", ("n",)),))
-    assert pods.selects_node(NodeSelector((wrong, named)), "n", LABELS)
-    assert not pods.selects_node(NodeSelector((wrong, named)), "m", LABELS)
+    assert selection.selects_node(NodeSelector((wrong, named)), "n", LABELS)
+    assert not selection.selects_node(NodeSelector((wrong, named)), "m", LABELS)
 
 
 WORDS = st.sampled_from(["", "a", "b"])
@@ -84,7 +84,7 @@ def test_a_taint_is_borne_by_who_names_it_or_takes_all(key: str, value: str, eff
         Toleration(key, "Exists", None, f"{effect}x"),
         Toleration(None, "Equal", value, None),
     ]
-    assert not pods.tolerates(refusing, taint)
+    assert not selection.tolerates(refusing, taint)
     kept_out = effect != "PreferNoSchedule"
-    assert pods.tolerates_all(refusing, [taint]) is not kept_out
-    assert pods.tolerates_all(bearing, [taint, taint])
+    assert selection.tolerates_all(refusing, [taint]) is not kept_out
+    assert selection.tolerates_all(bearing, [taint, taint])

@@ -64,13 +64,13 @@ async def waiting(pod: Object, **nodes: Object) -> AsyncIterator[Waiting]:
 
 async def test_hamis_wake_up_of_a_node() -> None:
     async with waiting(pod_object("p", requests={GPU: "1"}), a={}) as there:
-        there.change("nodes", "a", metadata={"annotations": {annotation_keys.WAKE_UP: "1.0"}})
+        there.change("nodes", "a", metadata={"annotations": {annotation_keys.REQUEUE: "1.0"}})
         assert await there.attempts() == 2
 
 
 async def test_hamis_wake_up_of_the_pod() -> None:
     async with waiting(pod_object("p", requests={GPU: "1"}), a={}) as there:
-        there.change("pods", "p", metadata={"annotations": {annotation_keys.WAKE_UP: "1.0"}})
+        there.change("pods", "p", metadata={"annotations": {annotation_keys.REQUEUE: "1.0"}})
         assert await there.attempts() == 2
 
 

@@ -97,7 +97,7 @@ async def test_a_burst_gets_a_card_each() -> None:
         async with both(api) as (scheduler, _):
             for number in range(pods):
                 api.put(hami.pod(f"p{number}", memory=8000))
-            known = scheduler.world.pods
+            known = scheduler.cluster.pods
             await until(lambda: sum(bool(pod.node_name) for pod in known) == pods)
         # Each needs a whole card, and every node has one.
         assert len({pod["spec"]["nodeName"] for pod in api.objects("pods")}) == pods

@@ -13,8 +13,7 @@ from hami.agent.kubelet.registration import Registration
 from hami.kube.client import Client
 from hami.node.layout import NodeLayout
 from hami_sandbox.kubelet.attempts import Waits
-from hami_sandbox.kubelet.process import Kubelet
-from hami_sandbox.kubelet.settings import Settings
+from hami_sandbox.kubelet.main import Kubelet, Settings
 from sandbox.tests.unit.devices.desk import FakePlugin
 from sandbox.tests.unit.kubelet.fake_runtime import FakeRuntime
 from sandbox.tests.unit.kubelet.pods import NODE
@@ -68,7 +67,7 @@ class Node:
     @contextlib.asynccontextmanager
     async def plugin(self, kubelet: Kubelet, plugin: FakePlugin) -> AsyncIterator[Registration]:
         layout = NodeLayout(kubelet_dir=self.folder / "k")
-        link = Registration(layout, plugin, "fake", look_every=0.01)
+        link = Registration(layout, plugin, "fake", check_every=0.01)
         task = asyncio.create_task(link.run())
         try:
             await until(lambda: kubelet.devices.allocatable().get(plugin.resource))

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from hami_sandbox.kubelet.process import Kubelet
+from hami_sandbox.kubelet.main import Kubelet
 from sandbox.tests.unit.kubelet.pods import pod
 from sandbox.tests.unit.kubelet.rig import TOKEN, Node
 from tests.unit.kube.following import until

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami.agent.errors import AgentError
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami_sandbox.kubelet.attempts import Waits
 from sandbox.tests.unit.devices.desk import FakePlugin
 from sandbox.tests.unit.kubelet.pods import container, pod
@@ -16,7 +16,7 @@ SHARE = {"limits": {GPU: "1"}}
 
 async def test_devices_reach_the_container(node: Node) -> None:
     plugin = FakePlugin("a", "b")
-    plugin.answering = Allocation(
+    plugin.answering = AllocateResponse(
         envs={"SHARE": "1", "MODE": "plugin"}, cdi_devices=("hami.io/vgpu=t",)
     )
     async with node.running() as kubelet, node.plugin(kubelet, plugin):

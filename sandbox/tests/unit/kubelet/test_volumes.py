@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hami.kube.client import Client
-from hami_sandbox.kubelet.environment import NodeFacts
-from hami_sandbox.kubelet.references import References
+from hami_sandbox.kubelet.environment import NodeFacts, References
 from hami_sandbox.kubelet.volumes import MountPlan, VolumeError, Volumes, mounts
 from sandbox.tests.unit.kubelet.pods import container, pod
 from tests.scripted_api.server import ScriptedApi

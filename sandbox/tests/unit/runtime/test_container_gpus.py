@@ -20,10 +20,10 @@ from hami_sandbox.runtime.spec import Isolation, Phase
 from hami_sandbox.runtime.states import UnresolvableError
 from sandbox.tests.unit.runtime.bench import UID, Bench
 from tests.unit.agent.card_nodes import CardNode
-from tests.unit.agent.preparing import TOKEN, PlainStates
+from tests.unit.agent.preparing import ALLOCATION_ID, PlainStates
 
 MIB, GIB = 1 << 20, 1 << 30
-NAME = f"{layout.CDI_KIND}={TOKEN}"
+NAME = f"{layout.CDI_KIND}={ALLOCATION_ID}"
 
 
 class Node(CardNode):
@@ -38,7 +38,7 @@ class Node(CardNode):
         )
 
     def state(self) -> state_file.State:
-        return state_file.decode(self.layout.state(TOKEN).read_bytes())
+        return state_file.decode(self.layout.state(ALLOCATION_ID).read_bytes())
 
     def peaks(self) -> list[dict[str, Any]]:
         text = (self.desk.root / "gpus/peaks.jsonl").read_text()
@@ -46,7 +46,7 @@ class Node(CardNode):
 
     def forget(self) -> None:
         with contextlib.suppress(OSError):
-            self.preparer.forget(TOKEN)
+            self.preparer.forget(ALLOCATION_ID)
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ async def test_a_share_is_seen_and_held(bench: Bench, node: Node) -> None:
     assert device.refused >= 1
     running = bench.runtime.state(container)
     assert [entry.pid for entry in node.state().processes] == [running.pid]
-    assert node.states.busy(TOKEN)
+    assert node.states.busy(ALLOCATION_ID)
     if bench.runtime.isolation is Isolation.NAMESPACES:  # by which the monitor knows its own
         trace = Processes(Path("/proc")).trace(running.pid)
         assert trace is not None
-        assert trace.tokens == (TOKEN,)
+        assert trace.allocation_ids == (ALLOCATION_ID,)
     await bench.runtime.stop(container, 10)
     assert bench.runtime.state(container).exit_code == 0
-    assert not node.states.busy(TOKEN)
+    assert not node.states.busy(ALLOCATION_ID)
     [peak] = {line["owner"] for line in node.peaks() if line["owner"]}
     assert peak == f"{UID}/main"
     await bench.runtime.remove(container)

@@ -234,7 +234,7 @@ async def test_what_a_killed_kubelet_left_half_made_is_swept_away(bench: Bench) 
         (folder / left / "spec.json").touch()
     await bench.runtime.close()
     runtime = bench.new_runtime()
-    runtime.sweep()
+    runtime.remove_leftovers()
     assert left_in(folder) == [folder / container]
     assert runtime.state(container).phase is Phase.RUNNING
 

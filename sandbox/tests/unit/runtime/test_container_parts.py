@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hami.agent import binding_mode
 from hami.agent.kubelet import runtime
-from hami_sandbox.runtime import gpu_work, isolation, log_lines, programs, records, spec
+from hami_sandbox.runtime import gpu_work, isolation, programs, records, shim, spec
 from hami_sandbox.runtime.cri import serve_cri
 from hami_sandbox.runtime.runtime import Runtime
 from hami_sandbox.runtime.spec import Isolation
@@ -41,7 +41,7 @@ def test_what_an_image_runs(
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 40))
 def test_a_log_has_every_byte_whatever_pieces_it_comes_in(pieces: list[bytes], cut: int) -> None:
     """Lines of a log, put together again, are what was written; F ends a line, P does not."""
-    log = log_lines.Lines("stdout", longest=cut)
+    log = shim.Lines("stdout", longest=cut)
     lines = (b"".join(map(log.add, pieces)) + log.end()).split(b"\n")
     assert lines.pop() == b""
     parts = [line.split(b" ", 3) for line in lines]

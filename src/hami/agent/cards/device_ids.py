@@ -1,9 +1,8 @@
-"""The ids that kubelet counts by: `<card UUID>-<number>`, one for each share of a card.
+"""Device ids that kubelet counts by: `<card UUID>-<number>`, one per share.
 
-kubelet chooses ids, the scheduler chooses cards, and the two need not agree: an id is a ticket, its
-name only a hint. So the health of an id that is held follows the cards behind its grant, and of the
-free ones exactly as many are healthy as healthy cards have free places, whatever they are called.
-Pure.
+kubelet chooses ids, the scheduler chooses cards, and the two need not agree: the card in an id's
+name is only a hint. So the health of a held id follows the cards behind its grant, and of the free
+ids exactly as many are healthy as healthy cards have free shares, whatever their names. Pure.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ _REPLICA = "::"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One id as kubelet is told of it."""
+    """One id as kubelet gets it."""
 
     id: str
     healthy: bool
-    #: The NUMA node; None: kubelet is not told, or there is not one.
+    #: The NUMA node; None: not advertised, or not exactly one.
     numa: int | None = None
 
 
@@ -36,19 +35,19 @@ def ids_of(device: RegisteredCard) -> Iterator[str]:
 def listed(
     devices: Iterable[RegisteredCard],
     held: Mapping[str, frozenset[str]],
-    used_slots: Mapping[str, int],
+    used_shares: Mapping[str, int],
     *,
     numa: bool,
 ) -> tuple[ListedDevice, ...]:
     """Return every id, with its health.
 
-    `held` says which cards stand behind an id that a container has; `used_slots` how many places
-    of a card are taken. A held id stays in the list when its name has left it (a card that is gone,
-    a smaller split count): else kubelet would not start its container again.
+    `held`: the cards behind each id that a container has. `used_shares`: how many shares of a card
+    are taken. A held id stays in the list although its card was removed or the split count became
+    smaller: else kubelet would not start its container again.
     """
     cards = {device.id: device for device in devices}
     named = {name: device for device in cards.values() for name in ids_of(device)}
-    healthy = _healthy_free(cards, named, held, used_slots)
+    healthy = _healthy_free(cards, named, held, used_shares)
     listing = []
     for name in (*named, *sorted(held.keys() - named.keys())):
         behind = held.get(name)
@@ -56,10 +55,10 @@ def listed(
             listing.append(ListedDevice(name, name in healthy, named[name].numa if numa else None))
             continue
         found = [cards[card] for card in sorted(behind) if card in cards]
-        well = len(found) == len(behind) > 0 and all(device.health for device in found)
-        places = {device.numa for device in found}
+        healthy_now = len(found) == len(behind) > 0 and all(device.health for device in found)
+        numas = {device.numa for device in found}
         listing.append(
-            ListedDevice(name, well, places.pop() if numa and len(places) == 1 else None)
+            ListedDevice(name, healthy_now, numas.pop() if numa and len(numas) == 1 else None)
         )
     return tuple(listing)
 
@@ -68,15 +67,15 @@ def _healthy_free(
     cards: Mapping[str, RegisteredCard],
     named: Mapping[str, RegisteredCard],
     held: Mapping[str, frozenset[str]],
-    used_slots: Mapping[str, int],
+    used_shares: Mapping[str, int],
 ) -> set[str]:
-    """Choose the free ids that are healthy: first those whose own card has the place."""
+    """Choose the free ids that are healthy: first those whose own card has a free share."""
     free = [name for name in named if name not in held]
     room = {
-        card: max(device.count - used_slots.get(card, 0), 0) if device.health else 0
+        card: max(device.count - used_shares.get(card, 0), 0) if device.health else 0
         for card, device in cards.items()
     }
-    places = sum(room.values())
+    free_shares = sum(room.values())
     own: list[str] = []
     rest: list[str] = []
     for name in free:
@@ -87,7 +86,7 @@ def _healthy_free(
         else:
             rest.append(name)
     rest.sort(key=lambda name: not named[name].health)
-    return set((own + rest)[:places])
+    return set((own + rest)[:free_shares])
 
 
 def physical_id(device_id: str) -> str:
@@ -104,7 +103,7 @@ def physical_id(device_id: str) -> str:
 def preferred(
     available: Collection[str], must_include: Sequence[str], size: int, wanted: Sequence[str]
 ) -> tuple[str, ...]:
-    """Choose `size` ids named after the cards that a container was given; (): no such choice.
+    """Choose `size` ids named after the cards that a container was granted; empty: impossible.
 
     `wanted` names a card once for each share of it.
     """
@@ -126,7 +125,7 @@ def preferred(
 
 
 def _order(device_id: str) -> tuple[str, int, str]:
-    """Sort ids of a card by their number, so that the same question has the same answer."""
+    """Return a sort key by card and number, so that equal questions have equal answers."""
     card = physical_id(device_id)
     number = device_id[len(card) + 1 :]
     return card, int(number) if number.isascii() and number.isdigit() else 0, device_id

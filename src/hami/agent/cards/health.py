@@ -1,15 +1,13 @@
-"""Health of cards: XIDs and failed checks over time, and the watch.
+"""Health of cards over time, from XIDs and probes, and the watch that feeds it.
 
-Which cards may be given out: what their errors and their silence mean, over time.
-A card that reported a critical error or did not answer is left out until the quarantine has passed
-without another, it has answered since, and the driver wants nothing done to it any more. Then it
-comes back by itself. Nothing here asks a driver or waits: `health_watch` does.
+A card that reported a critical XID or did not answer is unhealthy until the quarantine has passed
+without another error, the card has answered since, and the driver asks for no recovery any more.
+Then it becomes healthy by itself. `Health` asks no driver and waits for nothing; `watch` does.
 
-Feeds `Health` from the driver: XIDs as they come, and a question to every card now and then.
-NVML blocks, and where the driver hangs it does so for ever. So two threads of our own ask it, and
-only tell the event loop what they heard; both end soon after the watch is cancelled, and one that
-hangs does not keep the process. If XIDs cannot be waited for, probes alone must do: that is said
-once, and marks no card.
+NVML blocks, and for ever where the driver hangs. So two threads of our own call it and only pass
+results to the event loop. Both end soon after the watch is cancelled, and a thread that hangs does
+not keep the process. If XIDs cannot be waited for, cards are only probed: this is logged once, and
+makes no card unhealthy.
 """
 
 from __future__ import annotations
@@ -25,12 +23,23 @@ from typing import Protocol
 
 from hami.agent.cards import xids
 from hami.agent.cards.xids import Ignored
-from hami.node.nvml import NvmlError, Xid
+from hami.node.nvml import NvmlError, XidEvent
 
-#: Told when a card's health changes: UUID, whether it is healthy now, and why not.
-Changed = Callable[[str, bool, str], None]
 
-#: What NVML's numbers ask for.
+@dataclasses.dataclass(frozen=True, slots=True)
+class HealthChange:
+    """A card became healthy or unhealthy."""
+
+    #: UUID.
+    card: str
+    healthy: bool
+    #: Why it is unhealthy; empty: it is healthy.
+    why: str = ""
+
+
+Changed = Callable[[HealthChange], None]
+
+#: NVML's recovery actions.
 _ACTIONS = {
     1: "reset it (`nvidia-smi --gpu-reset`)",
     2: "reboot the node",
@@ -47,18 +56,18 @@ class _State:
     healthy: bool = True
     #: When the quarantine ends, by our clock.
     until: float = 0.0
-    #: What the quarantine is for.
+    #: Why it is in quarantine.
     trouble: str = ""
-    #: Why it does not answer; empty: it does.
+    #: Why it does not answer; empty: it answers.
     silent: str = ""
-    #: What the driver wants done to it; empty: nothing.
+    #: The recovery that the driver asks for; empty: none.
     pending: str = ""
-    #: Whether it has yet to answer after its trouble.
+    #: Whether it has not answered yet since its trouble.
     unproven: bool = False
 
 
 class Health:
-    """The health of a node's cards. A card that nobody complained of is healthy."""
+    """The health of a node's cards. A card without a report is healthy."""
 
     def __init__(
         self,
@@ -66,7 +75,7 @@ class Health:
         clock: Callable[[], float],
         quarantine: float,
         ignored: Ignored | None = None,
-        changed: Changed = lambda uuid, healthy, why: None,  # noqa: ARG005 - names of the contract
+        changed: Changed = lambda change: None,  # noqa: ARG005 - the name of the contract
     ) -> None:
         self.ignored = Ignored() if ignored is None else ignored
         self._clock = clock
@@ -75,18 +84,18 @@ class Health:
         self._states: dict[str, _State] = {}
 
     def xid(self, uuid: str, code: int) -> bool:
-        """Take note of an error; give whether it counts."""
+        """Record an error; return whether it counts."""
         if not uuid or code in self.ignored:
             return False
         state = self._states.setdefault(uuid, _State())
         state.until = self._clock() + self._quarantine
         state.trouble = xids.describe(code)
         state.unproven = self.ignored.probing
-        self._judge(uuid, state)
+        self._update(uuid, state)
         return True
 
     def probed(self, uuid: str, why: str, recovery_action: int | None = None) -> None:
-        """Take note of a card's answer: why there was none, and what the driver wants done."""
+        """Record a probe: why the card did not answer, and the recovery that NVML asks for."""
         if not why and not recovery_action and uuid not in self._states:
             return
         state = self._states.setdefault(uuid, _State())
@@ -98,19 +107,19 @@ class Health:
         else:
             state.unproven = False
             state.pending = _pending(recovery_action) if recovery_action else ""
-        self._judge(uuid, state)
+        self._update(uuid, state)
 
     def tick(self) -> None:
-        """Let cards back whose time has come."""
+        """Make cards healthy whose quarantine has ended."""
         for uuid, state in self._states.items():
-            self._judge(uuid, state)
+            self._update(uuid, state)
 
     def is_healthy(self, uuid: str) -> bool:
         state = self._states.get(uuid)
         return state is None or state.healthy
 
     def why(self, uuid: str) -> str:
-        """Tell why a card is left out; empty: it is not."""
+        """Return why a card is unhealthy; empty: it is healthy."""
         state = self._states.get(uuid)
         if state is None or state.healthy:
             return ""
@@ -120,21 +129,23 @@ class Health:
         if state.pending:
             reasons.append(state.pending)
         if not state.silent and (state.unproven or self._clock() < state.until):
-            reasons.append(f"{state.trouble} (out until {self._quarantine:g} s after the last one)")
+            reasons.append(
+                f"{state.trouble} (unhealthy until {self._quarantine:g} s after the last one)"
+            )
         return "; ".join(reasons)
 
-    def _judge(self, uuid: str, state: _State) -> None:
+    def _update(self, uuid: str, state: _State) -> None:
         healthy = not (
             state.silent or state.pending or state.unproven or self._clock() < state.until
         )
         if healthy != state.healthy:
             state.healthy = healthy
-            self._changed(uuid, healthy, self.why(uuid))
+            self._changed(HealthChange(uuid, healthy, self.why(uuid)))
 
 
 def _pending(action: int) -> str:
     wanted = _ACTIONS.get(action, f"recovery action {action} of NVML")
-    return f"the driver wants something done before it is good again: {wanted}"
+    return f"the driver asks for a recovery before it is healthy again: {wanted}"
 
 
 _log = logging.getLogger(__name__)
@@ -147,12 +158,12 @@ _JOIN = 3.0
 class XidSource(Protocol):
     @property
     def unsupported(self) -> dict[str, str]: ...
-    def wait(self, timeout_ms: int) -> Xid | None: ...
+    def wait(self, timeout_ms: int) -> XidEvent | None: ...
     def close(self) -> None: ...
 
 
 class Driver(Protocol):
-    """What of `hami.node.nvml.Nvml` is needed here."""
+    """The part of `hami.node.nvml.Nvml` that is used here."""
 
     def probe(self, uuid: str) -> str: ...
     def recovery_action(self, uuid: str) -> int | None: ...
@@ -169,11 +180,11 @@ async def watch(
     stuck_after: float = 30.0,
     reopen_every: float = 60.0,
 ) -> None:
-    """Keep `health` true for these cards until cancelled.
+    """Keep `health` up to date for these cards until cancelled.
 
-    A question that is not answered within `stuck_after` seconds counts as a failed probe of that
-    card. While a card does not answer, NVML is closed and opened again every `reopen_every`
-    seconds: one that came back is seen only so.
+    A probe that is not answered within `stuck_after` seconds counts as failed. While a card does
+    not answer, NVML is closed and opened again every `reopen_every` seconds: only then does a card
+    that came back answer.
     """
     watcher = _Watcher(health, driver, probe_every=probe_every, reopen_every=reopen_every)
     watcher.uuids = tuple(uuids())
@@ -183,7 +194,7 @@ async def watch(
     if not health.ignored.everything:
         jobs.append(watcher.listen)
     if not jobs:
-        _log.info("health checks of cards are turned off", extra={"setting": xids.DISABLE})
+        _log.info("health checks of cards are disabled", extra={"setting": xids.DISABLE})
     threads = [watcher.start(job) for job in jobs]
     try:
         while not watcher.failed.done():
@@ -212,26 +223,28 @@ class _Watcher:
         self.stop = threading.Event()
         self.probe_now = threading.Event()
         self._loop = asyncio.get_running_loop()
-        #: Gets the exception of a thread that should not have ended.
+        #: Gets the exception of a thread that ended.
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._health = health
         self._driver = driver
         self._probe_every = probe_every
         self._reopen_every = reopen_every
         self._reopened = time.monotonic()
-        #: The card that is asked at this moment, and since when.
+        #: The card that is being probed, and since when.
         self._asking: tuple[str, float] | None = None
-        #: Cards that did not answer when last asked.
+        #: Cards that did not answer their last probe.
         self._silent: frozenset[str] = frozenset()
-        self._mute: frozenset[str] = frozenset()
-        self._deaf = ""
+        #: Cards that report no XIDs.
+        self._unsupported: frozenset[str] = frozenset()
+        #: Why XIDs cannot be waited for; empty: they can.
+        self._xid_problem = ""
 
     def start(self, job: Callable[[], None]) -> threading.Thread:
         def run() -> None:
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - whoever awaits the watch gets it
-                self._tell(self._fail, error)
+            except Exception as error:  # noqa: BLE001 - the caller that awaits the watch gets it
+                self._call(self._fail, error)
 
         thread = threading.Thread(target=run, name=f"gpu-{job.__name__}", daemon=True)
         thread.start()
@@ -244,25 +257,25 @@ class _Watcher:
         if time.monotonic() - since > stuck_after:
             self._health.probed(
                 uuid,
-                f"the driver has not answered a question about it for {stuck_after:g} s; look for "
-                "hung tasks in the node's kernel log, reboot the node",
+                f"the driver has not answered a probe of it for {stuck_after:g} s; check the "
+                "node's kernel log for hung tasks, reboot the node",
             )
 
     def probe(self) -> None:
-        """Run in a thread: ask every card, again and again."""
+        """Run in a thread: probe every card, for ever."""
         while not self.stop.is_set():
             silent = set()
             for uuid in self.uuids:
                 if self.stop.is_set():
                     return
                 self._asking = (uuid, time.monotonic())
-                # One question may fail by chance: a card gets a second one.
+                # One probe may fail by chance: a card gets a second one.
                 why = self._driver.probe(uuid) and self._driver.probe(uuid)
                 action = None if why else self._driver.recovery_action(uuid)
                 self._asking = None
                 if why:
                     silent.add(uuid)
-                self._tell(self._health.probed, uuid, why, action)
+                self._call(self._health.probed, uuid, why, action)
             self._silent = frozenset(silent)
             self.probe_now.wait(self._probe_every)
             self.probe_now.clear()
@@ -287,49 +300,49 @@ class _Watcher:
                 except NvmlError as error:
                     self._close(source)
                     source = None
-                    self._say_deaf(error)
+                    self._xids_failed(error)
                     self._find_silent()
                     self.stop.wait(_PAUSE if failures else 0.0)
                     failures += 1
                 else:
-                    self._say_hearing()
+                    self._xids_work()
                     failures = 0
         finally:
             self._close(source)
 
     def _renewed(self, old: XidSource | None, wanted: frozenset[str]) -> XidSource:
-        """Wait for other cards: the new set is there before the old one ends, so none is missed."""
+        """Wait for other cards: the new set exists before the old one ends, so no XID is missed."""
         new = self._driver.watch_xids(sorted(wanted))
         with contextlib.suppress(NvmlError):
             while old is not None and (last := old.wait(0)) is not None:
                 self._pass_on(last)
         self._close(old)
-        for uuid in new.unsupported.keys() - self._mute:
+        for uuid in new.unsupported.keys() - self._unsupported:
             _log.warning(
-                "a card reports no critical errors, it is only probed",
+                "a card reports no XIDs, it is only probed",
                 extra={"uuid": uuid, "error": new.unsupported[uuid]},
             )
-        self._mute = frozenset(new.unsupported)
+        self._unsupported = frozenset(new.unsupported)
         return new
 
-    def _pass_on(self, found: Xid | None) -> None:
+    def _pass_on(self, found: XidEvent | None) -> None:
         if found is None:
             return
         self.probe_now.set()
-        self._tell(self._heard, found)
+        self._call(self._heard, found)
 
-    def _heard(self, found: Xid) -> None:
+    def _heard(self, found: XidEvent) -> None:
         counts = self._health.xid(found.uuid, found.code)
         extra = {"uuid": found.uuid, "xid": found.code, "meaning": xids.describe(found.code)}
         if not found.uuid:
-            _log.warning("a card that is not known reported an error, all are probed", extra=extra)
+            _log.warning("an unknown card reported an XID, probing all cards", extra=extra)
         elif counts:
-            _log.error("a card reported a critical error", extra=extra)
+            _log.error("a card reported a critical XID", extra=extra)
         else:
-            _log.info("a card reported an error that says nothing about it", extra=extra)
+            _log.info("a card reported an XID that does not affect its health", extra=extra)
 
     def _find_silent(self) -> None:
-        """Find the card that spoils the wait for all others, at once: theirs would be missed."""
+        """Find the card that makes the wait fail for all, at once: other XIDs are missed."""
         self._silent = frozenset(uuid for uuid in self.uuids if self._driver.probe(uuid))
         self.probe_now.set()
 
@@ -342,18 +355,18 @@ class _Watcher:
         self._driver.reopen()
         self.probe_now.set()
 
-    def _say_deaf(self, error: NvmlError) -> None:
-        if not self._deaf:
+    def _xids_failed(self, error: NvmlError) -> None:
+        if not self._xid_problem:
             _log.warning(
-                "critical errors of cards cannot be waited for, cards are probed meanwhile",
+                "cannot wait for XIDs, cards are only probed",
                 extra={"error": str(error), "seconds": self._probe_every},
             )
-        self._deaf = str(error)
+        self._xid_problem = str(error)
 
-    def _say_hearing(self) -> None:
-        if self._deaf:
-            _log.info("critical errors of cards are waited for again")
-        self._deaf = ""
+    def _xids_work(self) -> None:
+        if self._xid_problem:
+            _log.info("waiting for XIDs again")
+        self._xid_problem = ""
 
     def _close(self, source: XidSource | None) -> None:
         if source is not None:
@@ -363,6 +376,6 @@ class _Watcher:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended before us
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
             self._loop.call_soon_threadsafe(function, *arguments)

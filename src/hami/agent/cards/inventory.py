@@ -1,18 +1,16 @@
 """The cards that a node offers, and the link score of each pair.
 
-Which cards a node offers: what the driver lists, seen through the node's configuration.
 Pure: cards in, register entries out, in the order of their index, so that the same cards always
-make the same bytes. Whatever is left out is left out with a note that says why and what to do; a
-card that cannot be registered never takes the others with it. The numbers are HAMi's (E.4).
+make the same bytes. What is not offered has a note that says why and what to do; a card that cannot
+be registered does not affect the others. The numbers are HAMi's (docs/designs/006).
 
-Static MIG has three ways. `none`: a card that is cut by MIG is not offered. `single`: each of its
-MIG devices is a card of its own. `mixed`: MIG devices are resources by their profile, which
-kubelet hands out without us. Cards without MIG are cards in all three.
+Static MIG has three strategies. `none`: a card with MIG enabled is not offered. `single`: each of
+its MIG devices is a card of its own. `mixed`: MIG devices are resources by their profile, which
+kubelet hands out by itself. Cards without MIG are cards in all three.
 
-How well two cards of a node are joined, as one number per pair (hami-protocol A.6).
-A pair's score is the sum over its links: what of PCIe they share, and the NVLinks between them.
-Two cards that tell different things about each other are given the lesser, and nothing where one
-of them does not see a link at all.
+A pair's link score is the sum over its links: the nearest PCIe ancestor, and the NVLinks between
+them. Where the two directions differ the lower one counts, and nothing where one card does not see
+a link at all.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ _WHOLE = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CardInventory:
-    """What a node offers."""
+    """The cards and MIG devices that a node offers."""
 
-    #: What is registered, by index.
+    #: Registered cards, by index.
     devices: tuple[RegisteredCard, ...] = ()
     #: MIG devices by the resource that offers them (`mixed`).
     static_mig: Mapping[str, tuple[MigDevice, ...]] = dataclasses.field(default_factory=dict)
-    #: What is left out or odd, and what to do about it.
+    #: What is not offered or unusual, and what to do about it.
     notes: tuple[str, ...] = ()
 
     def register(self) -> str:
@@ -63,7 +61,7 @@ def build(
     config: NodeConfig,
     healthy: Callable[[str], bool],
 ) -> CardInventory:
-    """Decide what to offer; `healthy` is asked by a card's UUID."""
+    """Decide what to offer; `healthy` is called with a card's UUID."""
     work = _Building(config, healthy)
     work.notes.extend(str(problem) for problem in problems)
     if config.nvidia.device_split_count == 0:
@@ -71,12 +69,12 @@ def build(
     ordered = sorted(cards, key=lambda card: (card.index, card.uuid))
     for card in ordered:
         if card.uuid in config.filter_uuids or card.index in config.filter_indexes:
-            continue  # the administrator's wish, and no news
+            continue  # configured so: no note
         if card.mig_enabled:
             work.cut_card(card)
         else:
             work.whole_card(card)
-    work.judge_single()
+    work.check_single()
     return CardInventory(
         devices=tuple(sorted(work.devices.values(), key=lambda device: (device.index, device.id))),
         static_mig={name: tuple(work.static_mig[name]) for name in sorted(work.static_mig)},
@@ -87,13 +85,15 @@ def build(
 def index_of(card: Card, part: MigDevice) -> int:
     """Return the index of a MIG device that is registered as a card.
 
-    It depends on the card and the instance only, and lies above those of all cards: other
-    instances come and go without moving it.
+    It depends on the card and the instance only, and is above those of all cards: creating or
+    removing other instances does not change it.
     """
     return 10_000 * (card.index + 1) + 100 * part.gpu_instance_id + part.compute_instance_id
 
 
 class _Building:
+    """An inventory while it is being built."""
+
     def __init__(self, config: NodeConfig, healthy: Callable[[str], bool]) -> None:
         self.devices: dict[str, RegisteredCard] = {}
         self.static_mig: dict[str, list[MigDevice]] = {}
@@ -108,8 +108,8 @@ class _Building:
         memory = card.memory // _MIB or settings.pre_configured_device_memory
         if memory == 0:
             self.notes.append(
-                f"{_called(card)}: the driver does not tell its memory, so it is not offered; set "
-                "preconfigureddevicememory (MiB) in the node's configuration"
+                f"{_called(card)}: the driver does not report its memory, so it is not offered; "
+                "set preconfigureddevicememory (MiB) in the node's configuration"
             )
             return
         offered = self._offer(
@@ -129,7 +129,7 @@ class _Building:
             self._whole.append(card)
 
     def cut_card(self, card: Card) -> None:
-        """Take a card that MIG is on for: its parts, or nothing."""
+        """Add a card with MIG enabled: its MIG devices, or nothing."""
         if self._config.mig_strategy == "none":
             self.notes.append(
                 f"{_called(card)}: MIG is on, so it is not offered; set the MIG strategy to single "
@@ -139,9 +139,9 @@ class _Building:
             return
         if not card.mig:
             self.notes.append(
-                f"{_called(card)}: MIG is on and no MIG device is there, so nothing of it is "
-                f"offered; make some with `nvidia-smi mig -i {card.index} -cgi … -C`, or turn MIG "
-                f"off with `nvidia-smi -i {card.index} -mig 0`"
+                f"{_called(card)}: MIG is on and it has no MIG device, so nothing of it is "
+                f"offered; create some with `nvidia-smi mig -i {card.index} -cgi … -C`, or turn "
+                f"MIG off with `nvidia-smi -i {card.index} -mig 0`"
             )
             return
         for part in self._parts(card):
@@ -150,8 +150,8 @@ class _Building:
             else:
                 self._part_as_resource(card, part)
 
-    def judge_single(self) -> None:
-        """Say where `single` has met what is not alike."""
+    def check_single(self) -> None:
+        """Note where `single` offers cards that are not alike."""
         if self._config.mig_strategy != "single" or not self._profiles:
             return
         if len(self._profiles) > 1:
@@ -177,8 +177,8 @@ class _Building:
         memory = part.memory // _MIB
         if memory == 0:
             self.notes.append(
-                f"MIG device {part.uuid} of {_called(card)}: the driver does not tell its memory, "
-                "so it is not offered; look at `nvidia-smi -L`, or use the MIG strategy mixed"
+                f"MIG device {part.uuid} of {_called(card)}: the driver does not report its "
+                "memory, so it is not offered; check `nvidia-smi -L`, or use the MIG strategy mixed"
             )
             return
         # Neither memory nor compute is scaled: the hardware keeps MIG devices apart.
@@ -189,7 +189,7 @@ class _Building:
                 count=self._config.nvidia.device_split_count,
                 devmem=memory,
                 devcore=_WHOLE,
-                # As the driver calls a MIG device itself.
+                # As the driver names a MIG device.
                 type=f"{_type(card)} MIG {part.profile}",
                 numa=card.numa,
                 mode=self._config.operating_mode,
@@ -211,7 +211,7 @@ class _Building:
         self.static_mig.setdefault(resource, []).append(part)
 
     def _offer(self, device: RegisteredCard) -> bool:
-        """Take a device if the register annotation can carry it."""
+        """Add a card if the register annotation can carry it."""
         if device.count == 0:
             return False
         try:
@@ -238,11 +238,11 @@ def _type(card: Card) -> str:
 
 
 def _scaled(amount: int, factor: float) -> int:
-    """Cut off, never round: HAMi's agent writes the same number."""
+    """Truncate, never round: HAMi's agent writes the same number."""
     return int(amount * factor)
 
 
-#: By NVML's level of the nearest thing that two cards share on PCIe.
+#: By NVML's level of the nearest common ancestor of two cards on PCIe.
 _ANCESTORS = {
     0: 60,  # the board
     10: 50,  # one switch
@@ -256,7 +256,7 @@ _MOST_NVLINKS = 18
 
 
 def pair_scores(cards: Sequence[CardLinks]) -> tuple[tuple[PairScores, ...], tuple[str, ...]]:
-    """Score every pair; the notes name pairs that do not agree, for the administrator."""
+    """Score every pair; the notes name pairs whose two directions differ."""
     scores: dict[str, dict[str, int]] = {card.uuid: {} for card in cards}
     notes: list[str] = []
     for one, other in itertools.combinations(cards, 2):

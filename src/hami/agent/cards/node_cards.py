@@ -1,8 +1,9 @@
-"""The node's cards as we know them now: what the driver lists, what we offer of it, how they are.
+"""The node's cards: the driver's list, the offered part of it, and their health.
 
-Without a driver nothing is offered, and it is said why; it is looked for again and again. A card
-that was there and does not answer any more stays in the list, unhealthy: whoever has a share of it
-must be seen. Listing takes the driver's time, so it runs beside the loop.
+Without a driver no card is offered; an event gives the reason, and the driver is tried again every
+few seconds. A card that was listed once and does not answer any more stays in the inventory,
+unhealthy: the pods that hold shares of it must remain visible. Listing blocks, so it runs in a
+thread.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from hami.agent.cards import health, inventory, xids
-from hami.agent.cards.health import Health
+from hami.agent.cards.health import Health, HealthChange
 from hami.agent.cards.inventory import CardInventory
-from hami.agent.cards.node_config import NodeConfig
+from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
 from hami.node.nvml import Nvml, NvmlError
 from hami.node.nvml_cards import Card, Problem
@@ -25,25 +26,25 @@ from hami.wire.node_register import RegisteredCard
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two lists of the cards, and before a driver that is missing is looked for again.
+#: Seconds between two lists of the cards, and before a missing driver is tried again.
 _LIST_EVERY = 30.0
 _RETRY_AFTER = 5.0
 
 
+class NodeEvents(Protocol):
+    def warn(self, reason: str, message: str) -> None:
+        """Send a warning event of the Node."""
+
+
 class NodeCards:
-    def __init__(
-        self,
-        settings: Settings,
-        config: NodeConfig,
-        *,
-        on_change: Callable[[], None],
-        warn: Callable[[str, str], None],
-    ) -> None:
+    """What the driver has listed, kept up to date."""
+
+    def __init__(self, settings: Settings, config_file: NodeConfigFile, events: NodeEvents) -> None:
         self._driver_root = settings.driver_root
-        self.config = config
-        self._on_change = on_change
-        #: Tells whoever describes the node: reason and message.
-        self._warn = warn
+        self.config = config_file.config
+        self._config_mistake = config_file.mistake
+        self._events = events
+        self._handlers: list[Callable[[], None]] = []
         self.health = Health(
             clock=time.monotonic,
             quarantine=settings.quarantine,
@@ -52,16 +53,20 @@ class NodeCards:
         )
         #: Set once the driver has listed its cards.
         self.known = asyncio.Event()
-        #: Whether anything is known yet, good or bad.
+        #: Whether the driver was asked at all, with or without success.
         self.asked = False
-        #: Why nothing is offered; empty: see the inventory.
+        #: Why no card is offered; empty: see the inventory.
         self.missing = "the driver has not been asked yet"
         self._inventory: CardInventory | None = None
         self._scores = ""
-        #: By UUID, every card that was seen since the start.
+        #: By UUID, every card that was listed since the start.
         self._known: dict[str, Card] = {}
         self._problems: tuple[Problem, ...] = ()
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
+
+    def add_handler(self, handler: Callable[[], None]) -> None:
+        """Call the handler after every change of the offered cards or of their health."""
+        self._handlers.append(handler)
 
     @property
     def inventory(self) -> CardInventory:
@@ -69,11 +74,11 @@ class NodeCards:
 
     @property
     def scores(self) -> str:
-        """How the cards are linked, as the node's annotation; empty: there are not two."""
+        """Return the link scores as the node's annotation has them; empty: below two cards."""
         return self._scores
 
     def devices(self) -> dict[str, RegisteredCard] | None:
-        """Return the offered cards by id; None as long as the driver has not told."""
+        """Return the offered cards by id; None until the driver has listed its cards."""
         if self._inventory is None:
             return None
         return {device.id: device for device in self._inventory.devices}
@@ -82,25 +87,31 @@ class NodeCards:
         return (self.devices() or {}).get(uuid)
 
     def why_unhealthy(self, uuid: str) -> str:
-        """Tell why an offered card is left out; empty: it is not. A MIG device is as its card."""
+        """Return why an offered card is unhealthy; empty: it is healthy, or not offered.
+
+        A MIG device has the health of its card.
+        """
         device = self.device(uuid)
         if device is None or device.health:
             return ""
-        return self.health.why(uuid) or "the card that it is a part of is not"
+        return self.health.why(uuid) or "the card that it is a part of is not healthy"
 
     async def run(self) -> NoReturn:
-        """Ask the driver for ever."""
+        """Follow the driver for ever; not while the node's configuration holds a mistake."""
+        if self._config_mistake:
+            self._offer_nothing("NodeConfigWrong", self._config_mistake)
+            await asyncio.Event().wait()
         while True:
             try:
                 nvml = await asyncio.to_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
-                self.lack("GPUDriverMissing", str(error))
+                self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
             try:
                 await self._follow(nvml)
             except* NvmlError as errors:
-                self.lack("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
+                self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
                 await asyncio.to_thread(nvml.close)
             await asyncio.sleep(_RETRY_AFTER)
@@ -117,18 +128,18 @@ class NodeCards:
             try:
                 await self._list(nvml)
             except NvmlError as error:
-                # Cards that do not answer are the health watch's to judge, one by one.
-                _log.warning("the cards cannot be listed", extra={"error": str(error)})
+                # The health watch finds out which cards do not answer, one by one.
+                _log.warning("cannot list the cards", extra={"error": str(error)})
 
     async def _list(self, nvml: Nvml) -> None:
         cards, problems = await asyncio.to_thread(nvml.cards)
-        links, of_links = await asyncio.to_thread(nvml.links, cards)
+        links, link_problems = await asyncio.to_thread(nvml.links, cards)
         self._known.update((card.uuid, card) for card in cards)
-        self._problems = (*problems, *of_links)
+        self._problems = (*problems, *link_problems)
         pairs, notes = inventory.pair_scores(links)
         self._scores = node_register.encode_scores(pairs) if len(pairs) > 1 else ""
         for note in notes:
-            self._say("AsymmetricGPUP2PLink", note)
+            self._report_once("AsymmetricGPUP2PLink", note)
         returned = bool(self.missing)
         if returned:
             _log.info("the driver answers", extra={"cards": len(cards)})
@@ -142,34 +153,40 @@ class NodeCards:
             self._known.values(), self._problems, self.config, self._is_healthy
         )
         for note in self._inventory.notes:
-            self._say("GPUNotOffered", note)
+            self._report_once("GPUNotOffered", note)
         self.known.set()
         if self._inventory != before or changed:
-            self._on_change()
+            self._notify()
 
     def _is_healthy(self, uuid: str) -> bool:
         return self.health.is_healthy(uuid)
 
-    def _health_changed(self, uuid: str, healthy: bool, why: str) -> None:  # noqa: FBT001 - health's
-        if healthy:
-            _log.info("a card is healthy again", extra={"uuid": uuid})
+    def _health_changed(self, change: HealthChange) -> None:
+        if change.healthy:
+            _log.info("a card is healthy again", extra={"uuid": change.card})
         else:
-            _log.error("a card is left out", extra={"uuid": uuid, "why": why})
-            self._warn("GPUUnhealthy", f"card {uuid} is left out: {why}")
+            _log.error("a card is unhealthy", extra={"uuid": change.card, "why": change.why})
+            self._events.warn(
+                "GPUUnhealthy",
+                f"card {change.card} is unhealthy, no pod is started on it: {change.why}",
+            )
         if self._inventory is not None:
             self._build(changed=True)  # MIG devices have no health of their own in the inventory
 
-    def lack(self, reason: str, why: str) -> None:
-        """Offer nothing, and say why."""
+    def _offer_nothing(self, reason: str, why: str) -> None:
         if why != self.missing:
             _log.error("no card is offered", extra={"why": why})
-            self._warn(reason, f"no card is offered: {why}")
+            self._events.warn(reason, f"no card is offered: {why}")
         self.missing = why
         self.asked = True
-        self._on_change()
+        self._notify()
 
-    def _say(self, reason: str, note: str) -> None:
-        if note not in self._said:
-            self._said.add(note)
-            _log.warning("cards of this node", extra={"note": note})
-            self._warn(reason, note)
+    def _report_once(self, reason: str, note: str) -> None:
+        if note not in self._reported:
+            self._reported.add(note)
+            _log.warning("a card of this node needs attention", extra={"note": note})
+            self._events.warn(reason, note)
+
+    def _notify(self) -> None:
+        for handler in self._handlers:
+            handler()

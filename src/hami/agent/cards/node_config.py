@@ -1,17 +1,15 @@
 """HAMi's config.json of one node: read, applied, watched.
 
-What differs from node to node: HAMi's config.json, laid over the settings of all nodes.
-The file has one entry per node, found by the node's name; keys count without regard to case, as in
-HAMi. Unlike there, a value that is written counts whatever it is: false, zero and empty too. Only
-an absent key or null leaves what all nodes have. An error in our own entry is a `ConfigError`,
-because a node that silently runs with other limits than were written hands out the wrong memory;
-an error in another node's entry is that node's alone.
+The file has one entry per node, found by the node's name; keys ignore case, as in HAMi. Unlike
+there, a value that is written counts whatever it is: false, zero and empty too. Only an absent key
+or null keeps the setting of all nodes. An error in our own entry is a `ConfigError`, because a node
+that silently runs with other limits than were written hands out the wrong memory; an error in
+another node's entry affects that node only.
 
-The node's configuration file while we run: what it said at the start, and whether it changed.
-Nothing of it is taken over halfway: when it says something else of our node, the process ends in
-order and kubelet starts it anew; what is written for other nodes ends nobody here. While it holds a
-mistake, no card is offered: a filter that is misspelt would give out cards that were not to be
-given out. Containers that were prepared before start nevertheless.
+No change is applied while we run: when our entry changes, the process ends in order and kubelet
+restarts it; changes for other nodes end no process here. While the entry holds a mistake no card is
+offered: a misspelt filter would offer cards that must not be offered. Containers that were prepared
+before start nevertheless.
 """
 
 from __future__ import annotations
@@ -50,27 +48,27 @@ _FILTER_KEYS = ("uuid", "index")
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds on our node."""
+    """The configuration of our node."""
 
     #: The settings of all nodes with this node's in their place. A split count of 0 offers nothing.
     nvidia: NvidiaSettings = NvidiaSettings()
     #: The mode that cards are registered with; `mps` is a label for pods to choose by, no more.
     operating_mode: OperatingMode = "hami-core"
-    #: What of static MIG is offered.
+    #: How existing MIG devices are offered.
     mig_strategy: MigStrategy = "none"
-    #: Cards that are not ours to offer, by UUID and by the driver's index.
+    #: Cards that are not offered, by UUID and by the driver's index.
     filter_uuids: frozenset[str] = frozenset()
     filter_indexes: frozenset[int] = frozenset()
-    #: Whether kubelet is told which ids suit the waiting pod.
+    #: Whether kubelet gets preferred device ids for the next pod.
     preferred_allocation: bool = True
-    #: For the log at start-up: what of the file was passed over.
+    #: For the log at start-up: what in the file was ignored.
     warnings: tuple[str, ...] = ()
 
 
 def load(
     path: str | os.PathLike[str], *, node: str, defaults: NvidiaSettings, mig_strategy: str
 ) -> NodeConfig:
-    """Read the file; without one (no path, or nothing there) every node has the defaults."""
+    """Read the file; without one (no path, or no such file) every node has the defaults."""
     if mig_strategy not in get_args(MigStrategy):
         raise ConfigError(
             source="--mig-strategy",
@@ -92,16 +90,16 @@ def load(
 
 
 def parse(text: str, *, source: str, node: str, base: NodeConfig) -> NodeConfig:
-    """Lay the entry of `node` over `base`; `source` names the text in errors and warnings."""
+    """Apply the entry of `node` to `base`; `source` names the text in errors and warnings."""
     found = node_config_file.find(text, source=source, node=node)
     if found.entry is None:
         return msgspec.structs.replace(base, warnings=tuple(found.warnings))
     data = node_config_file.keys(found.entry, source=source, path=found.path, known=KEYS)
-    laid = _laid_over(base, data, source=source, path=found.path)
-    return msgspec.structs.replace(laid, warnings=tuple(found.warnings))
+    applied = _applied(base, data, source=source, path=found.path)
+    return msgspec.structs.replace(applied, warnings=tuple(found.warnings))
 
 
-def _laid_over(base: NodeConfig, data: dict[str, object], *, source: str, path: str) -> NodeConfig:
+def _applied(base: NodeConfig, data: dict[str, object], *, source: str, path: str) -> NodeConfig:
     entry = config_file.Section(data, source=source, path=path)
     nvidia = base.nvidia
     uuids, indexes = _filter(base, data.get("filterdevices"), source=source, path=path)
@@ -136,9 +134,8 @@ def _operating_mode(entry: config_file.Section, base: NodeConfig) -> OperatingMo
     if entry.text("operatingmode", "") == "mig":
         raise entry.error(
             "operatingmode",
-            "means that MIG instances are made as pods ask for them, which hami does not do yet",
-            "write hami-core, and offer MIG instances that are there with migstrategy "
-            "single or mixed",
+            "means that MIG instances are created on demand, which hami does not do yet",
+            "write hami-core, and offer existing MIG instances with migstrategy single or mixed",
         )
     word = entry.word("operatingmode", base.operating_mode, among=get_args(OperatingMode))
     return cast("OperatingMode", word)
@@ -175,35 +172,37 @@ def _items(data: dict[str, object], key: str, entry: config_file.Section) -> lis
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks; kubelet needs a minute to bring a changed ConfigMap.
-_LOOK_EVERY = 5.0
+#: Seconds between two reads; kubelet needs a minute to deliver a changed ConfigMap.
+_READ_EVERY = 5.0
 
 
 class NodeConfigFile:
+    """The file as it was at the start, and a watch for changes of our entry."""
+
     def __init__(self, settings: Settings, defaults: NvidiaSettings) -> None:
         self._settings = settings
         self._defaults = defaults
         self._path = Path(settings.node_config_file)
         self._content = self._read()
-        #: What holds here, and why it cannot be followed; empty: it can.
+        #: The configuration of this node, and the mistake in it; empty: none.
         self.config, self.mistake = self._load()
         for warning in self.config.warnings:
             _log.warning("node configuration", extra={"warning": warning})
 
     async def watch(self, stop: asyncio.Event) -> NoReturn:
-        """End the process when the file says something else of this node."""
+        """Set `stop` when the file changes for this node."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_READ_EVERY)
             if (content := self._read()) == self._content:
                 continue
             self._content = content
-            if self._is_another():
-                _log.info("the node configuration changed, starting anew")
+            if self._has_changed():
+                _log.info("the node configuration changed, restarting")
                 stop.set()
                 await asyncio.Event().wait()
             _log.info("the node configuration changed, but not for this node")
 
-    def _is_another(self) -> bool:
+    def _has_changed(self) -> bool:
         config, mistake = self._load()
         # Warnings are about other nodes' entries.
         config = msgspec.structs.replace(config, warnings=self.config.warnings)

@@ -1,7 +1,7 @@
-"""HAMi's config.json as text: which entry is our node's, and its keys.
+"""HAMi's config.json as text: our node's entry and its keys.
 
-An object stays the list of its pairs until it is known to concern us: a key that stands twice, or
-that nobody knows, is an error in our own entry and none of our business in another node's.
+An object stays the list of its pairs until it is known to be ours: a key that is written twice, or
+that is unknown, is an error in our own entry and ignored in another node's.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class Object(msgspec.Struct, frozen=True):
     pairs: list[tuple[str, object]]
 
     def __repr__(self) -> str:
-        # For messages: what is within does not matter there.
+        # For messages, which do not show the values.
         return "{" + ", ".join(f"{key!r}: …" for key, _ in self.pairs) + "}"
 
 
 class Found(NamedTuple):
-    """What a file says of one node."""
+    """A node's entry in the file."""
 
-    #: Where the entry stands, for messages.
+    #: Where the entry is, for messages.
     path: str
     #: None: the file has none for it.
     entry: Object | None
-    #: What was passed over.
+    #: What was ignored.
     warnings: list[str]
 
 
 def find(text: str, *, source: str, node: str) -> Found:
-    """Look for a node's entry; `source` names the text in errors and warnings."""
+    """Find a node's entry; `source` names the text in errors and warnings."""
     entries, warnings = _entries(text, source)
     ours: list[tuple[str, Object]] = []
-    for place, item in enumerate(entries):
-        path = f"{_LIST}[{place}]"
+    for index, item in enumerate(entries):
+        path = f"{_LIST}[{index}]"
         name = _name(item)
         if isinstance(item, Object) and name == node:
             ours.append((path, item))
@@ -67,7 +67,7 @@ def find(text: str, *, source: str, node: str) -> Found:
 
 
 def _entries(text: str, source: str) -> tuple[list[object], list[str]]:
-    """Return the nodes' entries, and warnings about what stands beside them."""
+    """Return the nodes' entries, and warnings about other keys beside them."""
     read = _json(text, source)
     if not isinstance(read, Object):
         raise ConfigError(
@@ -77,7 +77,7 @@ def _entries(text: str, source: str) -> tuple[list[object], list[str]]:
     others = [key for key, _ in read.pairs if key.lower() != _LIST]
     if len(lists) > 1:
         raise ConfigError(
-            source=source, place=_LIST, rule="stands there twice", remedy="make one list of both"
+            source=source, place=_LIST, rule="is written twice", remedy="make one list of both"
         )
     if not lists and others:
         raise ConfigError(
@@ -131,8 +131,8 @@ def _json(text: str, source: str) -> object:
         ) from error
 
 
-# A number beyond all measure stays text, which no setting takes: where it stands in another node's
-# entry it hurts nobody.
+# A number that is too large stays text, which no setting accepts: in another node's entry it does
+# no harm.
 
 
 def _whole(text: str) -> int | str:
@@ -145,7 +145,7 @@ def _finite(text: str) -> float | str:
 
 
 def _name(item: object) -> str | None:
-    """Return the node that an entry is for; None if it does not say so."""
+    """Return the node that an entry is for; None: it names none."""
     if not isinstance(item, Object):
         return None
     names = [value for key, value in item.pairs if key.lower() == "name"]
@@ -153,7 +153,7 @@ def _name(item: object) -> str | None:
 
 
 def keys(item: object, *, source: str, path: str, known: tuple[str, ...]) -> dict[str, object]:
-    """Return an object of ours as a dict by small keys; every key must be known, and stand once."""
+    """Return an object as a dict by lower-case keys; every key must be known and unique."""
     if not isinstance(item, Object):
         raise ConfigError(
             source=source,
@@ -170,15 +170,15 @@ def keys(item: object, *, source: str, path: str, known: tuple[str, ...]) -> dic
                 source=source,
                 place=f"{path}.{wire_errors.shorten(written)[1:-1]}",
                 value=value,
-                rule=f"stands at a key that nobody knows{config_file.nearest(written, known)}",
+                rule=f"is the value of an unknown key{config_file.nearest(written, known)}",
                 remedy=f"remove it, or write one of {', '.join(known)}",
             )
         if key in data:
             raise ConfigError(
                 source=source,
                 place=f"{path}.{key}",
-                rule="stands there twice",
-                remedy="keep one; capital letters make no other key",
+                rule="is written twice",
+                remedy="keep one; keys ignore case",
             )
         data[key] = value
     return data

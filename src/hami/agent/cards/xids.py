@@ -1,8 +1,8 @@
-"""What the driver's critical errors (XIDs) say about a card, and which of them count.
+"""XIDs, the driver's critical errors: meaning, remedy, and which count.
 
-A program can raise an XID by a bug of its own: its card is as good as before. Others the hardware
-has repaired already. The rest take the card out of service for a while, and the text says what
-helps. A number that is not in the table is taken seriously.
+A program can raise an XID by a bug of its own: its card is as good as before. The hardware has
+repaired the cause of others already. The rest make the card unhealthy for a while, and the text
+says what helps. A number that is not in the table counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _XIDS = "xids"
 
 
 class Kind(enum.Enum):
-    #: A program did something wrong; says nothing about the card.
+    #: A program's own bug; the card is healthy.
     APPLICATION = "application"
-    #: Dealt with already, or a mere message; worth a line in the log.
+    #: Handled by the hardware already, or only a message; logged.
     NOTICE = "notice"
-    #: Hit some work and is over: the card rests, and comes back by itself.
+    #: Hit some work and is over: the card is healthy again after its quarantine.
     TRANSIENT = "transient"
     #: The card needs a reset.
     RESET = "reset"
-    #: The card is out of reach until the machine restarts.
+    #: The card cannot be used until the node reboots.
     REBOOT = "reboot"
     #: Not in the table.
     UNKNOWN = "unknown"
@@ -36,27 +36,29 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Meaning:
+    """An XID's class, its cause and what to do."""
+
     kind: Kind
     text: str
     remedy: str
 
     @property
     def critical(self) -> bool:
-        """Whether it takes the card out of service, unless the administrator says otherwise."""
+        """Return whether it makes the card unhealthy, unless settings say otherwise."""
         return self.kind not in {Kind.APPLICATION, Kind.NOTICE}
 
 
-_CHECK_PROGRAM = "look for the bug in the program that ran"
-#: Agents count as well: whoever has the driver open keeps it from being reset.
+_CHECK_PROGRAM = "find the bug in the program that ran"
+#: Agents count too: a process that has the driver open prevents a reset.
 _RESET = (
     "stop what runs on the card and the agents that watch it, then reset it (`nvidia-smi "
     "--gpu-reset`), or reboot the node"
 )
-_RESET_OR_REPLACE = f"{_RESET}; if it comes again have the card examined"
-_REBOOT = "drain and reboot the node; if it comes again check seating, power and cooling, then card"
-_REST = "nothing, if it stays alone; if it comes again and again have the card examined"
-_LINK = "reset the cards at both ends of the link; if it comes again check bridge, cables, switch"
-_WATCH = "nothing now; watch whether it becomes more"
+_RESET_OR_REPLACE = f"{_RESET}; if it recurs have the card examined"
+_REBOOT = "drain and reboot the node; if it recurs check seating, power and cooling, then the card"
+_REST = "nothing, if it happens once; if it recurs have the card examined"
+_LINK = "reset the cards at both ends of the link; if it recurs check bridge, cables, switch"
+_WATCH = "nothing now; check whether it becomes more frequent"
 _FIRMWARE = f"{_RESET}; a newer driver may help"
 
 _Rows = Iterable[tuple[Iterable[int], Kind, str, str]]
@@ -67,7 +69,7 @@ _ROWS: _Rows = (
     ((45,), Kind.APPLICATION, "a program's channels were cleared, as when it is killed", "nothing"),
     ((68,), Kind.APPLICATION, "a video decoder met something it cannot decode", _CHECK_PROGRAM),
     ((109,), Kind.APPLICATION, "work did not yield to other work in time", _CHECK_PROGRAM),
-    ((63,), Kind.NOTICE, "a bad place in memory was noted, to be replaced at a reset", _WATCH),
+    ((63,), Kind.NOTICE, "a bad row of memory was recorded, to be replaced at a reset", _WATCH),
     ((92,), Kind.NOTICE, "many memory errors of one bit were corrected", _WATCH),
     ((93,), Kind.NOTICE, "the card's configuration memory was written often", _WATCH),
     ((106, 107), Kind.NOTICE, "a test message of the management bus", "nothing"),
@@ -84,11 +86,11 @@ _ROWS: _Rows = (
     (
         (65, 82, 83, 84, 86, 88, 89, *range(96, 106), 139, 142),
         Kind.TRANSIENT,
-        "a video, picture or motion engine failed",
+        "a video, image or motion engine failed",
         _REST,
     ),
     ((60,), Kind.TRANSIENT, "the security processor refused something", _REST),
-    ((66, 67), Kind.TRANSIENT, "a forbidden register was touched", _REST),
+    ((66, 67), Kind.TRANSIENT, "a forbidden register was accessed", _REST),
     ((69,), Kind.TRANSIENT, "the graphics engine met a command it does not know", _REST),
     (
         (94,),
@@ -100,7 +102,7 @@ _ROWS: _Rows = (
     ((46, 158), Kind.RESET, "the card stopped working on what it had", _RESET_OR_REPLACE),
     ((48,), Kind.RESET, "memory has an error that cannot be corrected", _RESET_OR_REPLACE),
     ((61, 62), Kind.RESET, "the card's power controller stopped", _RESET_OR_REPLACE),
-    ((64,), Kind.RESET, "a bad place in memory could not be replaced", _RESET_OR_REPLACE),
+    ((64,), Kind.RESET, "a bad row of memory could not be replaced", _RESET_OR_REPLACE),
     ((74,), Kind.RESET, "an NVLink failed", _LINK),
     ((95,), Kind.RESET, "a memory error hit more than one program", _RESET_OR_REPLACE),
     ((110,), Kind.RESET, "a protection of the card was violated", _FIRMWARE),
@@ -112,12 +114,12 @@ _ROWS: _Rows = (
     (
         (154,),
         Kind.RESET,
-        "the driver says anew what the card needs after another error",
+        "the driver changed the recovery that the card needs after another error",
         "do as the kernel log says beside this XID: reset, drain or reboot",
     ),
     ((155,), Kind.RESET, "an NVLink was taken down", _LINK),
-    ((156,), Kind.RESET, "a bad part of the chip is to be left out from the next reset on", _RESET),
-    ((157, 161), Kind.RESET, "a bad part of the chip could not be left out", _RESET_OR_REPLACE),
+    ((156,), Kind.RESET, "a bad part of the chip is disabled from the next reset on", _RESET),
+    ((157, 161), Kind.RESET, "a bad part of the chip could not be disabled", _RESET_OR_REPLACE),
     ((171, 172), Kind.RESET, "memory has an error that cannot be corrected", _RESET_OR_REPLACE),
     (
         (54,),
@@ -134,7 +136,7 @@ TABLE: Mapping[int, Meaning] = {
 }
 _UNKNOWN = Meaning(
     Kind.UNKNOWN,
-    "an error that we do not know",
+    "an unknown error",
     f"look it up in NVIDIA's list of XIDs; if it is harmless name it in {DISABLE}",
 )
 
@@ -150,13 +152,13 @@ def describe(code: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ignored:
-    """Which XIDs do not count. What names a number goes before what names all of them."""
+    """The XIDs that do not count. A number overrides a setting for all XIDs."""
 
     disabled: frozenset[int] = frozenset()
     enabled: frozenset[int] = frozenset()
     all_disabled: bool = False
     all_enabled: bool = False
-    #: Whether cards are asked from time to time if they still answer.
+    #: Whether cards are probed.
     probing: bool = True
 
     def __contains__(self, code: object) -> bool:
@@ -170,14 +172,14 @@ class Ignored:
 
     @property
     def everything(self) -> bool:
-        """Whether no XID counts at all, so that none need be waited for."""
+        """Return whether no XID counts at all, so that none is waited for."""
         return self.all_disabled and not self.all_enabled and not self.enabled
 
 
 def ignored(disable: str, enable: str = "") -> Ignored:
     """Read the two settings: comma lists of XIDs, or `xids` for all of them.
 
-    `all` is more than `xids` where it disables: cards are not even asked if they answer.
+    `all` disables more than `xids`: cards are not probed either.
     """
     off, no_xid = _read(disable, DISABLE)
     on, every_xid = _read(enable, ENABLE)

@@ -1,8 +1,8 @@
-"""Our CDI specs: one file and one device per token, with everything that its container gets.
+"""Our CDI specs: one file and one device per allocation id.
 
-What a spec edits goes before what image and pod say, so limits cannot be undone from there. The
-runtime follows the folder: a file is written beside it under a name that nobody looks for and
-renamed into place, and one that says the same is left alone.
+A spec has everything that its container gets. Its edits override image and pod, so limits cannot be
+undone there. The runtime watches the folder: a file is written beside the specs under a name that
+no runtime reads and renamed into place, and an unchanged spec is not written again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EditMount(msgspec.Struct, frozen=True):
 
 
 class Edits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a container gets, whoever brings it: a CDI spec, or an answer to kubelet.
+    """What a container gets, by a CDI spec or by an answer to kubelet.
 
     Without CDI there are only `env` and `mounts`.
     """
@@ -45,12 +45,12 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version(wanted: str) -> str:
-    """Return the version of a spec that holds entries of a spec with another."""
+    """Return the version of a spec that holds entries of a spec with the wanted version."""
     return max(wanted, LOWEST_VERSION, key=nvidia_cdi.version_key)
 
 
-def encode(token: str, edits: Edits) -> bytes:
-    """Write the spec of a token."""
+def encode(allocation_id: str, edits: Edits) -> bytes:
+    """Return the spec of an allocation id as bytes."""
     content: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in edits.env.items()],
         "deviceNodes": edits.device_nodes,
@@ -64,7 +64,7 @@ def encode(token: str, edits: Edits) -> bytes:
             "kind": layout.CDI_KIND,
             "devices": [
                 {
-                    "name": token,
+                    "name": allocation_id,
                     "containerEdits": {name: values for name, values in content.items() if values},
                 }
             ],
@@ -80,10 +80,10 @@ def _mount(mount: EditMount) -> dict[str, Any]:
     }
 
 
-def write(node: NodeLayout, token: str, edits: Edits) -> bool:
-    """Put a token's spec into place; tell whether it was another one before."""
-    path = node.spec(token)
-    content = encode(token, edits)
+def write(node: NodeLayout, allocation_id: str, edits: Edits) -> bool:
+    """Write the spec of an allocation id; return whether it differed before."""
+    path = node.spec(allocation_id)
+    content = encode(allocation_id, edits)
     try:
         if path.read_bytes() == content:
             return False
@@ -93,12 +93,12 @@ def write(node: NodeLayout, token: str, edits: Edits) -> bool:
     return True
 
 
-def tokens(node: NodeLayout) -> list[str]:
-    """Return the tokens that there are specs of."""
+def allocation_ids(node: NodeLayout) -> list[str]:
+    """Return the allocation ids that have a spec."""
     before, after = node.spec("*").name.split("*")
     names = (path.name for path in node.cdi_dir.glob(f"{before}*{after}"))
     found = (name.removeprefix(before).removesuffix(after) for name in names)
-    return sorted(name for name in found if layout.is_token(name))
+    return sorted(name for name in found if layout.is_allocation_id(name))
 
 
 class _ListedMount(codec.Object, frozen=True):
@@ -120,8 +120,8 @@ class _ListedSpec(codec.Object, frozen=True):
 def libraries_in_use(node: NodeLayout) -> frozenset[str] | None:
     """Return the digests of the libraries that specs mount; None if one cannot be read."""
     found = set()
-    for token in tokens(node):
-        path = node.spec(token)
+    for allocation_id in allocation_ids(node):
+        path = node.spec(allocation_id)
         try:
             spec = codec.decode(path.read_bytes(), _ListedSpec, what=str(path))
         except FileNotFoundError:

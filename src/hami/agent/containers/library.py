@@ -1,13 +1,11 @@
 """libvgpu: find the compiled file, install it on the node by digest.
 
-libvgpu on the node, under the name of its content.
-Containers run for weeks with the library that they were started with, so a new one gets a place of
-its own and never takes that of another. Which older ones may go only their users can tell: `prune`
-is told what is still mounted, and leaves that.
+Containers run for weeks with the library that they were started with, so a new one is written to a
+folder of its own and never replaces another. `prune` gets the digests that are still mounted, and
+removes the others.
 
-Find compiled files: libvgpu and the probe here, the stand-in driver in hami_sandbox.
-A wheel has those of its architecture in `<package>/lib`; in a checkout `make native` writes them to
-`native/lib`. They are data here: nothing in this package loads them into its own process.
+A wheel has the compiled files of its architecture in `<package>/lib`; in a checkout `make native`
+writes them to `native/lib`. They are data here: this package never loads them into its own process.
 """
 
 from __future__ import annotations
@@ -33,10 +31,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class LibraryInstallError(AgentError):
-    """The library cannot be put on the node; says why and what to do."""
+    """The library cannot be installed on the node; says why and what to do."""
 
 
 class Library:
+    """libvgpu in a folder that is named after its content."""
+
     def __init__(self, layout: NodeLayout, source: Path) -> None:
         self._layout = layout
         self._source = source
@@ -45,13 +45,15 @@ class Library:
 
     @property
     def path(self) -> Path:
-        """Where it lies on the node."""
+        """Return its path on the node."""
         assert self.digest, "install first"
         return place(self._layout, self.digest)
 
     def install(self) -> Path:
-        """Put the library and the preload file into place, if they are not there; both checked."""
-        remedy = "check --hook-path: it must be a folder on the node's disk that we may write"
+        """Write the library and the preload file where they are missing, and check both."""
+        remedy = (
+            "check --hook-path: it must be a folder on the node's disk that the agent may write"
+        )
         try:
             content = self._source.read_bytes()
         except OSError as error:
@@ -82,17 +84,17 @@ class Library:
         return path
 
     def prune(self, in_use: Collection[str]) -> tuple[str, ...]:
-        """Remove the libraries that are neither ours nor named; return the digests that went."""
-        gone = []
+        """Remove the libraries that are neither ours nor in use; return the removed digests."""
+        removed = []
         for digest in installed(self._layout):
             if digest != self.digest and digest not in in_use:
-                with contextlib.suppress(OSError):  # it costs nothing but its room
+                with contextlib.suppress(OSError):  # a leftover costs only its space
                     shutil.rmtree(place(self._layout, digest).parent)
-                    gone.append(digest)
-        return tuple(gone)
+                    removed.append(digest)
+        return tuple(removed)
 
     def _write_preload(self) -> None:
-        """One line: what the linker in the container loads before all else.
+        """Write one line: what the linker in the container loads before all else.
 
         Durable, because an empty file after a power cut would load nothing, and limit nothing.
         """
@@ -115,7 +117,7 @@ def installed(layout: NodeLayout) -> tuple[str, ...]:
 
 
 def digest_of(layout: NodeLayout, host_path: str) -> str:
-    """Return the digest of the library that a mount's source is; empty if it is none."""
+    """Return the digest of the library that a mount's source is; empty: it is no library."""
     path = Path(host_path)
     known = path.name == NAME and path.parent.parent == layout.libraries
     return path.parent.name if known and _DIGEST.fullmatch(path.parent.name) else ""
@@ -129,17 +131,17 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def _set_aside(folder: Path) -> None:
-    """Move a damaged library out of the way; whoever mounts it keeps what he has."""
+    """Move a damaged library away; containers that mount it keep the file they have."""
     for number in itertools.count(1):
         aside = folder.with_name(f"{folder.name}.damaged-{number}")
         if not aside.exists():
             folder.rename(aside)
-            _log.warning("a damaged library was set aside", extra={"folder": str(aside)})
+            _log.warning("set a damaged library aside", extra={"folder": str(aside)})
             return
 
 
 _PACKAGE = Path(__file__).parents[1]
-#: What Python or Kubernetes calls an architecture, to its folder.
+#: Names of architectures in Python and Kubernetes -> folder.
 _ARCHITECTURES = {
     "x86_64": "x86_64",
     "amd64": "x86_64",
@@ -149,18 +151,21 @@ _ARCHITECTURES = {
 
 
 class LibraryError(Exception):
-    """A compiled library is not there; the message says what to do."""
+    """A compiled library is missing; the message says what to do."""
 
 
 def find_built(name: str, machine: str | None = None, *, package: Path = _PACKAGE) -> Path:
     """Return the path of `name` (libvgpu.so, fakegpu/libcuda.so.1) in a package, for `machine`.
 
-    Without `machine` it is the one that this process runs on.
+    `machine` None: the one that this process runs on.
     """
     machine = platform.machine() if machine is None else machine
     if (arch := _ARCHITECTURES.get(machine)) is None:
         known = ", ".join(sorted(_ARCHITECTURES))
-        raise LibraryError(f"machine {machine!r} is none of {known}: there is no {name} for it")
+        raise LibraryError(
+            f"machine {machine!r} is none of {known}: there is no {name} for it; run hami on one "
+            "of those"
+        )
     folders = [package / "lib"]
     folders += [up / "native/lib" for up in package.parents if (up / "native/build.py").is_file()]
     for folder in folders:
@@ -173,6 +178,6 @@ def find_built(name: str, machine: str | None = None, *, package: Path = _PACKAG
 
 
 def digest(path: Path) -> str:
-    """Give the SHA-256 of a file in hex: tells whether a node has this very library."""
+    """Return the SHA-256 of a file in hexadecimal: it identifies a library on a node."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,6 +1,6 @@
-"""What a container may have of its cards, as libvgpu reads it and as HAMi's names say it.
+"""A container's limits: the policy file for libvgpu, and HAMi's variables.
 
-Several grants on one card are one limit: the container sees the card once.
+Several shares of one card are one limit: the container sees the card once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ALL_CORES = 100
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node's limits are meant; the same for all its containers."""
+    """The node's settings for limits, the same for all its containers."""
 
-    #: What the limiter in the container tells: 0 errors only, up to 4 everything.
+    #: What the limiter in the container logs: 0 errors only, up to 4 everything.
     log_level: int = 1
-    #: Whether compute limits hold always, never, or (default) only while the card is shared.
+    #: When compute limits are enforced: always, never, or (default) while the card is shared.
     core_policy: CorePolicy = "default"
-    #: Hand out compute shares without enforcing them.
+    #: Whether compute shares are reserved without being enforced.
     disable_core_limit: bool = False
     #: Whether cards are registered with more memory than they have.
     oversubscribe: bool = False
@@ -39,17 +39,17 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.core_policy == "force" and not self.ignores_cores
 
 
-def by_card(grants: Iterable[Share]) -> tuple[Share, ...]:
-    """Add up what a container has of each card; the order is that of the grants."""
+def by_card(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Add up a container's shares of each card, in the order of the shares."""
     cards: dict[str, Share] = {}
-    for grant in grants:
-        known = cards.get(grant.card)
-        cards[grant.card] = grant if known is None else _sum(known, grant)
+    for share in shares:
+        known = cards.get(share.card)
+        cards[share.card] = share if known is None else _sum(known, share)
     return tuple(cards.values())
 
 
 def _sum(one: Share, other: Share) -> Share:
-    # No limit and some limit are no limit, and nobody has more than all of a card's time.
+    # No limit and some limit are no limit, and no container has more than all of a card's time.
     cores = min(one.cores + other.cores, _ALL_CORES) if one.cores and other.cores else 0
     return msgspec.structs.replace(one, memory_mib=one.memory_mib + other.memory_mib, cores=cores)
 
@@ -65,7 +65,7 @@ def policy(
     name: str,
     container: str,
 ) -> policy_file.Policy:
-    """Build the policy of a container; WireError if no policy can say it."""
+    """Build the policy of a container; WireError if a policy file cannot carry it."""
     for card in cards:
         if not card.memory_mib:
             # In a policy 0 is no limit at all.
@@ -73,7 +73,7 @@ def policy(
                 f"grant of card {card.card}",
                 card.memory_mib,
                 "MiB of memory: a share needs some",
-                "delete the pod to have it placed anew",
+                "delete the pod to reschedule it",
             )
     flags = policy_file.Flag(0)
     if settings.oversubscribe:
@@ -95,27 +95,27 @@ def policy(
 
 
 def env(cards: Sequence[Share], settings: LimitSettings) -> dict[str, str]:
-    """Say the same in HAMi's names: programs and dashboards look there."""
-    said = {
+    """Return the limits as HAMi's environment variables: programs and dashboards read them."""
+    variables = {
         f"CUDA_DEVICE_MEMORY_LIMIT_{index}": f"{card.memory_mib}m"
         for index, card in enumerate(cards)
     }
-    said["CUDA_DEVICE_SM_LIMIT"] = str(cards[0].cores)
-    said["LIBCUDA_LOG_LEVEL"] = str(settings.log_level)
+    variables["CUDA_DEVICE_SM_LIMIT"] = str(cards[0].cores)
+    variables["LIBCUDA_LOG_LEVEL"] = str(settings.log_level)
     if settings.oversubscribe:
-        said["CUDA_OVERSUBSCRIBE"] = "true"
+        variables["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.ignores_cores:
-        said["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+        variables["GPU_CORE_UTILIZATION_POLICY"] = "disable"
     elif settings.forces_cores:
-        said["GPU_CORE_UTILIZATION_POLICY"] = "force"
-    return said
+        variables["GPU_CORE_UTILIZATION_POLICY"] = "force"
+    return variables
 
 
 def renewed(old: bytes | None, wanted: policy_file.Policy) -> bytes | None:
-    """Return the file to write in place of the old one; None if that says the same.
+    """Return the file to write over the old one; None if the old one has the same content.
 
-    Running processes take over only a higher generation. So a change always has one, also where
-    the ledger's count was lost, or where it is the node's settings that changed.
+    Running processes apply only a higher generation. So a change always has one, also where the
+    ledger's count was lost, or where the node's settings changed.
     """
     known = _decoded(old)
     if known is not None and known.generation >= wanted.generation:
@@ -127,7 +127,7 @@ def renewed(old: bytes | None, wanted: policy_file.Policy) -> bytes | None:
 
 
 def is_valid(data: bytes | None) -> bool:
-    """Tell whether the library would obey this file."""
+    """Return whether the library would obey this file."""
     return _decoded(data) is not None
 
 

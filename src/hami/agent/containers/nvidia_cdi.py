@@ -1,11 +1,11 @@
-"""NVIDIA's own CDI specs on the node: how its cards and driver get into a container.
+"""NVIDIA's own CDI specs on the node, merged for a container's cards.
 
 `nvidia-ctk cdi generate` and NVIDIA's device plugin write them. A container of ours gets the edits
-of just its cards, and those that the spec makes for every container (driver libraries, control
-nodes, hooks). They are taken as they are: what the node's toolkit writes fits the node's driver.
+of exactly its cards, and those that the spec makes for every container (driver libraries, control
+nodes, hooks). They are copied as they are: what the node's toolkit writes fits the node's driver.
 
-A card is found by its UUID. By its index only in a spec that names no UUIDs: in one that does, a
-card without its UUID is a card that came later, and its index may be another's. A MIG device has no
+A card is found by its UUID, and by its index only in a spec that names no UUIDs: in one that does,
+a card without its UUID was added later, and its index may be another card's. A MIG device has no
 index of its own.
 """
 
@@ -27,10 +27,10 @@ from hami.wire import codec, errors
 
 _log = logging.getLogger(__name__)
 
-#: In the order in which they are asked. Specs for management containers have all cards in one.
+#: In order of preference. Specs for management containers have all cards in one device.
 _KINDS = ("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu")
 _SUFFIXES = (".json", ".yaml")
-#: There may be hundreds of our own in the same folder.
+#: Our own specs are skipped: there may be hundreds in the same folder.
 _OURS = f"{layout.CDI_KIND.replace('/', '-')}-"
 _MIG = "MIG-"
 _BY_UUID = ("GPU-", _MIG)
@@ -38,7 +38,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Edit = dict[str, Any]
 _Stamp = tuple[int, int, int]
-"""Tells a file from its successor: inode, time, size."""
+"""Identifies a version of a file: inode, time, size."""
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -64,11 +64,11 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class NvidiaCdiError(AgentError):
-    """NVIDIA's specs do not have what a container needs; says what and what to do."""
+    """NVIDIA's specs lack a card that a container needs; says which and what to do."""
 
 
 class DriverEdits(msgspec.Struct, frozen=True, kw_only=True):
-    """What brings cards and driver into a container; the entries are as NVIDIA's spec has them."""
+    """Edits that bring cards and driver into a container, as NVIDIA's specs have them."""
 
     cdi_version: str
     env: dict[str, str]
@@ -82,17 +82,19 @@ class DriverEdits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NvidiaSpecs:
+    """The specs in some folders, read again when a file changes."""
+
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = tuple(folders)
         self._seen: dict[Path, _Stamp] = {}
         self._specs: tuple[_Spec, ...] = ()
-        #: What is wrong with files that were left out.
+        #: What is wrong with files that cannot be used.
         self.problems: tuple[str, ...] = ()
 
     def merged(self, cards: Sequence[tuple[str, int | None]]) -> DriverEdits:
         """Return the edits for a container with these cards (UUID, index)."""
-        self._look()
-        # All from one spec if one has them all: what several make for every container may clash.
+        self._refresh()
+        # From one spec if it has all cards: edits of several specs for every container may clash.
         for spec in self._specs:
             devices = [device for card in cards if (device := spec.find(*card)) is not None]
             if len(devices) == len(cards):
@@ -105,7 +107,7 @@ class NvidiaSpecs:
 
     def qualified_name(self, uuid: str) -> str:
         """Return the full name of the device with this UUID; empty: there is none."""
-        self._look()
+        self._refresh()
         found = self._find(uuid, None)
         return f"{found[0].kind}={found[1].name}" if found else ""
 
@@ -121,10 +123,10 @@ class NvidiaSpecs:
         return NvidiaCdiError(
             f"NVIDIA's CDI specs in {folders}",
             f"have no {' and no '.join(uuids)}{wrong}",
-            "write them anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+            "write them again: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
         )
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Read the files again if one of them changed."""
         files = self._files()
         if files == self._seen:
@@ -136,23 +138,23 @@ class NvidiaSpecs:
                 specs.append(_read(path))
             except errors.WireError as error:
                 problems.append(str(error))
-                _log.warning("a CDI spec cannot be read", extra={"error": str(error)})
+                _log.warning("cannot read a CDI spec", extra={"error": str(error)})
         ours = [spec for spec in specs if spec.kind in _KINDS]
         self._specs = tuple(sorted(ours, key=lambda spec: _KINDS.index(spec.kind)))
         self.problems = tuple(problems)
         self._seen = files
 
     def _files(self) -> dict[Path, _Stamp]:
-        """List the specs, those of the last folder first: as in CDI it goes before the others."""
+        """List the specs, those of the last folder first: as in CDI it has precedence."""
         found: dict[Path, _Stamp] = {}
         for folder in reversed(self._folders):
             try:
                 with os.scandir(folder) as entries:
                     names = sorted(entry.name for entry in entries if _is_foreign(entry.name))
             except OSError:
-                continue  # most nodes have one of them
+                continue  # most nodes have only one of the folders
             for name in names:
-                with contextlib.suppress(OSError):  # gone meanwhile, or a link to nowhere
+                with contextlib.suppress(OSError):  # deleted meanwhile, or a broken link
                     real = (folder / name).resolve(strict=True)
                     status = real.stat()
                     found[real] = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -160,7 +162,7 @@ class NvidiaSpecs:
 
 
 def _is_foreign(name: str) -> bool:
-    """Tell whether a file is a spec of somebody else, by its name."""
+    """Return whether a file is a spec of another component, by its name."""
     return name.endswith(_SUFFIXES) and not name.startswith((".", _OURS))
 
 
@@ -182,7 +184,7 @@ def _read(path: Path) -> _Spec:
 
 
 def _merge(found: Sequence[tuple[_Spec, _Device]]) -> DriverEdits:
-    """Put edits together as CDI does: for each device those of its spec, once, and its own."""
+    """Merge edits as CDI does: for each device those of its spec, once, and its own."""
     env: dict[str, str] = {}
     card_env: set[str] = set()
     lists: dict[str, list[Any]] = {}
@@ -210,7 +212,7 @@ def _add(lists: dict[str, list[Any]], edits: Mapping[str, Any] | None) -> dict[s
     env: dict[str, str] = {}
     for key, values in (edits or {}).items():
         if not isinstance(values, list):
-            continue  # intelRdt: one class for all cards says nothing of a container with some
+            continue  # intelRdt: a class for all cards does not fit a container with some of them
         if key == "env":
             env.update(_variable(value) for value in values)
             continue
@@ -225,7 +227,7 @@ def _variable(text: object) -> tuple[str, str]:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return what versions are compared by; one that is none comes before all."""
+    """Return the key that versions are compared by; an invalid version comes first."""
     try:
         return tuple(int(part) for part in version.split("."))
     except ValueError:

@@ -1,12 +1,13 @@
-"""Prepare a container for its share (D13): folder, policy, state, CDI spec.
+"""Prepare a container for its shares: folder, policy file, state file, CDI spec.
 
-Whoever asks (kubelet's plugin now, a DRA driver later) names the container, its token and its
-grants, and gets the edits that make it see its cards and its limits. Doing it again changes
-nothing. The spec comes last: a runtime that finds it finds all that it names.
+The caller (kubelet's plugin now, a DRA driver later) names the container, its allocation id and its
+shares, and gets the edits that show it its cards and its limits. Repeating it changes nothing. The
+spec is written last: when a runtime finds it, everything that it names exists.
 
-A container that has its cards alone gets the cards and nothing else. So does one that the
-administrator exempts. But a token that was given limits once keeps the limiter: processes with it
-are running, and new ones beside them would get no card at all without a policy.
+A container that has its cards alone gets the cards and nothing else, and so does one that the
+administrator exempts. But an allocation id that was given limits once keeps the limiter: its
+processes are running, and new ones beside them would get no card without a policy file. See
+docs/designs/003-isolation.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -29,12 +30,13 @@ from hami.agent.containers.state_files import StateFiles
 from hami.agent.errors import AgentError
 from hami.node import files, layout
 from hami.node.layout import NodeLayout
+from hami.vendors.device_config import NvidiaSettings
 from hami.wire import errors
 from hami.wire.node_register import RegisteredCard
 from hami.wire.shares import Share
 
 __all__ = [
-    "ContainerShare",
+    "ContainerShares",
     "EditMount",
     "Edits",
     "Injection",
@@ -47,44 +49,58 @@ _log = logging.getLogger(__name__)
 
 Injection = Literal["auto", "cdi", "runtime"]
 
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_VOID = "void"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+#: Shows no card: a runtime that ignores CDI leaves it at that.
+VOID = "void"
 _PRELOAD = "/etc/ld.so.preload"
-_NO_CORE_LIMIT = (0, 100)
 
 
 class PrepareError(AgentError):
-    """A container cannot be prepared, or not be forgotten; says why and what to do."""
+    """A container's files cannot be written or removed; says why and what to do."""
 
 
 class PrepareConfig(LimitSettings, frozen=True, kw_only=True):
     """How containers of this node are prepared."""
 
-    #: How cards get into containers: NVIDIA's CDI spec is merged, or NVIDIA's runtime is told.
+    #: How cards get into containers: by merging NVIDIA's CDI spec, or by NVIDIA's runtime.
     injection: Injection = "auto"
-    #: Whether cards are registered with just the memory that they have: only then has one who was
-    #: given all of it the whole card.
+    #: Whether cards are registered with exactly the memory that they have: only then is a share
+    #: of all memory a whole card.
     unscaled: bool = True
 
+    @classmethod
+    def of(cls, settings: NvidiaSettings, *, injection: Injection) -> Self:
+        """Return what the node's configuration means for its containers."""
+        return cls(
+            log_level=settings.lib_cuda_log_level,
+            core_policy=settings.gpu_core_policy,
+            disable_core_limit=settings.disable_core_limit,
+            oversubscribe=settings.device_memory_scaling > 1,
+            unscaled=settings.device_memory_scaling == 1,
+            injection=injection,
+        )
 
-class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A container, and what it was granted."""
+
+class ContainerShares(msgspec.Struct, frozen=True, kw_only=True):
+    """A container and its shares."""
 
     uid: str
     namespace: str
     name: str
     container: str
-    token: str
-    grants: tuple[Share, ...]
+    allocation_id: str
+    shares: tuple[Share, ...]
     #: 0 is high, 1 is low.
     priority: int = 1
-    #: Rises with every change of the grants.
+    #: Rises with every change of the shares.
     generation: int = 1
     #: Whether the administrator lets it run without the limiter.
     exempt: bool = False
 
 
 class Preparer:
+    """Writes and removes everything that exists per allocation id."""
+
     def __init__(
         self,
         layout: NodeLayout,
@@ -101,102 +117,105 @@ class Preparer:
         self._nvidia = nvidia
         self._devices = devices
         self._config = config
-        #: Cards that NVIDIA's specs do not have, which was said once.
-        self._told: set[str] = set()
+        #: Cards that NVIDIA's specs do not have, each logged once.
+        self._reported: set[str] = set()
 
-    def prepare(self, share: ContainerShare, *, cdi: bool) -> Edits:
-        """Lay out what the container needs; with `cdi` its spec, else the caller has to tell."""
+    def prepare(self, share: ContainerShares, *, cdi: bool) -> Edits:
+        """Write what the container needs; without `cdi` the caller passes the edits on."""
         what = f"container {share.container} of pod {share.namespace}/{share.name}"
-        if not layout.is_token(share.token):
+        if not layout.is_allocation_id(share.allocation_id):
             raise PrepareError(
                 what,
-                f"token {errors.shorten(share.token)} is none of ours",
-                "delete the pod to have it placed anew",
+                f"allocation id {errors.shorten(share.allocation_id)} is none of ours: it must be "
+                "32 hexadecimal digits",
+                "delete the pod to reschedule it",
             )
-        if not share.grants:
-            raise PrepareError(what, "was granted no card", "delete the pod to have it placed anew")
-        cards = limits.by_card(share.grants)
+        if not share.shares:
+            raise PrepareError(what, "was granted no card", "delete the pod to reschedule it")
+        cards = limits.by_card(share.shares)
         try:
             limited = self._is_limited(share, cards)
-            edits = self._edits(share.token, cards, limited=limited, cdi=cdi)
-            folder = self._layout.token_folder(share.token)
+            edits = self._edits(share.allocation_id, cards, limited=limited, cdi=cdi)
+            folder = self._layout.allocation_folder(share.allocation_id)
             folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o755)  # whatever the umask says: containers have processes of any user
+            folder.chmod(0o755)  # independent of the umask: containers have processes of any user
             if limited:
                 self._write_policy(share, cards)
-                self._states.ensure(share.token)
+                self._states.ensure(share.allocation_id)
             if cdi:
-                cdi_spec.write(self._layout, share.token, edits)
+                cdi_spec.write(self._layout, share.allocation_id, edits)
         except OSError as error:
             raise PrepareError(
                 what,
-                f"{error.filename or 'a file'} cannot be made: {error.strerror or error}",
-                "see why the node's disk or /run cannot be written",
+                f"{error.filename or 'a file'} cannot be written: {error.strerror or error}",
+                "find out why the node's disk or /run cannot be written",
             ) from error
         except errors.WireError as error:
             raise PrepareError(
                 what,
-                f"its limits cannot be told: {error.what}: {error.value} {error.rule}",
-                error.remedy or "delete the pod to have it placed anew",
+                f"its limits cannot be written: {error.what}: {error.value} {error.rule}",
+                error.remedy or "delete the pod to reschedule it",
             ) from error
         except AgentError as error:
             raise PrepareError(what, f"{error.what} {error.rule}", error.remedy) from error
         return edits
 
-    def forget(self, token: str) -> None:
-        """Remove all that there is of a token, the spec first; again does nothing."""
-        if not layout.is_token(token):
+    def forget(self, allocation_id: str) -> None:
+        """Remove all files of an allocation id, the spec first; repeating it does nothing."""
+        if not layout.is_allocation_id(allocation_id):
             raise PrepareError(
-                f"token {errors.shorten(token)}", "is none of ours", "nothing was removed"
+                f"allocation id {errors.shorten(allocation_id)}",
+                "is none of ours",
+                "nothing was removed",
             )
         try:
-            self._layout.spec(token).unlink(missing_ok=True)
-            self._states.remove(token)
+            self._layout.spec(allocation_id).unlink(missing_ok=True)
+            self._states.remove(allocation_id)
             with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(self._layout.token_folder(token))
+                shutil.rmtree(self._layout.allocation_folder(allocation_id))
         except OSError as error:
             raise PrepareError(
-                f"token {token}",
+                f"allocation id {allocation_id}",
                 f"{error.filename or 'a file'} cannot be removed: {error.strerror or error}",
-                "it is tried again",
+                "the agent tries again",
             ) from error
 
-    def tokens(self) -> frozenset[str]:
-        """Return every token that something is left of."""
-        folder = self._layout.tokens
+    def allocation_ids(self) -> frozenset[str]:
+        """Return every allocation id that has a file."""
+        folder = self._layout.allocations
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        names += [*self._states.tokens(), *cdi_spec.tokens(self._layout)]
-        return frozenset(name for name in names if layout.is_token(name))
+        names += [*self._states.allocation_ids(), *cdi_spec.allocation_ids(self._layout)]
+        return frozenset(name for name in names if layout.is_allocation_id(name))
 
-    def is_ready(self, token: str, *, cdi: bool) -> bool:
-        """Tell whether a container that was prepared once finds all that it needs."""
+    def is_ready(self, allocation_id: str, *, cdi: bool) -> bool:
+        """Return whether all files of a container that was prepared once are there."""
         try:
-            if not self._layout.token_folder(token).is_dir():
+            if not self._layout.allocation_folder(allocation_id).is_dir():
                 return False
-            if (told := _read(self._layout.policy(token))) is not None:
-                if not limits.is_valid(told):
+            if (policy := _read(self._layout.policy(allocation_id))) is not None:
+                if not limits.is_valid(policy):
                     return False
-                self._states.ensure(token)
-            return not cdi or self._layout.spec(token).exists()
+                self._states.ensure(allocation_id)
+            return not cdi or self._layout.spec(allocation_id).exists()
         except OSError:
-            return False  # preparing it will tell why
+            return False  # preparing it will raise the reason
 
-    def is_limited(self, grants: Sequence[Share]) -> bool:
-        """Tell whether a container with these grants runs under the limiter."""
+    def is_limited(self, shares: Sequence[Share]) -> bool:
+        """Return whether a container with these shares runs under the limiter."""
         try:
-            return not self._are_whole(limits.by_card(grants))
+            return not self._are_whole(limits.by_card(shares))
         except PrepareError:
-            return True  # nobody knows how large the card is
+            return True  # the size of the card is not known
 
-    def _is_limited(self, share: ContainerShare, cards: Sequence[Share]) -> bool:
-        if self._layout.policy(share.token).exists():
+    def _is_limited(self, share: ContainerShares, cards: Sequence[Share]) -> bool:
+        if self._layout.policy(share.allocation_id).exists():
             return True
         return not share.exempt and not self._are_whole(cards)
 
     def _are_whole(self, cards: Sequence[Share]) -> bool:
         sizes = [self._device(card.card).devmem for card in cards]
         return self._config.unscaled and all(
-            card.memory_mib >= size and card.cores in _NO_CORE_LIMIT
+            card.memory_mib >= size and card.core_limit is None
             for card, size in zip(cards, sizes, strict=True)
         )
 
@@ -206,29 +225,31 @@ class Preparer:
             raise PrepareError(
                 f"card {uuid}",
                 "is none of this node's cards now",
-                "see the agent's log for what the driver says of it",
+                "see the log of hami's agent on this node for what the driver reports",
             )
         return device
 
-    def _edits(self, token: str, cards: Sequence[Share], *, limited: bool, cdi: bool) -> Edits:
+    def _edits(
+        self, allocation_id: str, cards: Sequence[Share], *, limited: bool, cdi: bool
+    ) -> Edits:
         if not cdi and self._config.injection == "cdi":
             raise PrepareError(
                 "--driver-injection=cdi",
-                "cannot be followed on a node that binds by its lock: its answers carry no CDI",
+                "is impossible on a node that binds by its lock: answers there carry no CDI names",
                 "set auto or runtime, with NVIDIA's runtime on the node, or update kubelet and "
-                "runtime so that it binds late",
+                "runtime so that the node binds late",
             )
         driver = self._driver(cards) if cdi else None
         uuids = ",".join(card.card for card in cards)
         env = dict(driver.env) if driver else {}
-        # Merged, NVIDIA's runtime must add nothing, whatever the image says. Only where the cards'
-        # own edits name them, all of them have to be named.
-        env[_VISIBLE] = uuids if driver is None or _VISIBLE in driver.card_env else _VOID
+        # With merged edits NVIDIA's runtime must add nothing, whatever the image sets. Only where
+        # the cards' own edits set the variable, it names all cards.
+        env[VISIBLE] = uuids if driver is None or VISIBLE in driver.card_env else VOID
         if limited:
             env |= limits.env(cards, self._config)
         return Edits(
             env=env,
-            mounts=self._mounts(token) if limited else (),
+            mounts=self._mounts(allocation_id) if limited else (),
             device_nodes=driver.device_nodes if driver else (),
             hooks=driver.hooks if driver else (),
             driver_mounts=driver.mounts if driver else (),
@@ -237,7 +258,7 @@ class Preparer:
         )
 
     def _driver(self, cards: Sequence[Share]) -> DriverEdits | None:
-        """Return NVIDIA's edits for the cards, or None where its runtime is to bring them."""
+        """Return NVIDIA's edits for the cards; None: NVIDIA's runtime brings the cards."""
         if self._config.injection == "runtime":
             return None
         found = [(card.card, self._devices(card.card)) for card in cards]
@@ -249,25 +270,30 @@ class Preparer:
             if self._config.injection == "cdi":
                 raise
             uuids = {uuid for uuid, _ in found}
-            if not uuids <= self._told:
-                self._told |= uuids
-                _log.warning("cards are left to NVIDIA's runtime", extra={"error": str(error)})
+            if not uuids <= self._reported:
+                self._reported |= uuids
+                _log.warning(
+                    "NVIDIA's runtime must bring the cards: its CDI specs do not have them",
+                    extra={"error": str(error)},
+                )
             return None
 
-    def _mounts(self, token: str) -> tuple[EditMount, ...]:
+    def _mounts(self, allocation_id: str) -> tuple[EditMount, ...]:
         inside = self._layout.inside
         installed = self._library if isinstance(self._library, Path) else self._library.path
         places = (
             (installed, inside / library.NAME),
-            (self._layout.token_folder(token), inside / "policy"),
+            (self._layout.allocation_folder(allocation_id), inside / "policy"),
             (self._layout.preload, Path(_PRELOAD)),
         )
         read_only = (EditMount(str(host), str(container)) for host, container in places)
-        state = EditMount(str(self._layout.state(token)), str(inside / "state"), read_only=False)
+        state = EditMount(
+            str(self._layout.state(allocation_id)), str(inside / "state"), read_only=False
+        )
         return (*read_only, state)
 
-    def _write_policy(self, share: ContainerShare, cards: Sequence[Share]) -> None:
-        path = self._layout.policy(share.token)
+    def _write_policy(self, share: ContainerShares, cards: Sequence[Share]) -> None:
+        path = self._layout.policy(share.allocation_id)
         wanted = limits.policy(
             cards,
             self._config,
@@ -283,8 +309,8 @@ class Preparer:
             if (content := limits.renewed(old, wanted)) is not None:
                 files.write_atomic(path, content)
         except (OSError, errors.WireError):
-            if not limits.is_valid(old):  # no spec without its policy
-                self._layout.spec(share.token).unlink(missing_ok=True)
+            if not limits.is_valid(old):  # a spec must not exist without its policy file
+                self._layout.spec(share.allocation_id).unlink(missing_ok=True)
             raise
 
 

@@ -1,12 +1,9 @@
-"""State files of containers, on a small tmpfs.
+"""State files of containers, each on a small tmpfs of its own.
 
-Small file systems in memory: mount(2) and umount2(2), which Python does not have.
-
-The state files of containers: made by the agent, written by every process of the container.
-Each lies on a small tmpfs of its own, so whoever fills it harms only himself, and is mounted into
-the container as one file. A reboot takes all of them; `ensure` makes them again. Where the agent
-may not mount, or where the node would not see it, they lie in plain folders: everything works, but
-a container can fill the node's /run.
+The agent creates them, and every process of the container writes to its file. On a tmpfs of its own
+a container that fills the file harms only itself. A reboot removes all of them; `ensure` creates
+them again. Where the agent may not mount, or where the node would not see the mount, they are in
+plain folders: everything works, but a container can fill the node's /run.
 """
 
 from __future__ import annotations
@@ -33,8 +30,8 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 def mount(folder: Path, *, size: int, inodes: int) -> None:
     """Mount an empty tmpfs; OSError says why not.
 
-    Programs may be started from it, as far as its flags go: the bind mount in a container takes
-    the flags over, and a container with a user namespace may not change them.
+    Not `noexec`: the bind mount in a container inherits the flags, and a container with a user
+    namespace may not change them.
     """
     options = f"size={size},nr_inodes={inodes},mode=0755"
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
@@ -44,17 +41,17 @@ def mount(folder: Path, *, size: int, inodes: int) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """Take it out of the tree at once; it ends when its last user does."""
+    """Detach the file system at once; the kernel frees it when its last user ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(folder), _MNT_DETACH):
         raise _last_error(folder)
 
 
 def is_shown(folder: Path, mountinfo: str | None = None) -> bool:
-    """Tell whether what is mounted below the folder is seen by the node as well.
+    """Return whether the node sees what is mounted below the folder.
 
     In a container the folder is a part of the node's tree, mounted into ours. Unless that mount is
-    shared (`mountPropagation: Bidirectional`), a mount below it stays with us.
+    shared (`mountPropagation: Bidirectional`), a mount below it is visible only here.
     """
     text = _MOUNTINFO.read_text() if mountinfo is None else mountinfo
     root, shared = "/", False
@@ -63,7 +60,7 @@ def is_shown(folder: Path, mountinfo: str | None = None) -> bool:
     for line in text.splitlines():
         fields = line.split(" ")
         point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
-        # Of mounts on one place the last lies on top.
+        # Of several mounts on one path the last is on top.
         if real.is_relative_to(point) and len(point.parts) >= longest:
             longest = len(point.parts)
             root = fields[3]
@@ -84,20 +81,22 @@ _SIZE = 2 << 20
 _INODES = 8
 _MODE = 0o666  # containers have processes of any user
 
-#: As often as a mount can lie on another one by accident, and more.
+#: More mounts than can be on top of each other by accident.
 _MOST_MOUNTS = 8
 
 
 class StateFiles:
+    """Creates, checks and removes state files by allocation id."""
+
     def __init__(self, layout: NodeLayout) -> None:
         self._layout = layout
         self._warned = False
-        #: Whether the node sees what we mount; unknown before the first.
+        #: Whether the node sees our mounts; None before the first.
         self._shown: bool | None = None
 
-    def ensure(self, token: str) -> Path:
-        """Have the state file of a token; one that is there is left alone, whatever is in it."""
-        path = self._layout.state(token)
+    def ensure(self, allocation_id: str) -> Path:
+        """Create the state file of an allocation id; an existing one is not touched."""
+        path = self._layout.state(allocation_id)
         if not _is_file(path):
             folder = path.parent
             folder.mkdir(parents=True, exist_ok=True)
@@ -106,9 +105,9 @@ class StateFiles:
             _make(path)
         return path
 
-    def remove(self, token: str) -> None:
-        """Take it away; a container that still runs keeps what it has open."""
-        path = self._layout.state(token)
+    def remove(self, allocation_id: str) -> None:
+        """Remove the file; a container that still runs keeps what it has open."""
+        path = self._layout.state(allocation_id)
         for _ in range(_MOST_MOUNTS):
             if not path.parent.is_mount():
                 break
@@ -118,16 +117,16 @@ class StateFiles:
         with contextlib.suppress(FileNotFoundError):
             path.parent.rmdir()
 
-    def busy(self, token: str) -> bool:
-        """Tell whether a process of the container lives: the kernel knows who holds a slot."""
+    def busy(self, allocation_id: str) -> bool:
+        """Return whether a process of the container runs, by its lock on the file."""
         try:
-            with files.untrusted(self._layout.state(token)) as (handle, _size):
+            with files.untrusted(self._layout.state(allocation_id)) as (handle, _size):
                 return files.any_held(handle)
         except files.UntrustedFileError:
-            return False  # without its file no process of the container holds anything
+            return False  # without the file no process of the container can hold a card
 
-    def tokens(self) -> list[str]:
-        """Return the names of all that is there."""
+    def allocation_ids(self) -> list[str]:
+        """Return the names of all folders, without checking them."""
         try:
             return [path.name for path in self._layout.states.iterdir()]
         except FileNotFoundError:
@@ -147,7 +146,7 @@ class StateFiles:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "state files lie in plain folders, where a container can fill the node's memory",
+                "state files are in plain folders, where a container can fill the node's memory",
                 extra={"folder": str(self._layout.states), "error": why},
             )
 
@@ -162,6 +161,6 @@ def _is_file(path: Path) -> bool:
 def _make(path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.fchmod(handle, _MODE)  # whatever the umask says
+        os.fchmod(handle, _MODE)  # independent of the umask
     finally:
         os.close(handle)

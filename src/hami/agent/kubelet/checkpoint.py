@@ -1,22 +1,16 @@
 """kubelet's device checkpoint: which container holds which device ids.
 
-The shape of kubelet's device checkpoint, and the checksum that tells whether it really is that.
-kubelet hashes (FNV-1a, 32 bits) its data as a dumper of Go values writes them: type names, field
-names and values in one line. So the checksum fits only if the types are those we know: it finds a
-damaged file and a kubelet whose types are others.
+kubelet writes it after every Allocate and every list of devices, as a new file that is renamed into
+place, so what is read is complete. It is the only thing on a node that joins device ids, a pod's
+UID, a container's name and our own answer, for init containers too. Entries of deleted pods stay in
+it until the next write. It is no API: a file with another shape than the known one, checksum
+included, is refused (kind `SHAPE`), and the node then binds by its lock.
 
-FNV goes byte by byte, which is slow in Python, and a byte of our own answers is up to four bytes of
-that line. But of a hash only the lowest byte meets the next byte in another way than by sum and
-product (`(hash xor byte) * PRIME`). So for a fixed text and a given lowest byte the whole way is
-`hash * factor + summand`, and texts that come again and again (octets as numbers, names of fields)
-are taken in one step each, with a table of 256 summands.
-
-kubelet's device checkpoint: which container of which pod holds which device ids, by what answer.
-kubelet writes it after every Allocate and every list of devices: another file, renamed into place,
-so what is read is whole. It is the only thing on a node that joins device ids, a pod's UID, a
-container's name and our own answer, and it knows init containers too. Entries of pods that are gone
-stay in it until the next write. It is no API: what is not exactly the shape that we know, checksum
-included, is refused (kind `shape`), and the node then binds under the lock.
+kubelet hashes (FNV-1a, 32 bits) its data as a dumper of Go values writes them, with type names. So
+the checksum fits only if kubelet's types are the known ones. Byte by byte this is slow in Python,
+and a byte of an answer is up to four characters. But only the lowest byte of a hash meets the next
+byte other than by sum and product (`(hash xor byte) * PRIME`). So for a fixed text and a given
+lowest byte the result is `hash * factor + summand`, and texts that recur take one step each.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ import msgspec
 
 from hami.agent.errors import AgentError
 from hami.agent.kubelet.grpc import MessageError
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.node import layout
 from hami.wire import codec, errors
 
@@ -82,7 +76,7 @@ class File(
 
 
 class _Known:
-    """A text that is hashed in one step."""
+    """A text that is hashed in one step, by a table."""
 
     __slots__ = ("factor", "summands")
 
@@ -97,7 +91,7 @@ class _Known:
 
 
 def _ends(text: bytes, starts: Iterable[int] = range(256)) -> array[int]:
-    """Return where a text leads to from each of these hashes."""
+    """Return the hash after a text, for each of these hashes before it."""
     ends = array("I", starts)
     for byte in text:
         ends = array("I", ((value ^ byte) * _PRIME & _MASK for value in ends))
@@ -106,14 +100,14 @@ def _ends(text: bytes, starts: Iterable[int] = range(256)) -> array[int]:
 
 @functools.lru_cache(maxsize=64)
 def _known(text: str) -> _Known:
-    """Return a word of kubelet's, or a resource's name: a node knows a handful."""
+    """Return the table of a field name or a resource name: a node has a handful."""
     data = text.encode()
     return _Known(len(data), _ends(data))
 
 
 @functools.cache
 def _octets() -> list[tuple[int, array[int]]]:
-    """Return factor and summands of every octet, as it is written after another: 256 KiB."""
+    """Return factor and summands of every octet, as written after another one; 256 KiB."""
     ends = {b" ": _ends(b" ")}
     for text in (b" %d" % octet for octet in range(256)):  # 1 comes before 12, and 12 before 123
         ends[text] = _ends(text[-1:], ends[text[:-1]])
@@ -158,7 +152,7 @@ def _entry(value: int, entry: PodEntry) -> int:
     value = _known(" AllocResp:([]uint8)").after(value)
     if entry.answer is None:
         return _plain(value, _NIL)
-    # What is between brackets begins with a space less than our octets do.
+    # The first octet in the brackets has no space before it, the tables' octets have one.
     value = _plain(value, b"[%d" % entry.answer[0] if entry.answer else b"[")
     octets = _octets()
     for octet in entry.answer[1:]:
@@ -168,23 +162,23 @@ def _entry(value: int, entry: PodEntry) -> int:
 
 
 def _lists(pairs: Iterable[tuple[str | int, list[str] | None]]) -> bytes:
-    """Write a map to lists; Go orders texts by their bytes, which is Python's order of texts."""
+    """Write a map of lists; Go sorts strings by bytes, which equals Python's order of strings."""
     written = (
         f"{key}:{'<nil>' if texts is None else '[' + ' '.join(texts) + ']'}" for key, texts in pairs
     )
     return f"map[{' '.join(written)}]".encode()
 
 
-_REMEDY = "restart kubelet if the file is damaged; if this stays, report kubelet's version"
+_REMEDY = "restart kubelet; if this does not help, report kubelet's version to hami"
 
 
 class Kind(enum.Enum):
-    #: There is none: kubelet writes the first when a plugin has listed its devices.
+    #: It does not exist: kubelet writes the first when a plugin has listed its devices.
     MISSING = "missing"
     UNREADABLE = "unreadable"
-    #: It is not what we know kubelet to write, or it is damaged.
+    #: It has another shape than kubelet is known to write, or it is damaged.
     SHAPE = "shape"
-    #: One entry's answer is none.
+    #: One entry's answer does not decode.
     ANSWER = "answer"
 
 
@@ -198,6 +192,8 @@ class CheckpointError(AgentError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
+    """The device ids of one resource in one container."""
+
     pod_uid: str
     container: str
     resource: str
@@ -205,17 +201,17 @@ class Entry:
     #: Our answer's bytes, as kubelet keeps them.
     answer: bytes
 
-    def allocation(self) -> Allocation:
-        """Read the answer; a CheckpointError names the container if it is none."""
+    def response(self) -> AllocateResponse:
+        """Decode our answer to Allocate; CheckpointError names the container."""
         try:
-            return Allocation.decode(self.answer)
+            return AllocateResponse.decode(self.answer)
         except MessageError as error:
             raise CheckpointError(
                 Kind.ANSWER,
                 f"kubelet's checkpoint, container {self.container!r} of pod {self.pod_uid}",
                 f"the answer for its {self.resource} ({len(self.answer)} bytes) does not decode: "
                 f"{error}",
-                "delete the pod to have it started anew",
+                "delete the pod to start it again",
             ) from error
 
 
@@ -226,14 +222,14 @@ class Checkpoint:
     registered: Mapping[str, frozenset[str]]
 
 
-#: What was read last, by path. A burst of starts reads the same file again and again, and judging
-#: it takes a hundred times as long as reading. Bytes are compared because times of files are too
-#: coarse for a kubelet that writes several within a tick.
+#: The last result, by path. A burst of starts reads the same file many times, and checking it takes
+#: a hundred times as long as reading. Bytes are compared because file times are too coarse for a
+#: kubelet that writes several times within a tick.
 _last: dict[Path, tuple[bytes, Checkpoint]] = {}
 
 
 def read(path: Path) -> Checkpoint:
-    """Read and judge kubelet's file; CheckpointError says what is wrong."""
+    """Read and check kubelet's file; CheckpointError says what is wrong."""
     what = f"kubelet's checkpoint {path}"
     try:
         content = path.read_bytes()
@@ -241,8 +237,8 @@ def read(path: Path) -> Checkpoint:
         raise CheckpointError(
             Kind.MISSING,
             what,
-            "does not exist, and kubelet writes it when a device plugin has registered",
-            "check --kubelet-dir if one has",
+            "does not exist; kubelet writes it when a device plugin has registered",
+            "check --kubelet-dir if a plugin has registered",
         ) from error
     except OSError as error:
         raise CheckpointError(
@@ -269,7 +265,7 @@ def parse(content: bytes, *, what: str = "kubelet's checkpoint") -> Checkpoint:
             Kind.SHAPE,
             f"{what} ({len(content)} bytes)",
             f"has checksum {file.checksum}, but its content makes {expected}: it is damaged, or "
-            "this kubelet has other types than we know",
+            "this kubelet has other types than hami knows",
             _REMEDY,
         )
     return Checkpoint(
@@ -289,13 +285,17 @@ def parse(content: bytes, *, what: str = "kubelet's checkpoint") -> Checkpoint:
     )
 
 
-def token_of(allocation: Allocation) -> str | None:
-    """Return the token that an answer of ours names; None: it names none, or two."""
-    named = {allocation.annotations.get(layout.TOKEN_ANNOTATION)}
-    for device in allocation.cdi_devices:
+def allocation_id_of(response: AllocateResponse) -> str | None:
+    """Return the allocation id that an answer names; None: it names none, or two."""
+    named = {response.annotations.get(layout.ALLOCATION_ANNOTATION)}
+    for device in response.cdi_devices:
         kind, _, name = device.partition("=")
         if kind == layout.CDI_KIND:
             named.add(name)
     named.discard(None)
-    token = named.pop() if len(named) == 1 else None
-    return token if token is not None and layout.is_token(token) else None
+    allocation_id = named.pop() if len(named) == 1 else None
+    return (
+        allocation_id
+        if allocation_id is not None and layout.is_allocation_id(allocation_id)
+        else None
+    )

@@ -1,17 +1,14 @@
-"""gRPC on a node's sockets: messages, calls, servers.
+"""gRPC on a node's sockets: protobuf messages, calls, servers.
 
-Protobuf messages, from tables of public field numbers.
-kubelet and the runtimes speak protobuf over gRPC. The few messages that we need are said in tables
-(`kubelet_api`), as the APIs' documentation numbers them: texts, truths, integers, messages, lists
-of those, maps of texts. To us a message is a dict in which nothing is missing. This is protobuf's
-wire format by hand, for its library alone costs 5 MiB of memory in every agent; the tests hold the
-two equal.
+kubelet and the runtimes speak protobuf over gRPC. The few messages that we need are in tables of
+public field numbers (`kubelet_api`): strings, booleans, integers, messages, lists of those, maps of
+strings. A message is a dict in which no field is missing. Protobuf's wire format is written by
+hand, because its library alone costs 5 MiB of memory in every agent; tests compare the two.
 
 Two things are simpler than in protobuf: a message that is no list element and comes twice is not
-merged (the last counts), and groups, which nobody sends any more, are an error.
+merged (the last one counts), and groups, which are not in use any more, are an error.
 
-gRPC on the sockets of a node: calls, who answers them, servers and channels.
-The only module that loads grpc. grpc has no types, so `Any` stands for its things.
+This is the only module that loads grpc. grpc has no types, so `Any` is written for its objects.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import grpc
 
 Message = dict[str, Any]
 
-#: How a field's value is laid out; the number stands in the lowest bits before it.
+#: Wire types: how a field's value is encoded; in the lowest bits of the tag before it.
 _VARINT, _FIXED64, _PIECE, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _DEFAULTS: Mapping[str, Any] = {"bool": False, "int32": 0, "int64": 0, "string": ""}
@@ -33,11 +30,11 @@ _LONGEST_VARINT = 10
 
 
 class MessageError(ValueError):
-    """Bytes are no such message."""
+    """Bytes do not decode as this message."""
 
 
 class Field(NamedTuple):
-    """A field of a message: its number is what crosses the wire, its name is for us."""
+    """A field of a message: its number is on the wire, its name is ours."""
 
     number: int
     name: str
@@ -55,21 +52,21 @@ def many(number: int, name: str, kind: str = "string") -> Field:
 
 
 def texts(number: int, name: str) -> Field:
-    """Return a map from text to text: on the wire, many pairs."""
+    """Return a field that maps text to text: on the wire, many pairs."""
     return Field(number, name, "map")
 
 
 class Shape:
-    """One kind of message."""
+    """The fields of one kind of message."""
 
     def __init__(self, fields: Sequence[Field], shapes: Mapping[str, Shape]) -> None:
         self._fields = fields
         self._by_number = {field.number: field for field in fields}
-        #: The table that the names of kinds are looked up in.
+        #: The table of all messages, by name.
         self._shapes = shapes
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Write a message; what is not named has its default, which is not written."""
+        """Encode a message; fields that are absent or have their default are not written."""
         unknown = values.keys() - {field.name for field in self._fields}
         if unknown:
             raise MessageError(f"no such fields: {', '.join(sorted(unknown))}")
@@ -96,7 +93,7 @@ class Shape:
         return _piece(field.number, self._shapes[field.kind].encode(value))
 
     def decode(self, data: bytes) -> Message:
-        """Read a message; fields that we do not know, or that are not as we know, are skipped."""
+        """Decode a message; unknown fields and fields of another wire type are skipped."""
         values: Message = {field.name: _default(field) for field in self._fields}
         at, end = 0, len(data)
         while at < end:
@@ -181,7 +178,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a place, and where it ends."""
+    """Return the number that begins at an offset, and the offset after it."""
     if at < len(data) and data[at] < 0x80:  # noqa: PLR2004 - nearly always
         return data[at], at + 1
     value = 0
@@ -197,15 +194,15 @@ def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> bits - 1 else value
 
 
-# Before grpc is loaded. Else it writes lines of its own into our log whenever a peer goes away.
+# Before grpc is loaded. Else it writes lines of its own into our log when a peer disconnects.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
-#: A call failed; `why` says it in a line.
+#: A call failed; `why` gives the reason in one line.
 RpcError = grpc.RpcError
 StatusCode = grpc.StatusCode
 
-#: A node of many pods answers with more than grpc's usual 4 MiB.
+#: A node of many pods answers with more than grpc's default of 4 MiB.
 _NO_LIMIT = ("grpc.max_receive_message_length", -1)
 
 
@@ -216,7 +213,7 @@ class Call(NamedTuple):
     name: str
     request: Shape
     answer: Shape
-    #: Whether answers come one after the other.
+    #: Whether there are many answers, one after the other.
     streams: bool = False
 
     def on(self, channel: Any) -> Callable[..., Any]:
@@ -243,14 +240,14 @@ class Call(NamedTuple):
 
 
 def handler(functions: Mapping[Call, Callable[..., Any]]) -> Any:
-    """Return what a server adds: the calls of one service, each with what answers it."""
+    """Return a handler for a server: the calls of one service, each with its function."""
     (service,) = {call.service for call in functions}
     answers = {call.name: call.answered_by(function) for call, function in functions.items()}
     return grpc.method_handlers_generic_handler(service, answers)
 
 
 def server(socket: str | os.PathLike[str], *handlers: Any) -> Any:
-    """Return a server on a socket, not started yet; RuntimeError: it cannot be there."""
+    """Return a server on a socket, not started yet; RuntimeError: the socket cannot be used."""
     made = grpc.aio.server(options=(_NO_LIMIT,))
     made.add_generic_rpc_handlers(handlers)
     made.add_insecure_port(f"unix:{os.fspath(socket)}")
@@ -263,12 +260,12 @@ def channel(socket: str | os.PathLike[str]) -> Any:
         # A Go server refuses the authority that grpc makes of a path.
         ("grpc.default_authority", "localhost"),
         _NO_LIMIT,
-        # A server that was down a moment ago may be up now: no memory of it from other channels.
+        # A server that was down a moment ago may be up now: share no state with other channels.
         ("grpc.use_local_subchannel_pool", 1),
     )
     return grpc.aio.insecure_channel(f"unix:{os.fspath(socket)}", options)
 
 
 def why(error: Any) -> str:
-    """Return a failed call's reason in a line: grpc's code and what the other side said."""
+    """Return a failed call's reason in one line: grpc's code and the server's text."""
     return f"{error.code().name}: {error.details()}"

@@ -1,14 +1,12 @@
 """APIs of kubelet and the runtime, as far as a node agent needs them.
 
-The APIs that kubelet and the runtime offer a node agent, as far as we speak them.
 Device plugins (`v1beta1`: kubelet calls us, and we register with it), PodResources (`v1`) and the
-container runtime's interface (`runtime.v1`: who it is and how it is set up). Fields that we do not
-need are left out: what is not known is passed over.
+container runtime's interface (`runtime.v1`: name, version and configuration). Fields that we do not
+need are left out; unknown fields are skipped.
 
-kubelet's PodResources: who holds which device ids, as kubelet has it in memory.
-It names pods by namespace and name, never by UID, and leaves out init containers that end before
-the others start. So it does not say whose a start is (`checkpoint` does), but it must not
-contradict.
+PodResources lists which container holds which device ids, as kubelet has it in memory. It names
+pods by namespace and name, never by UID, and leaves out init containers that end before the others
+start. So it cannot map a start to its container (`checkpoint` does), but it must not contradict.
 """
 
 from __future__ import annotations
@@ -151,8 +149,8 @@ class DeviceSpec:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """What we answer for one container; kubelet's checkpoint keeps these very bytes."""
+class AllocateResponse:
+    """Our answer to Allocate for one container; kubelet's checkpoint keeps these bytes."""
 
     envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -184,44 +182,44 @@ class Allocation:
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
-        """Raise MessageError for bytes that are no such message."""
+        """Decode an answer; MessageError: the bytes are not one."""
         return cls.of(_ANSWER.decode(encoded))
 
 
 def device(id_: str, *, healthy: bool, numa: int | None) -> Message:
-    """Return a row of a ListAndWatchResponse; no NUMA node is other than node 0."""
-    row: Message = {"ID": id_, "health": HEALTHY if healthy else UNHEALTHY}
-    return row if numa is None else {**row, "topology": {"nodes": [{"ID": numa}]}}
+    """Return an entry of a ListAndWatchResponse; `numa` None is not node 0."""
+    entry: Message = {"ID": id_, "health": HEALTHY if healthy else UNHEALTHY}
+    return entry if numa is None else {**entry, "topology": {"nodes": [{"ID": numa}]}}
 
 
-#: Seconds. A container's start waits for it, and it is a second opinion only.
+#: Seconds. A container's start waits for this answer, which is only a second opinion.
 TIMEOUT = 1.0
 
-#: By device id: namespace, pod and container of everyone who holds it.
+#: By device id: namespace, pod and container of all that hold it.
 Holders = Mapping[str, frozenset[tuple[str, str, str]]]
 
 
 class PodResourcesError(AgentError):
-    """kubelet does not tell."""
+    """kubelet does not answer."""
 
 
 async def holders(socket: Path, resource: str, *, timeout: float = TIMEOUT) -> Holders:  # noqa: ASYNC109 - grpc's own
-    """Return who holds the ids of a resource; containers of a pod may share one."""
+    """Return the containers that hold each id of a resource; several may share one."""
     answer = await _list(socket, timeout)
     found: dict[str, set[tuple[str, str, str]]] = {}
     for pod in answer["pod_resources"]:
         for container in pod["containers"]:
             holder = (pod["namespace"], pod["name"], container["name"])
-            for devices in container["devices"]:  # often one piece for each id
+            for devices in container["devices"]:  # often one entry for each id
                 if devices["resource_name"] == resource:
                     for id_ in devices["device_ids"]:
                         found.setdefault(id_, set()).add(holder)
-    return {id_: frozenset(those) for id_, those in found.items()}
+    return {id_: frozenset(holding) for id_, holding in found.items()}
 
 
 async def _list(socket: Path, timeout: float) -> Message:  # noqa: ASYNC109 - grpc's own
     what = f"kubelet's PodResources socket {socket}"
-    # grpc would try for the whole time to reach what is not there.
+    # grpc would spend the whole timeout on a socket that does not exist.
     if not socket.exists():  # noqa: ASYNC240 - it takes microseconds
         raise PodResourcesError(
             what,
@@ -233,5 +231,7 @@ async def _list(socket: Path, timeout: float) -> Message:  # noqa: ASYNC109 - gr
             call = LIST_PODS
             answer: Message = await call.on(channel)({}, timeout=timeout)
     except grpc.RpcError as error:
-        raise PodResourcesError(what, f"gives no list: {grpc.why(error)}") from error
+        raise PodResourcesError(
+            what, f"does not list pods: {grpc.why(error)}", "check that kubelet runs"
+        ) from error
     return answer

@@ -1,14 +1,12 @@
-"""Serve kubelet's device-plugin calls; the device list it watches.
+"""Serve kubelet's device-plugin calls, and the device list that it watches.
 
-kubelet's calls to a device plugin, answered by a `Plugin`.
-Allocate is answered in the loop's own thread: kubelet admits one pod after the other and waits for
-it. What a plugin refuses (an AgentError), kubelet shows in an event of the pod; what it did not
-mean to raise fails that one call, with a line in our log. A preference is never worth a failure:
-kubelet would not admit the pod, so then there is none.
+Allocate is answered in the event loop's thread: kubelet admits one pod after the other and waits
+for it. What a plugin refuses (an AgentError) is shown by kubelet in an event of the pod; any other
+error fails that one call and is logged. An error in GetPreferredAllocation is answered with no
+preference, because kubelet would not admit the pod otherwise.
 
-The list of devices that kubelet is told: every listener gets the newest, and no more than that.
-Each list that kubelet is sent makes it write its checkpoint and the node's status. So what changes
-within a moment goes out as one list, and a change that was taken back before that not at all.
+Each list of devices makes kubelet write its checkpoint and the node's status. So changes within a
+moment are sent as one list, and a change that was undone by then is not sent at all.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from hami.agent.errors import AgentError
 from hami.agent.kubelet import grpc, kubelet_api
 from hami.agent.kubelet.grpc import Message, StatusCode
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 
 _log = logging.getLogger(__name__)
 
-#: Seconds. kubelet waits 30 for PreStartContainer, and would then tell the user only that.
+#: Seconds. kubelet waits 30 for PreStartContainer; its own timeout would hide the reason.
 PRE_START_LIMIT = 27.0
 PREFERRED_LIMIT = 2.0
 
 
 class ListedDevice(Protocol):
-    """A device id as kubelet is told of it."""
+    """A device id as kubelet gets it."""
 
     @property
     def id(self) -> str: ...
@@ -44,7 +42,7 @@ class ListedDevice(Protocol):
 
 
 class Plugin(Protocol):
-    """What answers kubelet. `allocate` and `pre_start` may raise an AgentError."""
+    """Answers kubelet's calls. `allocate` and `pre_start` may raise an AgentError."""
 
     @property
     def resource(self) -> str: ...
@@ -56,21 +54,21 @@ class Plugin(Protocol):
     def preferred_allocation(self) -> bool: ...
 
     def devices(self) -> AsyncIterator[Sequence[ListedDevice]]:
-        """Give all devices, and again whenever something changed (`device_list.DeviceList`)."""
+        """Yield all devices, and again after every change (`DeviceList`)."""
 
-    async def allocate(self, requests: list[tuple[str, ...]]) -> list[Allocation]:
-        """Answer every request, in their order."""
+    async def allocate(self, requests: list[tuple[str, ...]]) -> list[AllocateResponse]:
+        """Answer every request, in order."""
 
     async def pre_start(self, device_ids: frozenset[str]) -> None: ...
 
     async def preferred(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
     ) -> tuple[str, ...]:
-        """Choose among the available; nothing: kubelet may choose."""
+        """Choose among the available; empty: kubelet chooses."""
 
 
 class Streams:
-    """How many kubelets listen to the list of devices: one, or for a moment an old one too."""
+    """Counts open device lists: one, or for a moment that of an old kubelet too."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -79,7 +77,7 @@ class Streams:
 def plugin_handler(
     plugin: Plugin, streams: Streams | None = None, *, pre_start_limit: float = PRE_START_LIMIT
 ) -> Any:
-    """Return what a grpc.aio server adds to answer for this plugin."""
+    """Return a handler for a grpc.aio server that answers for this plugin."""
     answers = _Answers(plugin, streams or Streams(), pre_start_limit)
     return grpc.handler(
         {
@@ -150,8 +148,8 @@ class _Answers:
                     tuple(request["must_include_device_ids"]),
                     request["allocation_size"],
                 )
-        except Exception:  # noqa: BLE001 - whatever it is: kubelet chooses by itself then
-            _log.exception("no device ids are preferred", extra={"resource": self._plugin.resource})
+        except Exception:  # noqa: BLE001 - any error: kubelet then chooses by itself
+            _log.exception("cannot prefer device ids", extra={"resource": self._plugin.resource})
             return ()
 
     async def _or_abort(
@@ -165,17 +163,17 @@ class _Answers:
         try:
             return await answer()
         except AgentError as error:
-            _log.warning("kubelet is refused", extra={**extra, "error": str(error)})
+            _log.warning("refused a call of kubelet", extra={**extra, "error": str(error)})
             await _abort(context, StatusCode.FAILED_PRECONDITION, f"hami: {error}")
         except TimeoutError:
-            _log.exception("kubelet gets no answer in time", extra=extra)
+            _log.exception("a call of kubelet took too long", extra=extra)
             await _abort(
                 context,
                 StatusCode.DEADLINE_EXCEEDED,
-                f"hami: {call} took too long; the log of hami's agent on this node says at what",
+                f"hami: {call} took too long; the log of hami's agent on this node has the step",
             )
         except Exception as error:  # noqa: BLE001 - it concerns this call only
-            _log.exception("a call of kubelet's failed", extra=extra)
+            _log.exception("a call of kubelet failed", extra=extra)
             await _abort(
                 context,
                 StatusCode.INTERNAL,
@@ -191,12 +189,12 @@ async def _abort(context: Any, code: StatusCode, text: str) -> NoReturn:
 
 D = TypeVar("D")
 
-#: Seconds between two lists to one listener.
+#: Seconds between two lists on one stream.
 PAUSE = 0.2
 
 
 class DeviceList(Generic[D]):
-    """Before the first `set` listeners wait: no list is other than an empty one."""
+    """The current list of devices. Before the first `set` readers wait: no list is not empty."""
 
     def __init__(self, *, pause: float = PAUSE) -> None:
         self._pause = pause
@@ -208,20 +206,20 @@ class DeviceList(Generic[D]):
         return self._devices or ()
 
     def set(self, devices: Sequence[D]) -> None:
-        """Take another list, of devices that can be compared."""
+        """Replace the list; devices must be comparable."""
         if self._devices is not None and tuple(devices) == self._devices:
             return
         self._devices = tuple(devices)
-        # Whoever waits is woken once; whoever comes later waits for the next change.
+        # Readers that wait continue once; later readers wait for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def watch(self) -> AsyncIterator[tuple[D, ...]]:
-        """Give the list, and again when it is another; never ends by itself."""
-        told: tuple[D, ...] | None = None
+        """Yield the list, and again whenever it differs; never ends by itself."""
+        sent: tuple[D, ...] | None = None
         while True:
-            while self._devices is None or self._devices == told:
+            while self._devices is None or self._devices == sent:
                 await self._changed.wait()
-            told = self._devices
-            yield told
+            sent = self._devices
+            yield sent
             await asyncio.sleep(self._pause)

@@ -1,9 +1,9 @@
-"""Our plugin on its socket, registered with whatever kubelet there is.
+"""Our plugin on its socket, registered with the current kubelet.
 
-A new kubelet removes every socket in its folder, ours too, and makes its own anew: then we serve on
-a new one and register again. It can also forget us without that (it hangs up when a stream breaks):
-a kubelet that does not listen to our devices for a while is registered with again. Nothing here
-gives up: what is missing is said once and looked at again.
+A new kubelet removes every socket in its folder, ours too, and creates its own again: then we serve
+on a new one and register again. It can also forget us without that (it disconnects when a stream
+breaks): if no kubelet watches our devices for a while, we register again. Nothing here gives up:
+a problem is logged once and checked again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hami.node.layout import NodeLayout
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the sockets.
-LOOK_EVERY = 0.2
-#: Seconds that kubelet may leave our list of devices alone before it is registered with again.
-DEAF_AFTER = 5.0
-#: Seconds for kubelet's answer: it calls us back before it gives it.
+#: Seconds between two checks of the sockets.
+CHECK_EVERY = 0.2
+#: Seconds without a kubelet that watches our devices after which we register again.
+UNWATCHED_AFTER = 5.0
+#: Seconds for kubelet's answer: it calls us back before it answers.
 _REGISTER_TIMEOUT = 10.0
 #: Longest path of a socket, in bytes.
 _LONGEST = 107
@@ -43,27 +43,31 @@ class Registration:
         plugin: Plugin,
         name: str,
         *,
-        look_every: float = LOOK_EVERY,
-        deaf_after: float = DEAF_AFTER,
+        check_every: float = CHECK_EVERY,
+        unwatched_after: float = UNWATCHED_AFTER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kubelet = layout.kubelet_socket
         self._own = layout.device_plugins / f"{name}.sock"
         self._plugin = plugin
-        self._look_every = look_every
-        self._deaf_after = deaf_after
+        self._check_every = check_every
+        self._unwatched_after = unwatched_after
         self._clock = clock
         self._streams = Streams()
         self._server: Any = None
-        #: Which socket is ours, and whose kubelet we are registered with.
+        #: Our socket, and that of the kubelet that we are registered with.
         self._own_mark: _Mark | None = None
         self._kubelet_mark: _Mark | None = None
-        #: When kubelet was last seen to listen.
-        self._heard = 0.0
+        #: When kubelet last watched our devices.
+        self._watched_at = 0.0
         self._stopping = asyncio.Event()
         self._running: asyncio.Future[None] | None = None
-        #: What is missing; empty while we are registered.
+        #: Why we are not registered; empty: we are.
         self.problem = "hami has not registered with kubelet yet"
+
+    @property
+    def resource(self) -> str:
+        return self._plugin.resource
 
     @property
     def registered(self) -> bool:
@@ -74,12 +78,12 @@ class Registration:
         self._running = asyncio.get_running_loop().create_future()
         # A stop does not wait for a kubelet that hangs.
         tasks = [
-            asyncio.create_task(each) for each in (self._keep_looking(), self._stopping.wait())
+            asyncio.create_task(each) for each in (self._keep_checking(), self._stopping.wait())
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # a mistake of ours is raised here
+                task.result()  # raises an unexpected error of ours
         finally:
             for task in tasks:
                 task.cancel()
@@ -91,39 +95,41 @@ class Registration:
                 self._running.set_result(None)
 
     async def stop(self) -> None:
-        """End `run`; when this returns kubelet's streams have ended and our socket is gone."""
+        """End `run`; when this returns kubelet's streams have ended and our socket is removed."""
         self._stopping.set()
         if self._running is not None:
             await self._running
 
-    async def _keep_looking(self) -> NoReturn:
+    async def _keep_checking(self) -> NoReturn:
         while True:
-            await self._look()
-            await asyncio.sleep(self._look_every)
+            await self._check()
+            await asyncio.sleep(self._check_every)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
-            self._lack(await self._step())
+            self._set_problem(await self._step())
         except grpc.RpcError as error:
             self._kubelet_mark = None
-            self._lack(f"kubelet did not register {self._plugin.resource}: {grpc.why(error)}")
+            self._set_problem(
+                f"kubelet did not register {self._plugin.resource}: {grpc.why(error)}"
+            )
         except (OSError, RuntimeError) as error:  # grpc raises RuntimeError for a socket
-            self._lack(f"hami cannot serve on {self._own}: {error}")
+            self._set_problem(f"hami cannot serve on {self._own}: {error}")
 
-    def _lack(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem and problem != self.problem:
             _log.warning(
-                "kubelet is not connected",
+                "not registered with kubelet",
                 extra={"resource": self._plugin.resource, "error": problem},
             )
         self.problem = problem
 
     async def _step(self) -> str:
-        """Do what is to be done; return what is missing."""
+        """Serve or register where needed; return the problem, empty: none."""
         kubelet = _mark(self._kubelet)
         if self._server is not None and (now := _mark(self._own)) != self._own_mark:
             if now is not None and _answers(self._own):
-                # Taking it back would make two agents fight; the other one ends or we do.
+                # Replacing its socket would make two agents fight; one of them must end.
                 self._kubelet_mark = None
                 return f"another process serves on {self._own}: only one agent may run on a node"
             await self._close()
@@ -135,28 +141,30 @@ class Registration:
             )
         if self._server is None:
             await self._open()
-        if kubelet != self._kubelet_mark or self._deaf():
+        if kubelet != self._kubelet_mark or self._is_unwatched():
             await self._register()
             self._kubelet_mark = kubelet
-            self._heard = self._clock()
+            self._watched_at = self._clock()
         return ""
 
-    def _deaf(self) -> bool:
+    def _is_unwatched(self) -> bool:
         if self._streams.open:
-            self._heard = self._clock()
-        return self._clock() - self._heard > self._deaf_after
+            self._watched_at = self._clock()
+        return self._clock() - self._watched_at > self._unwatched_after
 
     async def _open(self) -> None:
         if len(bytes(self._own)) > _LONGEST:
-            raise OSError(f"the path of a socket has at most {_LONGEST} bytes; move --kubelet-dir")
+            raise OSError(
+                f"the path of a socket has at most {_LONGEST} bytes; choose a shorter --kubelet-dir"
+            )
         self._streams = Streams()
         server = grpc.server(self._own, plugin_handler(self._plugin, self._streams))
-        # The socket is there from now on, whatever becomes of the start.
+        # The socket exists from now on, also if the start fails.
         self._server, self._own_mark, self._kubelet_mark = server, _mark(self._own), None
         await server.start()
 
     async def _close(self) -> None:
-        """Hang up at once; grpc removes the socket."""
+        """Disconnect at once; grpc removes the socket."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
@@ -183,7 +191,7 @@ class Registration:
 
 
 def _mark(path: Path) -> _Mark | None:
-    """Tell one socket from the next at the same path; numbers of inodes alone come again."""
+    """Identify a socket among those at the same path over time; inode numbers are reused."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -192,12 +200,12 @@ def _mark(path: Path) -> _Mark | None:
 
 
 def _answers(path: Path) -> bool:
-    """Tell whether somebody listens on a socket."""
+    """Return whether a process listens on a socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # noqa: FBT003 - its only form
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # a queue that is full is somebody's
+        except BlockingIOError:  # a full queue has a listener
             return True
         except OSError:
             return False

@@ -1,8 +1,8 @@
-"""What the container runtime says of itself: who it is, and where it looks for CDI specs.
+"""The container runtime's status: name, version, and its CDI folders.
 
-Only the verbose status has that, as a copy of the runtime's configuration. containerd tells (1.7:
-at the top of it; the place is not promised, so the names are looked for at any depth). CRI-O tells
-nothing about CDI.
+Only the verbose status has the CDI folders, as a copy of the runtime's configuration. containerd
+reports them (1.7: at the top; the place is not promised, so the keys are searched at any depth).
+CRI-O reports nothing about CDI.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ _DIRS, _ENABLED = "cdiSpecDirs", "enableCDI"
 
 
 class RuntimeStatusError(AgentError):
-    """The runtime does not tell."""
+    """The runtime does not answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStatus:
+    """Name, version and CDI configuration of a runtime."""
+
     name: str
     version: str
-    #: Where it looks for CDI specs; empty: it does not say.
+    #: Folders that it reads CDI specs from; empty: not reported.
     cdi_dirs: tuple[str, ...] = ()
-    #: None: it does not say.
+    #: None: not reported.
     cdi_disabled: bool | None = None
 
     def __str__(self) -> str:
@@ -64,20 +66,20 @@ async def runtime_status(endpoint: str) -> RuntimeStatus:
     try:
         async with grpc.channel(path) as channel:
             version = await _ask(channel, kubelet_api.RUNTIME_VERSION)
-            told = await _ask(channel, kubelet_api.RUNTIME_STATUS, verbose=True)
+            status = await _ask(channel, kubelet_api.RUNTIME_STATUS, verbose=True)
     except grpc.RpcError as error:
         raise RuntimeStatusError(
             f"the container runtime at {path}",
-            f"does not tell its status: {grpc.why(error)}",
+            f"does not answer: {grpc.why(error)}",
             _REMEDY,
         ) from error
-    return _read(version["runtime_name"], version["runtime_version"], told["info"])
+    return _read(version["runtime_name"], version["runtime_version"], status["info"])
 
 
 async def detect(
     endpoint: str = "", candidates: Sequence[str | os.PathLike[str]] = CANDIDATES
 ) -> RuntimeStatus:
-    """Ask the runtime that is named, else the only one that answers where runtimes usually are."""
+    """Ask the named runtime, else the only one that answers at the usual sockets."""
     if endpoint:
         return await runtime_status(endpoint)
     answers: dict[str, RuntimeStatus] = {}
@@ -92,17 +94,17 @@ async def detect(
     if answers:
         raise RuntimeStatusError(
             f"container runtimes at {' and '.join(answers)}",
-            "answer, and nothing says which of them is kubelet's",
+            "answer, and it is not known which of them is kubelet's",
             _REMEDY,
         )
     if failures:
         raise failures[0]
-    looked = ", ".join(os.fspath(candidate) for candidate in candidates)
-    raise RuntimeStatusError(f"container runtime at {looked}", "there is no such socket", _REMEDY)
+    tried = ", ".join(os.fspath(candidate) for candidate in candidates)
+    raise RuntimeStatusError(f"container runtime at {tried}", "there is no such socket", _REMEDY)
 
 
 def _sockets(candidates: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
-    """Give those that exist, each once: /var/run is /run."""
+    """Yield those that exist, each once: /var/run is /run."""
     seen = set()
     for candidate in candidates:
         try:
@@ -131,21 +133,21 @@ async def _ask(channel: Any, call: grpc.Call, **fields: Any) -> Message:
 
 
 def _read(name: str, version: str, info: Mapping[str, str]) -> RuntimeStatus:
-    told: Any = None
-    with contextlib.suppress(errors.WireError):  # a runtime with other words says nothing to us
-        told = codec.decode(info.get(_CONFIG, "null"), Any, what="the runtime's configuration")
+    config: Any = None
+    with contextlib.suppress(errors.WireError):  # another runtime may have no JSON there
+        config = codec.decode(info.get(_CONFIG, "null"), Any, what="the runtime's configuration")
     folders: dict[str, None] = {}  # in their order, each once
     disabled: bool | None = None
-    for key, value in _members(told):
+    for key, value in _members(config):
         if key == _DIRS and isinstance(value, list):
             folders.update(dict.fromkeys(one for one in value if isinstance(one, str)))
         elif key == _ENABLED and isinstance(value, bool):
-            disabled = disabled or not value  # one `false` is enough to doubt it
+            disabled = disabled or not value  # one `false` is enough
     return RuntimeStatus(name=name, version=version, cdi_dirs=tuple(folders), cdi_disabled=disabled)
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Give every named value at any depth."""
+    """Yield every key and value at any depth."""
     rest = [value]
     while rest:
         value = rest.pop()

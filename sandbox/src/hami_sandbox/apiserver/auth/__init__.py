@@ -1,1 +1,1 @@
-"""Who may come in, and what happens at the door: users, roles, reviews, admission webhooks."""
+"""Users, roles, reviews and admission webhooks of the API server."""

@@ -1,6 +1,6 @@
-"""The last word before a write: admission webhooks, mutating ones in turn, validating ones at once.
+"""Admission webhooks: mutating ones in turn, validating ones at once.
 
-The order, what is asked again and how refusals are worded are kube-apiserver's. Where it differs:
+The order, reinvocation and the words of refusals are kube-apiserver's. One difference:
 `matchPolicy: Equivalent` finds nothing, because each kind is served in one version.
 """
 
@@ -39,7 +39,7 @@ class Admission:
 
     async def mutate(self, request: AdmissionRequest) -> Object | None:
         """Return the object as the mutating webhooks want it (None for a DELETE), or refuse."""
-        #: What each webhook that may be asked again left behind.
+        #: The object after each webhook that may be called again.
         left: list[tuple[Webhook, Object | None]] = []
         for webhook in self._webhooks("mutatingwebhookconfigurations"):
             if await self._mutate(webhook, request) and _wants_again(webhook):
@@ -50,7 +50,7 @@ class Admission:
         return request.object
 
     async def validate(self, request: AdmissionRequest) -> None:
-        """Ask the validating webhooks about the object that will be stored; refuse as they do."""
+        """Call the validating webhooks with the object that will be stored; refuse as they do."""
         concerned = [
             webhook
             for webhook in self._webhooks("validatingwebhookconfigurations")
@@ -70,12 +70,12 @@ class Admission:
         await self._calls.close()
 
     def _webhooks(self, resource: str) -> Iterator[Webhook]:
-        # Listed at once: a configuration that changes meanwhile counts for the next request.
+        # A copy: a configuration that changes meanwhile counts for the next request.
         for configuration in list(self._view.all(_GROUP, resource)):
             yield from configuration.get("webhooks") or ()
 
     async def _mutate(self, webhook: Webhook, request: AdmissionRequest) -> bool:
-        """Ask a webhook if it is concerned, and do what it says; return whether it was asked."""
+        """Call a webhook if it matches, and apply its patch; return whether it was called."""
         if not self._concerns(webhook, request):
             return False
         answer = await self._asked(webhook, request, mutating=True)
@@ -97,18 +97,20 @@ class Admission:
     async def _asked(
         self, webhook: Webhook, request: AdmissionRequest, *, mutating: bool
     ) -> Response | None:
-        """Return the consent of a webhook; None from one that fails and may."""
+        """Return the answer of a webhook; None if it fails and failurePolicy is Ignore."""
         name = webhook["name"]
         if request.dry_run and webhook.get("sideEffects") not in {"None", "NoneOnDryRun"}:
             raise bad_request(f'admission webhook "{name}" does not support dry run')
         try:
-            answer = await self._calls.ask(webhook, request.told(), mutating=mutating)
+            answer = await self._calls.ask(webhook, request.as_object(), mutating=mutating)
         except CallError as error:
-            told = f'failed calling webhook "{name}": {error}'
+            message = f'failed calling webhook "{name}": {error}'
             if webhook.get("failurePolicy") == "Ignore":
-                _log.warning("a webhook fails and is ignored", extra={"error": told})
+                _log.warning(
+                    "webhook call failed, ignored by its failurePolicy", extra={"error": message}
+                )
                 return None
-            raise internal(told) from error
+            raise internal(message) from error
         request.warnings += answer.warnings or ()
         if not answer.allowed:
             raise _denial(name, answer.status or {})
@@ -137,12 +139,12 @@ def _wants_again(webhook: Webhook) -> bool:
 
 
 def _denial(name: str, status: Object) -> Refusal:
-    told = f'admission webhook "{name}" denied the request'
+    denied = f'admission webhook "{name}" denied the request'
     words = status.get("message") or status.get("reason")
     code = status.get("code") or 0
     return Refusal(
         max(code, _LEAST_ERROR),
         status.get("reason") or "",
-        f"{told}: {words}" if words else f"{told} without explanation",
+        f"{denied}: {words}" if words else f"{denied} without explanation",
         status.get("details"),
     )

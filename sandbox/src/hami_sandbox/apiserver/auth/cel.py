@@ -1,6 +1,6 @@
-"""CEL, as far as conditions of webhooks use it: expressions over JSON, evaluated.
+"""Evaluate CEL expressions over JSON, as far as webhook conditions use them.
 
-Known are literals, lists, maps, fields, indexes, optionals (`.?`, `[?]`, `orValue`, `hasValue`),
+Implemented: literals, lists, maps, fields, indexes, optionals (`.?`, `[?]`, `orValue`, `hasValue`),
 all operators, `has`, `size`, `string`, `int`, `double`, `dyn`, the macros `all`, `exists`,
 `exists_one`, `filter`, `map`, and of strings `startsWith`, `endsWith`, `contains`, `matches`,
 `lowerAscii`, `upperAscii`, `split`, `join`, `trim`, `replace`. Types are found at run time only,
@@ -77,7 +77,7 @@ def check(text: str, *names: str) -> None:
 
 
 def _check(node: Node, names: frozenset[str] | None) -> None:
-    """Refuse functions, and variables, that nobody knows before anything is evaluated."""
+    """Refuse unknown functions and variables before anything is evaluated."""
     parts: Iterable[Node] = ()
     match node:
         case Name(name) if names is not None and name not in names:

@@ -1,4 +1,4 @@
-"""Expressions of CEL, read: text to a tree of calls. What `cel` evaluates is listed there.
+"""Parse CEL expressions into a tree of calls, for `cel` to evaluate.
 
 Operators become calls of a function with the operator's name; a method call is a call with its
 target as the first argument.
@@ -71,7 +71,7 @@ _TOKEN = re.compile(
 )
 _WORDS = {"true": True, "false": False, "null": None}
 _RELATIONS = ("==", "!=", "<", "<=", ">", ">=", "in")
-#: Deeper than anybody writes, and far from Python's own limit.
+#: Deeper than people write, and far from Python's own limit.
 _DEEPEST = 40
 _LONGEST = 50_000
 
@@ -98,7 +98,7 @@ def _tokens(text: str) -> list[_Token]:
             raise CelError(f"syntax error at character {at}: {text[at : at + 20]!r}")
         kind = match.lastgroup or ""
         if kind != "space":
-            # A number's suffix for "unsigned" says nothing here: integers are of one kind.
+            # A number's suffix for "unsigned" is ignored: integers are of one kind.
             found.append(_Token(kind, match[kind], at))
         at = match.end()
     found.append(_Token("end", "", at))

@@ -1,4 +1,4 @@
-"""Logs of a container: asked of the kubelet of the pod's node, and passed on as they come."""
+"""Logs of a container, read from its node's kubelet and passed on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Logs:
             except (aiohttp.ClientError, OSError) as error:
                 raise _unreachable(url, error) from error
             if source.status != _OK:
-                raise await _told(source)
+                raise await _refusal(source)
             return await _passed_on(request, source)
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class Logs:
         )
 
     def _kubelet(self, name: str) -> str:
-        """Return where the kubelet of a node listens."""
+        """Return the URL of a node's kubelet."""
         node = self._view.find("", "nodes", "", name)
         if node is None:
             raise not_found("nodes", name)
@@ -91,7 +91,7 @@ class Logs:
         endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
         port = endpoint.get("Port")
         if not host or not port:
-            raise internal(f'node "{name}" tells no address and port of its kubelet')
+            raise internal(f'node "{name}" has no address and port of its kubelet in its status')
         return f"http://{host}:{port}"
 
 
@@ -118,8 +118,8 @@ def _options(query: Mapping[str, str], pod: str) -> dict[str, str]:
         if value is None:
             continue
         if not value.isascii() or not value.isdecimal():
-            told = f'Invalid value: "{value}": must be a whole number of at least 0'
-            cause = {"reason": "FieldValueInvalid", "field": number, "message": told}
+            message = f'Invalid value: "{value}": must be a whole number of at least 0'
+            cause = {"reason": "FieldValueInvalid", "field": number, "message": message}
             raise invalid("PodLogOptions", pod, [cause])
         given[number] = value
     return given | {text: query[text] for text in _TEXTS if query.get(text)}
@@ -128,7 +128,7 @@ def _options(query: Mapping[str, str], pod: str) -> dict[str, str]:
 async def _passed_on(request: web.Request, source: aiohttp.ClientResponse) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await answer.prepare(request)
-    # Whoever reads or writes may leave: the end of a log is no error.
+    # Client and kubelet may disconnect: the end of a log is no error.
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async for chunk in source.content.iter_any():
             await answer.write(chunk)
@@ -136,7 +136,7 @@ async def _passed_on(request: web.Request, source: aiohttp.ClientResponse) -> we
     return answer
 
 
-async def _told(source: aiohttp.ClientResponse) -> Refusal:
+async def _refusal(source: aiohttp.ClientResponse) -> Refusal:
     text = (await source.read()).decode(errors="replace").strip()
     reason = _REASONS.get(source.status, "InternalError")
     return Refusal(source.status, reason, text or f"kubelet answers {source.status}")

@@ -1,4 +1,4 @@
-"""Questions that the server answers without storing them: whose token, may he, a token please."""
+"""Reviews of tokens and access, and token requests: answered, not stored."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Reviews:
         spec = dict(body.get("spec") or {})
         seconds = spec.get("expirationSeconds") or _DEFAULT_LIFE
         if seconds < _SHORTEST_LIFE:
-            told = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+            message = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
             cause = {
                 "reason": "FieldValueInvalid",
                 "field": "spec.expirationSeconds",
-                "message": told,
+                "message": message,
             }
             raise invalid("TokenRequest", "", [cause], _AUTHENTICATION)
         audiences = spec.get("audiences") or [AUDIENCE]
@@ -85,11 +85,11 @@ class Reviews:
         if not reference:
             return None
         if reference.get("kind") != "Pod":
-            told = (
+            message = (
                 f"Invalid value: {reference.get('kind')!r}: the sandbox binds tokens to pods only"
             )
             field = "spec.boundObjectRef.kind"
-            cause = {"reason": "FieldValueInvalid", "field": field, "message": told}
+            cause = {"reason": "FieldValueInvalid", "field": field, "message": message}
             raise invalid("TokenRequest", "", [cause], _AUTHENTICATION)
         name = reference.get("name") or ""
         pod = self._view.find("", "pods", namespace, name)
@@ -134,20 +134,20 @@ def _attributes(spec: Object, kind: str) -> Attributes:
     path = spec.get("nonResourceAttributes")
     if path:
         return Attributes(verb=path.get("verb") or "", path=path.get("path") or "")
-    wish = spec.get("resourceAttributes")
-    if not wish:
-        told = (
+    asked = spec.get("resourceAttributes")
+    if not asked:
+        message = (
             "Invalid value: exactly one of nonResourceAttributes or resourceAttributes "
             "must be specified"
         )
         cause = {
             "reason": "FieldValueInvalid",
             "field": "spec.resourceAttributes",
-            "message": told,
+            "message": message,
         }
         raise invalid(kind, "", [cause], _AUTHORIZATION)
     known = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
-    return Attributes(**{"verb": ""} | {key: wish.get(key) or "" for key in known})
+    return Attributes(**{"verb": ""} | {key: asked.get(key) or "" for key in known})
 
 
 def _subject(spec: Object) -> UserInfo:

@@ -1,11 +1,8 @@
 """Authenticate: static tokens, service account tokens, anonymous.
 
-What the doors read of the store: objects by group, resource and name.
-
-Who asks: static tokens, tokens of service accounts that end with their account, anonymous.
-A service account's token is a JWT (HS256) under a key of this sandbox. It names its account by UID:
-an account of the same name that was made anew is another one. Tokens may be bound to a pod, and end
-with it as well.
+A service account's token is a JWT (HS256) under a key of this sandbox. It names its account by
+UID: a new account of the same name is another one. A token may be bound to a pod, and expires with
+the pod as well.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from hami_sandbox.apiserver.refusals import Object, Refusal
 
 
 class View(Protocol):
-    """The newest state. What it gives out is shared: nobody changes it."""
+    """The newest state of the store. Objects are shared: readers do not change them."""
 
     def find(self, group: str, resource: str, namespace: str, name: str) -> Object | None:
         """Return one object; the namespace is empty where the kind has none."""
@@ -53,14 +50,14 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_object(self) -> Object:
         """Return it as reviews carry it."""
-        told: Object = {"username": self.username}
+        content: Object = {"username": self.username}
         if self.uid:
-            told["uid"] = self.uid
+            content["uid"] = self.uid
         if self.groups:
-            told["groups"] = list(self.groups)
+            content["groups"] = list(self.groups)
         if self.extra:
-            told["extra"] = {key: list(values) for key, values in self.extra.items()}
-        return told
+            content["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return content
 
 
 ANONYMOUS = UserInfo(username="system:anonymous", groups=("system:unauthenticated",))
@@ -104,7 +101,7 @@ class Authenticator:
         self._static = {_digest(user.token): _known(user) for user in users}
 
     def authenticate(self, authorization: str | None) -> UserInfo:
-        """Return who shows this Authorization header; refuse whom we do not know."""
+        """Return the user of this Authorization header; refuse an unknown one."""
         if not authorization:
             return ANONYMOUS
         if not authorization.lower().startswith(_BEARER):
@@ -115,10 +112,10 @@ class Authenticator:
         return found[0]
 
     def whose(self, token: str, audiences: Sequence[str]) -> tuple[UserInfo, list[str]] | None:
-        """Return whose token it is, and for which of these audiences it is good."""
+        """Return a token's user, and for which of these audiences it is valid."""
         static = self._static.get(_digest(token))
         if static is not None:
-            # A static token is for the API server; as with kube-apiserver it says no audience.
+            # A static token is for the API server; as with kube-apiserver it has no audience.
             return (static, list(audiences)) if AUDIENCE in audiences else None
         claims = self._claims(token)
         if claims is None or not claims.nbf <= self._clock() < claims.exp:
@@ -226,7 +223,7 @@ def _is(found: Object | None, uid: str) -> bool:
 
 
 def _digest(token: str) -> bytes:
-    # Looked up by digest: how long a comparison takes says nothing about the token.
+    # Looked up by digest: the time of a comparison reveals nothing about the token.
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 

@@ -1,4 +1,4 @@
-"""One question to one webhook: over HTTPS with its own authority, within its own time.
+"""One call to one webhook: HTTPS, its own authority, its own timeout.
 
 A webhook is found by its URL, or through its Service: at the address in the Service's annotation
 `sandbox.hami.io/address` (host:port), else at the first address of the Endpoints of that name.
@@ -25,7 +25,7 @@ from hami_sandbox.apiserver.auth.users import View
 from hami_sandbox.apiserver.auth.webhook_matching import Webhook
 from hami_sandbox.apiserver.refusals import Object
 
-#: Where the sandbox finds what a Service stands for.
+#: Annotation of a Service with the address of its server (host:port).
 ADDRESS = "sandbox.hami.io/address"
 
 _GROUP = "admission.k8s.io"
@@ -37,7 +37,7 @@ _JSON_PATCH = "JSONPatch"
 
 
 class CallError(Exception):
-    """No answer that makes sense; the message is what kube-apiserver would say."""
+    """No valid answer; the message has kube-apiserver's words."""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -60,9 +60,9 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Where(msgspec.Struct, frozen=True):
-    #: What messages show.
+    #: Shown in messages.
     url: str
-    #: Where it is asked for.
+    #: Where requests go.
     address: str
     #: The name that its certificate must have; empty: that in the address.
     server_name: str = ""
@@ -83,8 +83,8 @@ class Calls:
             async with asyncio.timeout(seconds):
                 answer = await self._post(webhook, where, msgspec.json.encode(review))
         except (aiohttp.ClientError, OSError) as error:
-            told = f'Post "{where.url}": {_told(error, where)}'
-            raise CallError(f"failed to call webhook: {told}") from error
+            why = f'Post "{where.url}": {_error_text(error, where)}'
+            raise CallError(f"failed to call webhook: {why}") from error
         return _checked(answer, request["uid"], version, mutating=mutating)
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class Calls:
         )
 
     def _address(self, namespace: str, name: str, port: int) -> str:
-        """Return host and port of what stands behind a port of a Service."""
+        """Return host and port of the server behind a port of a Service."""
         service = self._view.find("", "services", namespace, name)
         if service is None:
             raise CallError(f'failed to call webhook: service "{name}" not found')
@@ -212,12 +212,12 @@ def _context(bundle: str) -> ssl.SSLContext:
         raise CallError(
             f"failed to call webhook: unable to load root certificates: {error}"
         ) from None
-    # As Go judges: a certificate need not have every extension that RFC 5280 asks for.
+    # As Go: a certificate need not have every extension that RFC 5280 asks for.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
-def _told(error: Exception, where: _Where) -> str:
+def _error_text(error: Exception, where: _Where) -> str:
     if isinstance(error, TimeoutError):
         return "context deadline exceeded"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

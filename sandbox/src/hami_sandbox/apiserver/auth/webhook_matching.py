@@ -1,9 +1,4 @@
-"""Match a write to webhooks: rules, selectors, conditions.
-
-A write that is about to happen, as admission sees it and as webhooks are told of it.
-
-Which webhooks a write concerns: rules, selectors and match conditions.
-"""
+"""Match a write to webhooks: rules, selectors, conditions."""
 
 from __future__ import annotations
 
@@ -40,10 +35,10 @@ class AdmissionRequest(msgspec.Struct, kw_only=True):
     #: CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, with apiVersion and kind.
     options: Object | None = None
     dry_run: bool = False
-    #: What webhooks want the client to be told; a Warning header each.
+    #: Warnings of webhooks for the client; a Warning header each.
     warnings: list[str] = msgspec.field(default_factory=list)
 
-    def told(self) -> Object:
+    def as_object(self) -> Object:
         """Return the part `request` of an AdmissionReview, with a UID of its own."""
         kind = self._group_version_kind()
         resource = {
@@ -51,7 +46,7 @@ class AdmissionRequest(msgspec.Struct, kw_only=True):
             "version": self.kind.version,
             "resource": self.kind.resource,
         }
-        told: Object = {
+        content: Object = {
             "uid": str(uuid.uuid4()),
             "kind": kind,
             "resource": resource,
@@ -59,12 +54,12 @@ class AdmissionRequest(msgspec.Struct, kw_only=True):
             "requestResource": resource,
         }
         if self.subresource:
-            told |= {"subResource": self.subresource, "requestSubResource": self.subresource}
+            content |= {"subResource": self.subresource, "requestSubResource": self.subresource}
         if self.name:
-            told["name"] = self.name
+            content["name"] = self.name
         if self.namespace:
-            told["namespace"] = self.namespace
-        return told | {
+            content["namespace"] = self.namespace
+        return content | {
             "operation": self.operation,
             "userInfo": self.user.as_object(),
             "object": self.object,
@@ -107,7 +102,7 @@ def conditions_hold(webhook: Webhook, request: AdmissionRequest) -> bool:
     variables = {
         "object": request.object,
         "oldObject": request.old_object,
-        "request": request.told(),
+        "request": request.as_object(),
     }
     failed: list[str] = []
     for condition in conditions:
@@ -126,7 +121,7 @@ def conditions_hold(webhook: Webhook, request: AdmissionRequest) -> bool:
 
 
 def condition_refusal(request: AdmissionRequest, error: ConditionError) -> Refusal:
-    """Return what the client gets where a condition fails and the webhook must not."""
+    """Return the refusal for a failed condition under failurePolicy Fail."""
     kind = request.kind
     named = f'{kind.qualified} "{request.name}"' if request.name else kind.qualified
     details: Object = {"kind": kind.resource}
@@ -155,7 +150,7 @@ def _covers(rule: Webhook, request: AdmissionRequest) -> bool:
 
 
 def _names(pattern: str, resource: str, subresource: str) -> bool:
-    """Tell whether `pods`, `pods/*`, `*/status`, `*` or `*/*` covers a path."""
+    """Return whether `pods`, `pods/*`, `*/status`, `*` or `*/*` covers a path."""
     wanted, _, part = pattern.partition("/")
     return wanted in {"*", resource} and part in {"*", subresource}
 

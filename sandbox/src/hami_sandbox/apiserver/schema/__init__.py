@@ -1,1 +1,1 @@
-"""What objects look like: fields, defaults, rules, patches, and the tables that kubectl prints."""
+"""Fields, defaults, rules, patches and tables of the kinds."""

@@ -1,4 +1,4 @@
-"""Server-side apply: the wish of one manager merged into an object whose fields have owners."""
+"""Server-side apply: merge one manager's fields into an object."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def applied(
 
     metadata.resourceVersion and uid are as the body names them, or as they were.
     """
-    wish = _wish(kind, body)
+    patch = _decoded(kind, body)
     shape = schema.of(kind)
     who = Manager(manager, managed_fields.APPLY, subresource)
     owners = managed_fields.read(live) or managed_fields.before_first_apply(kind, live)
     before = managed_fields.without_record(live) if live else {}
-    wanted = managed_fields.kept(kind, field_paths.owned(shape, wish), subresource)
+    wanted = managed_fields.kept(kind, field_paths.owned(shape, patch), subresource)
     last = owners.pop(who, None)
 
-    result = field_paths.merged(shape, before, wish)
+    result = field_paths.merged(shape, before, patch)
     if last:
-        gone = _no_longer_wanted(last.paths, wanted, owners)
-        if gone:
-            result = field_paths.pruned(shape, result, gone)
+        dropped = _no_longer_wanted(last.paths, wanted, owners)
+        if dropped:
+            result = field_paths.pruned(shape, result, dropped)
     result = copy.deepcopy(result)
     schema.settle(kind, result)
     if not subresource:
@@ -60,32 +60,32 @@ def applied(
     return managed_fields.with_record(result, owners)
 
 
-def _wish(kind: Kind, body: bytes) -> Object:
+def _decoded(kind: Kind, body: bytes) -> Object:
     """Decode and check what is applied."""
-    wish = _read(body)
-    if not isinstance(wish, dict):
+    patch = _read(body)
+    if not isinstance(patch, dict):
         raise refusals.bad_request("error decoding YAML: an object was expected")
-    if not wish.get("apiVersion") or not wish.get("kind"):
-        named = f"{wish.get('apiVersion') or '/'}, Kind={wish.get('kind') or ''}"
+    if not patch.get("apiVersion") or not patch.get("kind"):
+        named = f"{patch.get('apiVersion') or '/'}, Kind={patch.get('kind') or ''}"
         raise refusals.bad_request(f"invalid object type: {named}")
-    if (wish["apiVersion"], wish["kind"]) != (kind.api_version, kind.kind):
+    if (patch["apiVersion"], patch["kind"]) != (kind.api_version, kind.kind):
         raise refusals.bad_request(
-            f"the object is {wish['apiVersion']}, Kind={wish['kind']}, but the path is that of "
+            f"the object is {patch['apiVersion']}, Kind={patch['kind']}, but the path is that of "
             f"{kind.api_version}, Kind={kind.kind}"
         )
-    metadata = wish.get("metadata")
+    metadata = patch.get("metadata")
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         raise refusals.bad_request("metadata.managedFields must be nil")
-    wish = _without_nulls(wish)
+    patch = _without_nulls(patch)
     try:
-        unknown = schema.settle(kind, copied := copy.deepcopy(wish))
+        unknown = schema.settle(kind, copied := copy.deepcopy(patch))
     except schema.ShapeError as error:
-        raise _untyped(kind, wish, str(error)) from None
+        raise _untyped(kind, patch, str(error)) from None
     if unknown:
-        raise _untyped(kind, wish, f".{unknown[0]}: field not declared in schema")
-    # What only Go's types add (`status: {}`) is nobody's wish.
-    wished: Object = _as_wished(copied, wish)
-    return wished
+        raise _untyped(kind, patch, f".{unknown[0]}: field not declared in schema")
+    # What only Go's types add (`status: {}`) was not applied.
+    settled: Object = _as_applied(copied, patch)
+    return settled
 
 
 def _read(body: bytes) -> Any:
@@ -100,24 +100,24 @@ def _read(body: bytes) -> Any:
         raise refusals.bad_request(f"error decoding YAML: {error}") from None
 
 
-def _as_wished(settled: Any, wish: Any) -> Any:
+def _as_applied(settled: Any, written: Any) -> Any:
     """Return the settled form of exactly the fields that were written.
 
-    An empty map or list says nothing about its parts, but it is owned.
+    An empty map or list names no parts, but it is owned itself.
     """
-    if isinstance(settled, dict) and isinstance(wish, dict):
+    if isinstance(settled, dict) and isinstance(written, dict):
         return {
-            name: _as_wished(settled[name], value) if name in settled else value
-            for name, value in wish.items()
+            name: _as_applied(settled[name], value) if name in settled else value
+            for name, value in written.items()
             if name in settled or value in ({}, [])
         }
-    if isinstance(settled, list) and isinstance(wish, list):
-        return [_as_wished(one, two) for one, two in zip(settled, wish, strict=True)]
+    if isinstance(settled, list) and isinstance(written, list):
+        return [_as_applied(one, two) for one, two in zip(settled, written, strict=True)]
     return settled
 
 
 def _no_longer_wanted(last: Paths, wanted: Paths, owners: Owners) -> Paths:
-    """Return what was applied before and is now nobody's."""
+    """Return fields that were applied before and now have no owner."""
     still = wanted.union(*(entry.paths for entry in owners.values()))
     needed: set[Path] = set()
     for path in still:
@@ -154,8 +154,8 @@ def _conflict_message(found: list[tuple[Manager, str, Path]]) -> str:
     lines: Mapping[str, list[str]] = {_named(who, version): [] for who, version, _ in found}
     for who, version, path in found:
         lines[_named(who, version)].append(f"- {field_paths.text(path)}")
-    told = [line for named, below in lines.items() for line in (f"conflicts with {named}:", *below)]
-    return f"Apply failed with {len(found)} conflicts: " + "\n".join(told)
+    text = [line for named, below in lines.items() for line in (f"conflicts with {named}:", *below)]
+    return f"Apply failed with {len(found)} conflicts: " + "\n".join(text)
 
 
 def _named(who: Manager, api_version: str) -> str:
@@ -171,8 +171,8 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _untyped(kind: Kind, wish: Object, why: str) -> Refusal:
-    metadata = wish.get("metadata") or {}
+def _untyped(kind: Kind, patch: Object, why: str) -> Refusal:
+    metadata = patch.get("metadata") or {}
     name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
     what = f"{name}; {kind.api_version}, Kind={kind.kind}"
     return Refusal(500, "InternalError", f"failed to create typed patch object ({what}): {why}")

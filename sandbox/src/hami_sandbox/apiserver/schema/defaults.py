@@ -1,4 +1,4 @@
-"""What the server adds to an object that leaves it open."""
+"""Defaults of every kind but pods."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _priority_class(obj: Object) -> None:
 
 
 def _new_priority_class(obj: Object) -> None:
-    """Begin to count, although nothing of it is counted: nobody may change its value."""
+    """Set generation 1; it never changes, because the value is immutable."""
     obj["metadata"]["generation"] = 1
 
 

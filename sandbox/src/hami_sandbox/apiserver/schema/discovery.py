@@ -1,4 +1,4 @@
-"""What the server serves, as clients discover it: the old documents and the aggregated one."""
+"""Discovery documents: the kinds that are served, old and aggregated form."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Sets of fields: written, compared, merged, removed.
 
-Sets of fields: of one object, or of what differs between two; as managedFields writes them.
-A path is a tuple of elements, each written as in FieldsV1: `f:name` for a field, `k:{"name":"a"}`
-for a list's element with that key, `v:"x"` for a value in a set.
-
-Two objects of one type merged field by field, and fields taken out of one.
+A path is a tuple of elements, each written as in managedFields (FieldsV1): `f:name` for a field,
+`k:{"name":"a"}` for a list's element with that key, `v:"x"` for a value in a set.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def key_of(shape: Shape, element: Any) -> str:
 
 
 def is_leaf(shape: Shape, value: Any) -> bool:
-    """Say whether apply sees the value as one, without parts."""
+    """Return whether apply treats the value as one, without parts."""
     if shape.what in {"struct", "map"}:
         return shape.atomic or not isinstance(value, dict) or not value
     if shape.what == "list":
@@ -149,7 +146,7 @@ def _drop_dots(node: Object) -> None:
 
 
 def decode(fields: Any) -> Paths:
-    """Read FieldsV1; what makes no sense is left out."""
+    """Read FieldsV1; invalid entries are left out."""
     found: set[Path] = set()
     if isinstance(fields, dict):
         _read(fields, (), found)
@@ -183,26 +180,26 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def merged(shape: Shape, old: Any, wish: Any) -> Any:
-    """Return `old` with everything that `wish` names; neither is changed, parts may be shared."""
-    if shape.what == "list" and isinstance(old, list) and isinstance(wish, list):
+def merged(shape: Shape, old: Any, new: Any) -> Any:
+    """Return `old` with all fields of `new`; neither is changed, parts may be shared."""
+    if shape.what == "list" and isinstance(old, list) and isinstance(new, list):
         if not (shape.keys or shape.is_set):
-            return wish
-        return _merged_list(shape, old, wish)
+            return new
+        return _merged_list(shape, old, new)
     divisible = shape.what in {"struct", "map", "any"} and not shape.atomic
-    if divisible and isinstance(old, dict) and isinstance(wish, dict):
+    if divisible and isinstance(old, dict) and isinstance(new, dict):
         result = dict(old)
-        for name, value in wish.items():
+        for name, value in new.items():
             inner = shape.field(name) or shape
             result[name] = merged(inner, old[name], value) if name in old else value
         return result
-    return wish
+    return new
 
 
-def _merged_list(shape: Shape, old: list[Any], wish: list[Any]) -> list[Any]:
-    """Keep the order of the wish, and what only the old list has near its place."""
+def _merged_list(shape: Shape, old: list[Any], new: list[Any]) -> list[Any]:
+    """Keep the order of the new list; elements of the old list stay near their place."""
     before = {key_of(shape, item): item for item in old}
-    wanted = {key_of(shape, item): item for item in wish}
+    wanted = {key_of(shape, item): item for item in new}
     result: dict[str, Any] = {}
     waiting = list(wanted)
     for key, item in before.items():
@@ -220,34 +217,34 @@ def _merged_list(shape: Shape, old: list[Any], wish: list[Any]) -> list[Any]:
     return list(result.values())
 
 
-def pruned(shape: Shape, value: Any, gone: Paths) -> Any:
+def pruned(shape: Shape, value: Any, dropped: Paths) -> Any:
     """Return the value without the fields at these paths."""
     result = copy.deepcopy(value)
-    _prune(shape, result, (), gone)
+    _prune(shape, result, (), dropped)
     return result
 
 
-def _prune(shape: Shape, value: Any, path: Path, gone: Paths) -> None:
+def _prune(shape: Shape, value: Any, path: Path, dropped: Paths) -> None:
     if is_leaf(shape, value):
         return
     if shape.what == "list":
         kept = []
         for item in value:
             below = (*path, key_of(shape, item))
-            if below not in gone:
-                _prune(shape.of, item, below, gone)
+            if below not in dropped:
+                _prune(shape.of, item, below, dropped)
                 kept.append(item)
         value[:] = kept
         return
     for name in tuple(value):
         below = (*path, f"f:{name}")
-        if below in gone:
+        if below in dropped:
             del value[name]
             continue
         inner = shape.field(name)
         if inner is not None:
             was_leaf = is_leaf(inner, value[name])
-            _prune(inner, value[name], below, gone)
+            _prune(inner, value[name], below, dropped)
             # What lost its last part goes as well, unless Go always writes it.
             if not was_leaf and not value[name] and not inner.always:
                 del value[name]

@@ -1,11 +1,4 @@
-"""Validation rules of every kind but pods.
-
-Rules of workloads, webhooks, roles and the other kinds of the named groups.
-
-Rules of the kinds of the core group besides pods, and of leases.
-
-Whether an object may be stored, and the words for what is wrong with it.
-"""
+"""Validation rules of every kind but pods, in Kubernetes' words."""
 
 from __future__ import annotations
 
@@ -31,8 +24,8 @@ def deployment(obj: Object, old: Object | None) -> Iterator[Cause]:
     if strategy.get("type") not in _STRATEGIES:
         yield names.unsupported("spec.strategy.type", strategy.get("type", ""), _STRATEGIES)
     elif strategy["type"] == "Recreate" and "rollingUpdate" in strategy:
-        told = "may not be specified when strategy `type` is 'Recreate'"
-        yield names.forbidden("spec.strategy.rollingUpdate", told)
+        why = "may not be specified when strategy `type` is 'Recreate'"
+        yield names.forbidden("spec.strategy.rollingUpdate", why)
 
 
 def workload(obj: Object, old: Object | None) -> Iterator[Cause]:
@@ -51,8 +44,8 @@ def _workload(obj: Object, old: Object | None) -> Iterator[Cause]:
     if not selector:
         yield names.required("spec.selector")
     if not selector or not _matches(selector, labels):
-        told = "`selector` does not match template `labels`"
-        yield names.invalid("spec.template.metadata.labels", labels or None, told)
+        why = "`selector` does not match template `labels`"
+        yield names.invalid("spec.template.metadata.labels", labels or None, why)
     if old is not None and selector != old["spec"].get("selector"):
         yield names.immutable("spec.selector", selector)
     yield from _template(template, ("Always",))
@@ -62,8 +55,7 @@ def job(obj: Object, old: Object | None) -> Iterator[Cause]:
     spec = obj["spec"]
     for part in ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds"):
         if spec.get(part, 0) < 0:
-            told = "must be greater than or equal to 0"
-            yield names.invalid(f"spec.{part}", spec[part], told)
+            yield names.invalid(f"spec.{part}", spec[part], "must be greater than or equal to 0")
     yield from _template(spec.get("template") or {}, ("OnFailure", "Never"))
     if old is None:
         return
@@ -80,8 +72,8 @@ def _template(template: Object, restarts: tuple[str, ...]) -> Iterator[Cause]:
     yield from pod_rules.spec(pod, "spec.template.spec")
     policy = pod.get("restartPolicy", "")
     if policy == "Always" and policy not in restarts:
-        told = 'valid values: "OnFailure", "Never"'
-        yield names.required("spec.template.spec.restartPolicy", told)
+        why = 'valid values: "OnFailure", "Never"'
+        yield names.required("spec.template.spec.restartPolicy", why)
     elif policy in pod_rules.RESTARTS and policy not in restarts:
         yield names.unsupported("spec.template.spec.restartPolicy", policy, restarts)
 
@@ -111,8 +103,8 @@ def webhooks(obj: Object, _: Object | None) -> Iterator[Cause]:
         if not name:
             yield names.required(f"{field}.name")
         elif names.subdomain(name) or len(name.split(".")) < _SEGMENTS:
-            told = "should be a domain with at least three segments separated by dots"
-            yield names.invalid(f"{field}.name", name, told)
+            why = "should be a domain with at least three segments separated by dots"
+            yield names.invalid(f"{field}.name", name, why)
         if name in seen:
             yield names.duplicate(f"{field}.name", name)
         seen.add(name)
@@ -122,8 +114,7 @@ def webhooks(obj: Object, _: Object | None) -> Iterator[Cause]:
 def _hook(hook: Object, field: str) -> Iterator[Cause]:
     effects = hook.get("sideEffects")
     if not effects:
-        told = "must specify one of None, NoneOnDryRun"
-        yield names.required(f"{field}.sideEffects", told)
+        yield names.required(f"{field}.sideEffects", "must specify one of None, NoneOnDryRun")
     elif effects not in _SIDE_EFFECTS:
         yield names.unsupported(f"{field}.sideEffects", effects, _SIDE_EFFECTS)
     versions = hook.get("admissionReviewVersions") or ()
@@ -136,8 +127,8 @@ def _hook(hook: Object, field: str) -> Iterator[Cause]:
         yield names.unsupported(f"{field}.failurePolicy", hook.get("failurePolicy"), _FAILURE)
     seconds = hook.get("timeoutSeconds", 0)
     if not 1 <= seconds <= _SLOWEST:
-        told = "the timeout value must be between 1 and 30 seconds"
-        yield names.invalid(f"{field}.timeoutSeconds", seconds, told)
+        why = "the timeout value must be between 1 and 30 seconds"
+        yield names.invalid(f"{field}.timeoutSeconds", seconds, why)
     yield from _client(hook.get("clientConfig") or {}, f"{field}.clientConfig")
     yield from _conditions(hook.get("matchConditions") or (), f"{field}.matchConditions")
     for place, rule in enumerate(hook.get("rules") or ()):
@@ -161,11 +152,9 @@ def _conditions(conditions: Sequence[Object], field: str) -> Iterator[Cause]:
 
 def _client(client: Object, field: str) -> Iterator[Cause]:
     if ("url" in client) == ("service" in client):
-        told = "exactly one of url or service is required"
-        yield names.required(field, told)
+        yield names.required(field, "exactly one of url or service is required")
     elif not client.get("url", "https://").startswith("https://"):
-        told = "'https' is the only allowed URL scheme"
-        yield names.invalid(f"{field}.url", client["url"], told)
+        yield names.invalid(f"{field}.url", client["url"], "'https' is the only allowed URL scheme")
 
 
 def role(obj: Object, _: Object | None) -> Iterator[Cause]:
@@ -176,11 +165,11 @@ def role(obj: Object, _: Object | None) -> Iterator[Cause]:
         if rule.get("nonResourceURLs"):
             continue
         if not rule.get("apiGroups"):
-            told = "resource rules must supply at least one api group"
-            yield names.required(f"{field}.apiGroups", told)
+            why = "resource rules must supply at least one api group"
+            yield names.required(f"{field}.apiGroups", why)
         if not rule.get("resources"):
-            told = "resource rules must supply at least one resource"
-            yield names.required(f"{field}.resources", told)
+            why = "resource rules must supply at least one resource"
+            yield names.required(f"{field}.resources", why)
 
 
 def role_binding(obj: Object, old: Object | None) -> Iterator[Cause]:
@@ -202,15 +191,15 @@ def role_binding(obj: Object, old: Object | None) -> Iterator[Cause]:
 def priority_class(obj: Object, old: Object | None) -> Iterator[Cause]:
     name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
     if name.startswith("system-"):
-        told = (
+        why = (
             "priority class names with 'system-' prefix are reserved for system use only. "
             f"error: {name} is not a known system priority class"
         )
         if name not in {"system-node-critical", "system-cluster-critical"}:
-            yield names.forbidden("metadata.name", told)
+            yield names.forbidden("metadata.name", why)
     elif value > 10**9:
-        told = "maximum allowed value of a user defined priority is 1000000000"
-        yield names.forbidden("value", told)
+        why = "maximum allowed value of a user defined priority is 1000000000"
+        yield names.forbidden("value", why)
     if old is not None and value != old.get("value", 0):
         yield names.forbidden("value", "may not be changed in an update.")
 
@@ -218,8 +207,7 @@ def priority_class(obj: Object, old: Object | None) -> Iterator[Cause]:
 def budget(obj: Object, _: Object | None) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        told = "minAvailable and maxUnavailable cannot be both set"
-        yield names.invalid("spec", spec, told)
+        yield names.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
 
 
 def runtime_class(obj: Object, old: Object | None) -> Iterator[Cause]:
@@ -260,9 +248,9 @@ def node(obj: Object, _: Object | None) -> Iterator[Cause]:
         elif effect not in _EFFECTS:
             yield names.unsupported(f"{field}.effect", effect, _EFFECTS)
         if (key, effect) in seen:
-            told = "taints must be unique by key and effect pair"
+            why = "taints must be unique by key and effect pair"
             repeated = names.duplicate(field, taint)
-            yield Cause(field, repeated.reason, f"{repeated.message}: {told}")
+            yield Cause(field, repeated.reason, f"{repeated.message}: {why}")
         seen.add((key, effect))
 
 
@@ -306,8 +294,8 @@ def lease(obj: Object, _: Object | None) -> Iterator[Cause]:
     if seconds is not None and seconds <= 0:
         yield names.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
     if transitions is not None and transitions < 0:
-        told = "must be greater than or equal to 0"
-        yield names.invalid("spec.leaseTransitions", transitions, told)
+        why = "must be greater than or equal to 0"
+        yield names.invalid("spec.leaseTransitions", transitions, why)
 
 
 def quota(obj: Object, old: Object | None) -> Iterator[Cause]:
@@ -333,15 +321,14 @@ def service(obj: Object, old: Object | None) -> Iterator[Cause]:
     for place, port in enumerate(ports):
         number = port.get("port", 0)
         if not 0 < number <= _LAST_PORT:
-            told = "must be between 1 and 65535, inclusive"
-            yield names.invalid(f"spec.ports[{place}].port", number, told)
+            why = "must be between 1 and 65535, inclusive"
+            yield names.invalid(f"spec.ports[{place}].port", number, why)
         if len(ports) > 1 and not port.get("name"):
             yield names.required(f"spec.ports[{place}].name")
     before = (old or {}).get("spec") or {}
     address = before.get("clusterIP")
     if address and kind == before.get("type") and spec.get("clusterIP") != address:
-        told = "may not change once set"
-        yield names.invalid("spec.clusterIPs[0]", spec.get("clusterIP"), told)
+        yield names.invalid("spec.clusterIPs[0]", spec.get("clusterIP"), "may not change once set")
 
 
 def _keys(data: Object, field: str) -> Iterator[Cause]:
@@ -359,10 +346,10 @@ def _size(items: Iterable[tuple[str, str]]) -> Iterator[Cause]:
 def _immutable(obj: Object, old: Object, *parts: str) -> Iterator[Cause]:
     if not old.get("immutable"):
         return
-    told = "field is immutable when `immutable` is set"
+    why = "field is immutable when `immutable` is set"
     for part in ("immutable", *parts):
         if obj.get(part) != old.get(part):
-            yield names.forbidden(part, told)
+            yield names.forbidden(part, why)
 
 
 __all__ = ["Cause", "validate"]

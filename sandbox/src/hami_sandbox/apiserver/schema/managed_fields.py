@@ -1,4 +1,4 @@
-"""Who wrote which field: metadata.managedFields."""
+"""Owners of fields: metadata.managedFields."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hami_sandbox.apiserver.schema import field_paths, schema
 from hami_sandbox.apiserver.schema.field_paths import Path, Paths
 
 APPLY, UPDATE = "Apply", "Update"
-#: Fields that the server itself keeps: nobody owns them.
-_NOBODYS = frozenset(
+#: Fields that the server itself sets; they have no owner.
+_UNOWNED = frozenset(
     ("f:metadata", f"f:{name}")
     for name in (
         *("name", "namespace", "creationTimestamp", "selfLink", "uid", "generation"),
@@ -29,7 +29,7 @@ _ANCIENT = "ancient-changes"
 
 
 class Manager(msgspec.Struct, frozen=True):
-    """Who writes, and how; one entry of the record each."""
+    """A field manager and its operation; one entry of the record each."""
 
     name: str
     operation: str
@@ -59,14 +59,14 @@ def tracked(
 ) -> Object:
     """Return `new` with its managedFields brought up to date after an ordinary write.
 
-    Neither object is changed. The writer may edit the record: what `new` says of it counts, and
-    `[{}]` drops it; without a word on it the old record stays.
+    Neither object is changed. The writer may edit the record: the record in `new` counts, and
+    `[{}]` drops it; without one the old record stays.
     """
     before = without_record(old) if old else {}
     after = without_record(new)
     owners = _record_to_start_from(old, new, subresource)
     if old is not None and not owners:
-        return after  # nobody wants to know: the record was dropped
+        return after  # the record was dropped on purpose
     changes = field_paths.difference(schema.of(kind), before, after)
     take_away(owners, changes.added | changes.modified | changes.removed)
     who = Manager(manager, operation, subresource, kind.api_version)
@@ -78,7 +78,7 @@ def tracked(
 
 
 def read(obj: Object | None) -> Owners:
-    """Return the record of an object; entries that make no sense are left out."""
+    """Return the record of an object; invalid entries are left out."""
     found: Owners = {}
     record = (obj or {}).get("metadata", {}).get("managedFields") or ()
     for entry in record:
@@ -98,7 +98,7 @@ def read(obj: Object | None) -> Owners:
 
 
 def before_first_apply(kind: Kind, live: Object | None) -> Owners:
-    """Return who owns an object without a record: all of it, whoever wrote before."""
+    """Return the owners of an object without a record: one manager owns all of it."""
     if live is None:
         return {}
     found = field_paths.difference(schema.of(kind), {}, without_record(live))
@@ -128,7 +128,7 @@ def with_record(obj: Object, owners: Owners) -> Object:
 
 
 def take_away(owners: Owners, paths: set[Path] | Paths) -> None:
-    """Take fields from all owners; who has none left is forgotten."""
+    """Take fields from all owners; an owner without fields is dropped."""
     for who, entry in tuple(owners.items()):
         left = entry.paths - paths
         if not left:
@@ -138,7 +138,7 @@ def take_away(owners: Owners, paths: set[Path] | Paths) -> None:
 
 
 def kept(kind: Kind, paths: set[Path] | Paths, subresource: str) -> Paths:
-    """Leave out what nobody owns, and what a write at this path cannot change."""
+    """Leave out fields without an owner, and those that this path cannot change."""
     other = ""
     if subresource == "status":
         other = "f:spec"
@@ -147,7 +147,7 @@ def kept(kind: Kind, paths: set[Path] | Paths, subresource: str) -> Paths:
     return frozenset(
         path
         for path in paths
-        if path[:2] not in _NOBODYS
+        if path[:2] not in _UNOWNED
         and path[0] not in _TYPE
         and path[0] != other
         and path != ("f:metadata",)

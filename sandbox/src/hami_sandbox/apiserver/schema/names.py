@@ -1,11 +1,4 @@
-"""Rules of names and metadata, and the words of a violation.
-
-Which names are allowed where, and the words for those that are not.
-
-What is wrong with a field, in the words that Kubernetes has for it.
-
-Rules of metadata, which are the same for all kinds but for how names look.
-"""
+"""Rules of names and metadata, and Kubernetes' words for a violation."""
 
 from __future__ import annotations
 
@@ -24,7 +17,7 @@ _END = "and must start and end with an alphanumeric character"
 
 
 class _Rule:
-    """A pattern, a length, and what is said of a text that does not fit."""
+    """A pattern, a length, and the message for a text that does not match."""
 
     __slots__ = ("_most", "_pattern", "words")
 
@@ -106,8 +99,8 @@ def qualified(text: str) -> list[str]:
         return [f"a valid label key {_QUALIFIED.words} {more}"]
     wrong: list[str] = []
     if rest:
-        told = subdomain(prefix) if prefix else ["must be non-empty"]
-        wrong += [f"prefix part {each}" for each in told]
+        problems = subdomain(prefix) if prefix else ["must be non-empty"]
+        wrong += [f"prefix part {each}" for each in problems]
     name = rest[0] if rest else prefix
     if not name:
         wrong.append("name part must be non-empty")
@@ -139,7 +132,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 def required(field: str, why: str = "") -> Cause:
-    return Cause(field, "FieldValueRequired", _told("Required value", why))
+    return Cause(field, "FieldValueRequired", _message("Required value", why))
 
 
 def invalid(field: str, value: Any, why: str) -> Cause:
@@ -151,7 +144,7 @@ def immutable(field: str, value: Any) -> Cause:
 
 
 def forbidden(field: str, why: str) -> Cause:
-    return Cause(field, "FieldValueForbidden", _told("Forbidden", why))
+    return Cause(field, "FieldValueForbidden", _message("Forbidden", why))
 
 
 def duplicate(field: str, value: Any) -> Cause:
@@ -168,7 +161,7 @@ def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
     return Cause(field, "FieldValueNotSupported", message)
 
 
-def _told(what: str, why: str) -> str:
+def _message(what: str, why: str) -> str:
     return f"{what}: {why}" if why else what
 
 
@@ -199,8 +192,8 @@ def check(kind: Kind, metadata: Object, old: Object | None) -> Iterator[Cause]:
         for wrong in qualified(finalizer):
             yield invalid("metadata.finalizers", finalizer, wrong)
         if "/" not in finalizer and finalizer not in _FINALIZERS:
-            told = "name is neither a standard finalizer name nor is it fully qualified"
-            yield invalid(f"metadata.finalizers[{place}]", finalizer, told)
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid(f"metadata.finalizers[{place}]", finalizer, why)
     yield from _owners(metadata.get("ownerReferences") or ())
     if old is not None:
         yield from _changes(metadata, old)
@@ -244,14 +237,14 @@ def _owners(owners: Any) -> Iterator[Cause]:
     controllers = []
     for owner in owners:
         field = "metadata.ownerReferences"
-        for part, told in (
+        for part, why in (
             ("apiVersion", "version must not be empty"),
             ("kind", "must not be empty"),
             ("name", "must not be empty"),
             ("uid", "must not be empty"),
         ):
             if not owner.get(part):
-                yield invalid(f"{field}.{part}", owner.get(part, ""), told)
+                yield invalid(f"{field}.{part}", owner.get(part, ""), why)
         if owner.get("controller"):
             controllers.append(f"{owner.get('kind')}/{owner.get('name')}")
     if len(controllers) > 1:
@@ -271,9 +264,9 @@ def _changes(metadata: Object, old: Object) -> Iterator[Cause]:
         before = old.get("finalizers") or ()
         added = [each for each in metadata.get("finalizers") or () if each not in before]
         if added:
-            told = ", ".join(f'"{each}"' for each in added)
+            listed = ", ".join(f'"{each}"' for each in added)
             yield forbidden(
                 "metadata.finalizers",
                 "no new finalizers can be added if the object is being deleted, found new "
-                f"finalizers []string{{{told}}}",
+                f"finalizers []string{{{listed}}}",
             )

@@ -1,6 +1,6 @@
 """OpenAPI documents, as far as kubectl reads them.
 
-kubectl looks for two things: whether PATCH of a kind takes `fieldValidation` (then it leaves the
+kubectl reads two things: whether PATCH of a kind takes `fieldValidation` (then it leaves the
 checking of fields to the server), and how a kind's lists are merged. `kubectl explain` finds the
 fields too, without their descriptions.
 """

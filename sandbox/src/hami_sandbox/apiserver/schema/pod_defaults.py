@@ -1,4 +1,4 @@
-"""What the server adds to a pod, or to a pod's template, that leaves it open."""
+"""Defaults of pods and pod templates."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _add_up(amounts: Object, total: dict[str, Fraction]) -> set[str]:
         try:
             value = quantity.parse(amounts.get(name, 0), what=name)
         except WireError:
-            continue  # validation tells of it
+            continue  # validation refuses it
         if value > 0:
             total[name] = total.get(name, Fraction(0)) + value
             found.add(name)

@@ -1,9 +1,4 @@
-"""A pod's row in kubectl's table; small cell texts.
-
-Small texts in kubectl's tables: ages, and what stands where nothing is.
-
-A pod's row in kubectl's table: the word for its state is found in many places.
-"""
+"""A pod's row in kubectl's table; ages, durations and selectors as cells."""
 
 from __future__ import annotations
 
@@ -87,15 +82,15 @@ def row(pod: Object, now: dt.datetime) -> list[Any]:
     restartable = _sidecars(spec)
     ready, total, restarts, last = _counts(spec, status, restartable)
     word = _state(pod, spec, status, restartable)
-    told = str(restarts)
+    shown = str(restarts)
     if restarts and last:
-        told = f"{restarts} ({age(last, now)} ago)"
+        shown = f"{restarts} ({age(last, now)} ago)"
     addresses = [each.get("ip", "") for each in status.get("podIPs") or ()]
     return [
         pod["metadata"]["name"],
         f"{ready}/{total}",
         word,
-        told,
+        shown,
         age(pod["metadata"].get("creationTimestamp"), now),
         (addresses[0] if addresses else status.get("podIP")) or NONE,
         spec.get("nodeName") or NONE,

@@ -1,12 +1,7 @@
 """Validation rules of pods: fields, amounts, allowed changes.
 
-What of a pod may be changed once it is there.
-
-Quantities in the one form that the server gives back, whatever form they were written in.
-
-Rules of amounts: which resources there are, and that cards come whole.
-
-Rules of a pod, or of a pod's template.
+Quantities are stored in one canonical form, whatever form they were written in. Devices come in
+whole numbers only.
 """
 
 from __future__ import annotations
@@ -31,60 +26,8 @@ _FIXED = (
     "to 1 if it was previously negative)"
 )
 _FREE = ("activeDeadlineSeconds", "tolerations")
-#: What may still be narrowed while a gate holds the pod back.
+#: Fields that may still change while a gate holds the pod back.
 _FREE_BEHIND_GATE = ("nodeSelector", "affinity", "schedulingGates")
-
-
-def check(new: Object, old: Object) -> Iterator[Cause]:
-    """Yield what of the change of a pod's spec is not allowed."""
-    for part in _PARTS:
-        if len(new.get(part) or ()) != len(old.get(part) or ()):
-            yield names.forbidden(f"spec.{part}", "pod updates may not add or remove containers")
-            return
-    yield from _deadline_change(new.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds"))
-    yield from _tolerations(new.get("tolerations") or [], old.get("tolerations") or [])
-    yield from _gates(new, old)
-    free = (*_FREE, *(_FREE_BEHIND_GATE if old.get("schedulingGates") else ()))
-    changed = [
-        name
-        for name in sorted({*new, *old})
-        if name not in free and _fixed(name, new) != _fixed(name, old)
-    ]
-    if changed:
-        told = ", ".join(f"spec.{name}" for name in changed)
-        yield names.forbidden("spec", f"{_FIXED}\nchanged: {told}")
-
-
-def _fixed(name: str, spec: Object) -> Any:
-    value = spec.get(name)
-    if name in _PARTS and value:
-        return [{**each, "image": ""} for each in value]
-    return value
-
-
-def _deadline_change(new: int | None, old: int | None) -> Iterator[Cause]:
-    field = "spec.activeDeadlineSeconds"
-    if old is None or new == old:
-        return
-    if new is None:
-        yield names.invalid(field, None, "must not update from a positive integer to nil value")
-    elif new > old:
-        yield names.invalid(field, new, "must be less than or equal to previous value")
-
-
-def _tolerations(new: list[Any], old: list[Any]) -> Iterator[Cause]:
-    left = [{**each, "tolerationSeconds": None} for each in new]
-    if any({**each, "tolerationSeconds": None} not in left for each in old):
-        told = "existing toleration can not be modified except its tolerationSeconds"
-        yield names.forbidden("spec.tolerations", told)
-
-
-def _gates(new: Object, old: Object) -> Iterator[Cause]:
-    before = old.get("schedulingGates") or ()
-    for place, gate in enumerate(new.get("schedulingGates") or ()):
-        if gate not in before:
-            told = "only deletion is allowed, but found new scheduling gate"
-            yield names.forbidden(f"spec.schedulingGates[{place}]", f"{told} '{gate.get('name')}'")
 
 
 RULE = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -95,50 +38,6 @@ _LEAST_BINARY = 1024  # smaller amounts are written as decimal numbers
 NANO, MILLI = -9, -3
 
 
-@functools.lru_cache(maxsize=4096)
-def canonical(amount: str | float, *, least: int = NANO) -> str:
-    """Return the canonical text; `least` is the smallest power of ten, and what is less rounds up.
-
-    Raises ValueError with the words of the API server.
-    """
-    try:
-        value = quantity.parse(amount, what="a quantity")
-    except WireError:
-        raise ValueError(RULE) from None
-    text = str(amount).strip()
-    if text.endswith("i") and abs(value) >= _LEAST_BINARY:
-        return _binary(value)
-    return _decimal(value, least, exponent=_EXPONENT.search(text) is not None)
-
-
-def whole(amount: str | float) -> bool:
-    """Say whether the amount is a whole number."""
-    return quantity.parse(amount, what="a quantity").denominator == 1
-
-
-def _away_from_zero(value: Fraction) -> int:
-    size = -(-abs(value.numerator) // value.denominator)
-    return -size if value < 0 else size
-
-
-def _binary(value: Fraction) -> str:
-    number, power = _away_from_zero(value), 0
-    while number % 1024 == 0 and power < len(_BINARY) - 1:
-        number, power = number // 1024, power + 1
-    return f"{number}{_BINARY[power]}"
-
-
-def _decimal(value: Fraction, least: int, *, exponent: bool) -> str:
-    number, power = _away_from_zero(value / Fraction(10) ** least), least
-    if number == 0:
-        return "0"
-    while number % 1000 == 0 and (exponent or power < max(_DECIMAL)):
-        number, power = number // 1000, power + 3
-    if exponent:
-        return f"{number}e{power}" if power else str(number)
-    return f"{number}{_DECIMAL[power]}"
-
-
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 _HUGE_PAGES = "hugepages-"
 _STRANGE = "must be a standard resource type or fully qualified"
@@ -146,7 +45,7 @@ WHOLE = "must be an integer"
 
 
 def is_extended(name: str) -> bool:
-    """Say whether a resource is one of a device plugin."""
+    """Return whether a resource is a device plugin's."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
@@ -180,16 +79,16 @@ def _against_limit(name: str, amount: str, limits: Object, field: str) -> Iterat
     fixed = is_extended(name) or name.startswith(_HUGE_PAGES)
     if name not in limits:
         if fixed:
-            told = "Limit must be set for non overcommitable resources"
-            yield names.required(f"{field}.limits", told)
+            why = "Limit must be set for non overcommitable resources"
+            yield names.required(f"{field}.limits", why)
         return
     asked, most = (quantity.parse(each, what=name) for each in (amount, limits[name]))
     place = f"{field}.requests"
     if fixed and asked != most:
         yield names.invalid(place, amount, f"must be equal to {name} limit of {limits[name]}")
     elif asked > most:
-        told = f"must be less than or equal to {name} limit of {limits[name]}"
-        yield names.invalid(place, amount, told)
+        why = f"must be less than or equal to {name} limit of {limits[name]}"
+        yield names.invalid(place, amount, why)
 
 
 RESTARTS = ("Always", "OnFailure", "Never")
@@ -225,8 +124,8 @@ def spec(found: Object, field: str = "spec") -> Iterator[Cause]:
 def _deadline(found: Object, field: str) -> Iterator[Cause]:
     deadline = found.get("activeDeadlineSeconds")
     if deadline is not None and deadline < 1:
-        told = "must be between 1 and 2147483647, inclusive"
-        yield names.invalid(f"{field}.activeDeadlineSeconds", deadline, told)
+        why = "must be between 1 and 2147483647, inclusive"
+        yield names.invalid(f"{field}.activeDeadlineSeconds", deadline, why)
 
 
 def _references(found: Object, field: str) -> Iterator[Cause]:
@@ -235,8 +134,8 @@ def _references(found: Object, field: str) -> Iterator[Cause]:
             for wrong in names.subdomain(text):
                 yield names.invalid(f"{field}.{part}", text, wrong)
     if found.get("nodeName") and found.get("schedulingGates"):
-        told = "cannot be set until all schedulingGates have been cleared"
-        yield names.forbidden(f"{field}.nodeName", told)
+        why = "cannot be set until all schedulingGates have been cleared"
+        yield names.forbidden(f"{field}.nodeName", why)
     gates: set[str] = set()
     for place, gate in enumerate(found.get("schedulingGates") or ()):
         name = gate.get("name", "")
@@ -287,8 +186,8 @@ def _container(
     if not image:
         yield names.required(f"{field}.image")
     elif image != image.strip():
-        told = "must not have leading or trailing whitespace"
-        yield names.invalid(f"{field}.image", image, told)
+        why = "must not have leading or trailing whitespace"
+        yield names.invalid(f"{field}.image", image, why)
     yield from _one_of(each, field, "imagePullPolicy", _PULLS)
     if part == "initContainers" and each.get("restartPolicy") not in {None, *RESTARTS}:
         yield names.unsupported(f"{field}.restartPolicy", each["restartPolicy"], RESTARTS)
@@ -305,8 +204,8 @@ def _ports(ports: Sequence[Object], field: str) -> Iterator[Cause]:
         if not number:
             yield names.required(f"{where}.containerPort")
         elif not 0 < number <= _LAST_PORT:
-            told = "must be between 1 and 65535, inclusive"
-            yield names.invalid(f"{where}.containerPort", number, told)
+            why = "must be between 1 and 65535, inclusive"
+            yield names.invalid(f"{where}.containerPort", number, why)
         yield from _one_of(port, where, "protocol", _PROTOCOLS)
 
 
@@ -319,8 +218,8 @@ def _environment(variables: Sequence[Object], field: str) -> Iterator[Cause]:
             for wrong in names.variable(name):
                 yield names.invalid(f"{field}[{place}].name", name, wrong)
         if variable.get("value") and variable.get("valueFrom"):
-            told = "may not be specified when `value` is not empty"
-            yield names.invalid(f"{field}[{place}].valueFrom", "", told)
+            why = "may not be specified when `value` is not empty"
+            yield names.invalid(f"{field}[{place}].valueFrom", "", why)
 
 
 def _mounts(mounts: Sequence[Object], field: str, volumes: set[Any]) -> Iterator[Cause]:
@@ -345,16 +244,16 @@ def _toleration(each: Object, field: str) -> Iterator[Cause]:
         for wrong in names.qualified(key):
             yield names.invalid(f"{field}.key", key, wrong)
     elif each.get("operator") != "Exists":
-        told = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'  # noqa: E501 - one sentence of the API  # fmt: skip
-        yield names.invalid(f"{field}.operator", each.get("operator", ""), told)
+        why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'  # noqa: E501 - one sentence of the API  # fmt: skip
+        yield names.invalid(f"{field}.operator", each.get("operator", ""), why)
     if each.get("operator") == "Exists" and each.get("value"):
-        told = "value must be empty when `operator` is 'Exists'"
-        yield names.invalid(f"{field}.operator", each["value"], told)
+        why = "value must be empty when `operator` is 'Exists'"
+        yield names.invalid(f"{field}.operator", each["value"], why)
     yield from _one_of(each, field, "operator", _OPERATORS)
     yield from _one_of(each, field, "effect", _EFFECTS)
     if "tolerationSeconds" in each and each.get("effect") != "NoExecute":
-        told = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-        yield names.invalid(f"{field}.effect", each.get("effect", ""), told)
+        why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        yield names.invalid(f"{field}.effect", each.get("effect", ""), why)
 
 
 def _affinity(found: Object, field: str) -> Iterator[Cause]:
@@ -368,14 +267,110 @@ def _affinity(found: Object, field: str) -> Iterator[Cause]:
         for number, rule in enumerate(term.get("matchExpressions") or ()):
             spot = f"{where}[{place}].matchExpressions[{number}]"
             if rule.get("operator") not in _MATCHES:
-                told = "not a valid selector operator"
-                yield names.invalid(f"{spot}.operator", rule.get("operator", ""), told)
+                why = "not a valid selector operator"
+                yield names.invalid(f"{spot}.operator", rule.get("operator", ""), why)
             if rule.get("operator") in {"In", "NotIn"} and not rule.get("values"):
-                told = "must be specified when `operator` is 'In' or 'NotIn'"
-                yield names.required(f"{spot}.values", told)
+                why = "must be specified when `operator` is 'In' or 'NotIn'"
+                yield names.required(f"{spot}.values", why)
 
 
 def _one_of(found: Object, field: str, part: str, allowed: Sequence[str]) -> Iterator[Cause]:
     value = found.get(part)
     if value and value not in allowed:
         yield names.unsupported(f"{field}.{part}", value, allowed)
+
+
+def check(new: Object, old: Object) -> Iterator[Cause]:
+    """Yield what of the change of a pod's spec is not allowed."""
+    for part in _PARTS:
+        if len(new.get(part) or ()) != len(old.get(part) or ()):
+            yield names.forbidden(f"spec.{part}", "pod updates may not add or remove containers")
+            return
+    yield from _deadline_change(new.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds"))
+    yield from _tolerations(new.get("tolerations") or [], old.get("tolerations") or [])
+    yield from _gates(new, old)
+    free = (*_FREE, *(_FREE_BEHIND_GATE if old.get("schedulingGates") else ()))
+    changed = [
+        name
+        for name in sorted({*new, *old})
+        if name not in free and _fixed(name, new) != _fixed(name, old)
+    ]
+    if changed:
+        why = ", ".join(f"spec.{name}" for name in changed)
+        yield names.forbidden("spec", f"{_FIXED}\nchanged: {why}")
+
+
+def _fixed(name: str, spec: Object) -> Any:
+    value = spec.get(name)
+    if name in _PARTS and value:
+        return [{**each, "image": ""} for each in value]
+    return value
+
+
+def _deadline_change(new: int | None, old: int | None) -> Iterator[Cause]:
+    field = "spec.activeDeadlineSeconds"
+    if old is None or new == old:
+        return
+    if new is None:
+        yield names.invalid(field, None, "must not update from a positive integer to nil value")
+    elif new > old:
+        yield names.invalid(field, new, "must be less than or equal to previous value")
+
+
+def _tolerations(new: list[Any], old: list[Any]) -> Iterator[Cause]:
+    left = [{**each, "tolerationSeconds": None} for each in new]
+    if any({**each, "tolerationSeconds": None} not in left for each in old):
+        why = "existing toleration can not be modified except its tolerationSeconds"
+        yield names.forbidden("spec.tolerations", why)
+
+
+def _gates(new: Object, old: Object) -> Iterator[Cause]:
+    before = old.get("schedulingGates") or ()
+    for place, gate in enumerate(new.get("schedulingGates") or ()):
+        if gate not in before:
+            why = "only deletion is allowed, but found new scheduling gate"
+            yield names.forbidden(f"spec.schedulingGates[{place}]", f"{why} '{gate.get('name')}'")
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical(amount: str | float, *, least: int = NANO) -> str:
+    """Return the canonical text; `least` is the smallest power of ten, and what is less rounds up.
+
+    Raises ValueError with the words of the API server.
+    """
+    try:
+        value = quantity.parse(amount, what="a quantity")
+    except WireError:
+        raise ValueError(RULE) from None
+    text = str(amount).strip()
+    if text.endswith("i") and abs(value) >= _LEAST_BINARY:
+        return _binary(value)
+    return _decimal(value, least, exponent=_EXPONENT.search(text) is not None)
+
+
+def whole(amount: str | float) -> bool:
+    """Return whether the amount is a whole number."""
+    return quantity.parse(amount, what="a quantity").denominator == 1
+
+
+def _away_from_zero(value: Fraction) -> int:
+    size = -(-abs(value.numerator) // value.denominator)
+    return -size if value < 0 else size
+
+
+def _binary(value: Fraction) -> str:
+    number, power = _away_from_zero(value), 0
+    while number % 1024 == 0 and power < len(_BINARY) - 1:
+        number, power = number // 1024, power + 1
+    return f"{number}{_BINARY[power]}"
+
+
+def _decimal(value: Fraction, least: int, *, exponent: bool) -> str:
+    number, power = _away_from_zero(value / Fraction(10) ** least), least
+    if number == 0:
+        return "0"
+    while number % 1000 == 0 and (exponent or power < max(_DECIMAL)):
+        number, power = number // 1000, power + 3
+    if exponent:
+        return f"{number}e{power}" if power else str(number)
+    return f"{number}{_DECIMAL[power]}"

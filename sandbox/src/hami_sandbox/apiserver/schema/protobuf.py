@@ -1,8 +1,8 @@
-r"""Objects in protobuf, which typed clients of Go (`kubectl create` among them) send by default.
+r"""Decode objects in protobuf, which typed Go clients send by default.
 
 Only reading: every such client takes JSON as an answer. A body is the four bytes `k8s\0` and an
-envelope that names the kind; the numbers of its fields stand in `fields/*.txt`. Go writes most
-fields even if they are empty, so an empty one counts as left out unless its zero was meant.
+envelope that names the kind; the numbers of its fields are in `fields/*.txt`. Go writes most
+fields even if they are empty, so an empty one counts as left out unless its zero has a meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProtobufError(ValueError):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Slot:
-    """What stands under a number: a field of the JSON, or a message whose fields it shows."""
+    """The meaning of a field number: a field of the JSON, or a message to inline."""
 
     name: str = ""
     shape: Shape | None = None
@@ -48,7 +48,7 @@ def decode(body: bytes) -> Object:
     try:
         return _enveloped(body[len(_MAGIC) :])
     except (UnicodeDecodeError, OverflowError, OSError) as error:
-        raise ProtobufError(f"a field makes no sense: {error}") from None
+        raise ProtobufError(f"a field cannot be decoded: {error}") from None
 
 
 def _enveloped(data: bytes) -> Object:
@@ -91,7 +91,7 @@ def _message(slots: dict[int, _Slot], data: bytes) -> Object:
         slot = slots.get(number)
         if slot is None:
             if value not in (b"", 0):
-                raise ProtobufError(f"field number {number} is not known; send it as JSON")
+                raise ProtobufError(f"field number {number} is not known; send the object as JSON")
         elif slot.inline is not None:
             found |= _message(slot.inline, _piece(value))
         elif slot.shape is not None:
@@ -192,7 +192,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         if layout == _PIECE:
             size, at = _varint(data, at)
         if size is None or at + size > len(data):
-            raise ProtobufError("the message ends early or makes no sense")
+            raise ProtobufError("the message ends early or is invalid")
         yield tag >> 3, data[at : at + size]
         at += size
 
@@ -216,11 +216,11 @@ def _signed(value: int) -> int:
 
 def _piece(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise ProtobufError("a number stands where a message or a text is expected")
+        raise ProtobufError("found a number, expected a message or a text; send the object as JSON")
     return value
 
 
 def _number(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise ProtobufError("a text stands where a number is expected")
+        raise ProtobufError("found a text, expected a number; send the object as JSON")
     return value

@@ -1,9 +1,4 @@
-"""Columns and rows of kubectl's tables, by kind.
-
-Rows of deployments, replica sets, daemon sets and jobs in kubectl's tables.
-
-The columns of each kind in kubectl's tables, and how an object's row is filled.
-"""
+"""Columns and rows of kubectl's tables, by kind."""
 
 from __future__ import annotations
 
@@ -212,8 +207,8 @@ def _quota(obj: Object, now: dt.datetime) -> list[Any]:
     used = status.get("used") or {}
     shown: dict[bool, list[str]] = {False: [], True: []}
     for resource in sorted(hard):
-        told = f"{resource}: {used.get(resource, 0)}/{hard[resource]}"
-        shown[resource.startswith("limits.")].append(told)
+        cell = f"{resource}: {used.get(resource, 0)}/{hard[resource]}"
+        shown[resource.startswith("limits.")].append(cell)
     return [_name(obj), ", ".join(shown[False]), ", ".join(shown[True]), _age(obj, now)]
 
 
@@ -265,9 +260,9 @@ def _role_binding(obj: Object, now: dt.datetime) -> list[Any]:
         place = f"{each['namespace']}/" if each.get("kind") == "ServiceAccount" else ""
         subjects.setdefault(each.get("kind", ""), []).append(f"{place}{each.get('name', '')}")
     role = obj.get("roleRef") or {}
-    told = f"{role.get('kind', '')}/{role.get('name', '')}"
+    reference = f"{role.get('kind', '')}/{role.get('name', '')}"
     others = [", ".join(subjects[kind]) for kind in ("User", "Group", "ServiceAccount")]
-    return [_name(obj), told, _age(obj, now), *others]
+    return [_name(obj), reference, _age(obj, now), *others]
 
 
 def _priority_class(obj: Object, now: dt.datetime) -> list[Any]:
@@ -295,7 +290,7 @@ _EVENTS = Sheet(
 _HOOKS = Sheet(("Name", "Webhooks", "Age"), (), _webhooks)
 _BINDINGS = Sheet(("Name", "Role", "Age"), ("Users", "Groups", "ServiceAccounts"), _role_binding)
 _ROLES = Sheet(("Name", "Created At"), (), _role)
-#: Columns of the wide form that stand among the others.
+#: Columns of the wide form that are among the others.
 WIDE_BETWEEN = frozenset({"Subobject", "Source"})
 INTEGERS = frozenset({"Webhooks", "Value", "Allowed Disruptions"})
 SHEETS: dict[tuple[str, str], Sheet] = {

@@ -1,8 +1,6 @@
 """Field types and schemas of kinds; bring an object into stored form.
 
-The types of fields, read from `fields/*.txt`: what a value is, how lists and maps are merged.
-
-What fields an object of a kind may have, and bringing one into the form the server keeps.
+The types are in `fields/*.txt`: what a value is, and how lists and maps are merged.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class Shape:
     atomic: bool = False
     always: bool = False
     absent: str | None = None  # what a missing key means
-    open: bool = False  # takes fields that nobody declared, as a custom resource does
+    open: bool = False  # takes undeclared fields, as a custom resource does
 
     @property
     def of(self) -> Shape:
@@ -53,7 +51,7 @@ class Shape:
         return self.item
 
     def keeps_zero(self, name: str) -> bool:
-        """Say whether a struct's field that is zero is more than one that is left out."""
+        """Return whether a zero in a struct's field differs from leaving it out."""
         number = self.numbers.get(name, "")
         return not number or number.endswith("*")
 
@@ -153,7 +151,7 @@ _SECONDS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _MICROS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(?!\d)", re.ASCII)
 _MICROS_UTC = re.compile(_MICROS.pattern + "Z", re.ASCII)
 _INT32, _INT64 = 2**31, 2**63
-#: An empty list there means something: the record of owners is to be dropped.
+#: An empty list there is kept: it drops the record of owners.
 _KEPT_EMPTY = "managedFields"
 
 
@@ -162,7 +160,7 @@ class ShapeError(ValueError):
 
 
 def settle(kind: Kind, obj: Object) -> list[str]:
-    """Make an object what the server keeps, in place; return the paths of unknown fields.
+    """Bring an object into stored form, in place; return the paths of unknown fields.
 
     Call it on every decoded body, every patched object and every object that a webhook changed.
     Unknown fields, nulls and empty maps and lists go; quantities and times become canonical; what
@@ -212,7 +210,7 @@ def _struct(shape: Shape, value: Any, path: str, unknown: list[str]) -> Object:
 
 
 def _is_written(shape: Shape, name: str, value: Any) -> bool:
-    """Say whether Go writes the value: not nothing, and not a zero that was not meant."""
+    """Return whether Go writes the value: neither empty nor a zero without meaning."""
     if isinstance(value, dict | list):
         return True
     return bool(value) or (value is not None and shape.keeps_zero(name))

@@ -1,4 +1,4 @@
-"""Strategic merge patch: lists are merged by their keys, and directives say what else to do."""
+"""Strategic merge patch: lists merged by their keys, and directives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDER = "$setElementOrder/"
 
 
 class StrategicError(ValueError):
-    """The patch makes no sense for this kind."""
+    """The patch is invalid for this kind."""
 
 
 def merged(shape: Shape, current: Any, patch: Object) -> Object:
@@ -27,7 +27,7 @@ def merged(shape: Shape, current: Any, patch: Object) -> Object:
     if directive == "delete":
         return {}
     if directive not in {None, "merge"}:
-        raise StrategicError(f"unknown patch type: {directive} in map: {_told(patch)}")
+        raise StrategicError(f"unknown patch type: {directive} in map: {_go_text(patch)}")
     result: Object = dict(current) if isinstance(current, dict) else {}
     if _RETAIN in plain:
         wanted = plain.pop(_RETAIN)
@@ -69,14 +69,14 @@ def _merged_list(shape: Shape, current: list[Any], patch: list[Any]) -> list[Any
     key = shape.merge_key
     for element in patch:
         if not isinstance(element, dict):
-            raise StrategicError(f"expected objects in the list, found {_told(element)}")
+            raise StrategicError(f"expected objects in the list, found {_go_text(element)}")
     if any(_is_bare(element, "replace") for element in patch):
         return [without_nulls(each) for each in patch if not _is_bare(each, "replace")]
     result = list(current)
     for element in patch:
         if key not in element:
             raise StrategicError(
-                f"map: {_told(element)} does not contain declared merge key: {key}"
+                f"map: {_go_text(element)} does not contain declared merge key: {key}"
             )
         places = [
             place
@@ -144,8 +144,8 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _told(value: Any) -> str:
+def _go_text(value: Any) -> str:
     """Write a value as Go prints a map."""
     if isinstance(value, dict):
-        return f"map[{' '.join(f'{name}:{_told(value[name])}' for name in sorted(value))}]"
+        return f"map[{' '.join(f'{name}:{_go_text(value[name])}' for name in sorted(value))}]"
     return str(value)

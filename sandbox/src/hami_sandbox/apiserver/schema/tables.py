@@ -1,4 +1,4 @@
-"""Objects as kubectl prints them: tables made by the server, and objects cut to their metadata."""
+"""Tables that kubectl prints, and objects cut to their metadata."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The device manager of the kubelet stand-in: plugins, ids, checkpoint, pod resources."""
+"""The kubelet stand-in's device manager: plugins, ids, checkpoint."""

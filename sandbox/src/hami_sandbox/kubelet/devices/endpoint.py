@@ -1,12 +1,8 @@
 """A device plugin's registration, calls and device list.
 
-The devices that plugins have listed, by resource and health.
-A list takes the place of the one before. When a plugin goes away its devices stay known, all of
-them unhealthy: the node still has them, and nobody can be given one.
-
-One registration of a device plugin: kubelet's calls to it, and its list of devices.
-It ends when the stream of lists does, however that was; from then on every call fails, and the
-plugin has to register anew.
+A new list replaces the one before. When a plugin disconnects its devices stay known, all of them
+unhealthy: the node still has them, and no container can get one. A registration ends with the
+stream of lists; then every call fails, and the plugin has to register again.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from typing import Any, Self
 
 from hami.agent.kubelet import grpc, kubelet_api
 from hami.agent.kubelet.grpc import Call, Message
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami_sandbox.kubelet.devices.pods import DevicesError
 
 
@@ -88,9 +84,9 @@ _CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is clo
 
 class Endpoint:
     def __init__(self, resource: str, socket: Path | None) -> None:
-        """Take the place of a plugin; no socket: an earlier kubelet knew it, and it is not back."""
+        """Represent a plugin; no socket: one that an earlier kubelet knew."""
         self.resource = resource
-        #: False as long as the plugin has not said otherwise.
+        #: False until the plugin's options are known.
         self.pre_start_required = False
         self.preferred_allocation = False
         self.stopped = True
@@ -98,7 +94,7 @@ class Endpoint:
         self._listening: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        """Reach the plugin and ask how it wants to be treated; DevicesError says why not."""
+        """Connect to the plugin and read its options; raises DevicesError."""
         try:
             async with asyncio.timeout(DIAL_LIMIT):
                 await self._channel.channel_ready()
@@ -115,7 +111,7 @@ class Endpoint:
     def listen(
         self, listed: Callable[[Self, list[Device]], None], ended: Callable[[Self], None]
     ) -> None:
-        """Hear the plugin's lists until its stream ends by itself."""
+        """Receive the plugin's lists until its stream ends."""
         self._listening = asyncio.create_task(self._listen(listed, ended))
 
     async def _listen(
@@ -128,13 +124,11 @@ class Endpoint:
         except grpc.RpcError as error:
             why = in_go(error)
         self.stopped = True
-        _log.warning(
-            "the list of a device plugin has ended", extra={"resource": self.resource, "why": why}
-        )
+        _log.warning("device plugin disconnected", extra={"resource": self.resource, "why": why})
         ended(self)
 
     async def close(self) -> None:
-        """Hang up; nobody is told that the list ended."""
+        """Disconnect, without a call of `ended`."""
         self.stopped = True
         if self._listening is not None:
             self._listening.cancel()
@@ -142,18 +136,18 @@ class Endpoint:
         if self._channel is not None:
             await self._channel.close()
 
-    async def allocate(self, ids: Collection[str]) -> Allocation:
+    async def allocate(self, ids: Collection[str]) -> AllocateResponse:
         self._check()
         request = {"container_requests": [{"device_ids": list(ids)}]}
         answers = (await self._call(kubelet_api.ALLOCATE, request))["container_responses"]
         if not answers:
             raise DevicesError("no containers return in allocation response ")
-        return Allocation.of(answers[0])
+        return AllocateResponse.of(answers[0])
 
     async def preferred(
         self, available: Collection[str], must_include: Collection[str], size: int
     ) -> frozenset[str]:
-        """Return the ids that the plugin would take; none where it does not say."""
+        """Return the ids that the plugin prefers; empty if it has no preference."""
         if not self.preferred_allocation:
             return frozenset()
         request = {
@@ -197,14 +191,14 @@ class Endpoint:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise DevicesError(_CLOSING) from error  # not we were cancelled: the call was
+            raise DevicesError(_CLOSING) from error  # the call was cancelled, not we
         return answer
 
 
 def in_go(error: Any) -> str:
-    """Say a failed call as Go's grpc does, for users read it in events."""
+    """Return a failed call's error as Go's grpc writes it, as users know it from events."""
     name: str = error.code().name
     code = _GO_CODES.get(name) or "".join(word.capitalize() for word in name.split("_"))
-    said = error.details()
-    # grpc's own words for what never was answered, which Go has others for.
-    return f"rpc error: code = {code} desc = {_TOO_LATE if said == 'Deadline Exceeded' else said}"
+    text = error.details()
+    # grpc's words for a timeout differ from Go's.
+    return f"rpc error: code = {code} desc = {_TOO_LATE if text == 'Deadline Exceeded' else text}"

@@ -1,13 +1,13 @@
-"""The device manager of the kubelet stand-in: does with device plugins what kubelet 1.36 does.
+"""The device manager of the kubelet stand-in, after kubelet 1.36's.
 
-A pod is admitted once: each of its containers, init containers first, is given all its device ids
-in one Allocate, and the checkpoint says so before the next container is looked at. PreStart goes
-before every start of a container. Ids are free again when their pod is no longer active and the
-next allocation, or PodResources, looks. After a restart all comes from the checkpoint: ids stay
-where they are, and no device is healthy until its plugin has registered again.
+A pod is admitted once: each of its containers, init containers first, gets all its device ids in
+one Allocate, and the checkpoint is written before the next container. PreStart comes before every
+start of a container. Ids are free again when their pod is no longer active and the next allocation
+or PodResources call checks. After a restart all comes from the checkpoint: ids stay where they
+are, and no device is healthy until its plugin has registered again.
 
-Differences from kubelet: NUMA nodes do not decide (policy `none`), and the stream of a plugin that
-has registered again says nothing any more (in kubelet its end stops the new registration, too).
+Differences from kubelet: NUMA nodes do not decide (policy `none`), and the old stream of a plugin
+that has registered again is ignored (in kubelet its end stops the new registration, too).
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from hami.agent.kubelet import grpc
-from hami.agent.kubelet.kubelet_api import Allocation
+from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.node.layout import NodeLayout
 from hami.wire.objects import ContainerKind
 from hami_sandbox.errors import SandboxError
-from hami_sandbox.kubelet.devices import book, checkpoint_file, pod_resources, registration
-from hami_sandbox.kubelet.devices.book import NO_NUMA_NODE, Book, Holding
-from hami_sandbox.kubelet.devices.plugins import STOP_GRACE, Plugins
+from hami_sandbox.kubelet.devices import allocations, pod_resources
+from hami_sandbox.kubelet.devices.allocations import NO_NUMA_NODE, AllocatedIds, Allocations
+from hami_sandbox.kubelet.devices.plugins import (
+    STOP_GRACE,
+    Plugins,
+    register_handler,
+    remove_sockets,
+)
 from hami_sandbox.kubelet.devices.pods import (
     AdmissionError,
     Container,
@@ -37,9 +42,8 @@ from hami_sandbox.kubelet.pod import Object
 
 _log = logging.getLogger(__name__)
 
-#: What a container gets from the plugins of its devices: envs, mounts, devices, annotations and
-#: cdi_devices.
-RunOptions = Allocation
+#: Answers of a container's device plugins: envs, mounts, devices, annotations, cdi_devices.
+RunOptions = AllocateResponse
 
 UNEXPECTED = "UnexpectedAdmissionError"
 #: Longest path of a socket, in bytes.
@@ -57,18 +61,18 @@ class DeviceManager:
         sources_ready: Callable[[], bool] = lambda: True,
         stop_grace: float = STOP_GRACE,
     ) -> None:
-        """Take who is active: the UIDs of all pods whose containers may run, or be made yet.
+        """`active_pods` returns the UIDs of all pods whose containers run or may still be created.
 
         A pod is active before it is admitted, and until its last container has ended. As long as
-        the sources are not ready, because not all pods are known after a restart, nobody's ids
-        are freed.
+        the sources are not ready, because not all pods are known after a restart, no ids are
+        freed.
         """
         self._layout = NodeLayout(kubelet_dir=kubelet_dir)
         self._active_pods = active_pods
         self._sources_ready = sources_ready
-        self._book = Book()
+        self._allocations = Allocations()
         self._plugins = Plugins(stop_grace=stop_grace, save=self._save)
-        #: Who was admitted, or asked to be, or ends.
+        #: Pods that were admitted, asked to be, or end.
         self._pods: dict[str, Pod] = {}
         self._admitting = ""
         #: Pods are admitted one after the other.
@@ -86,16 +90,16 @@ class DeviceManager:
         for folder in (plugins, resources):
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._load()
-        registration.remove_sockets(plugins)
-        registration.remove_sockets(resources)
-        registering = registration.handler(plugins, self._plugins.connected)
-        telling = pod_resources.handler(
+        remove_sockets(plugins)
+        remove_sockets(resources)
+        registering = register_handler(plugins, self._plugins.connected)
+        listing = pod_resources.handler(
             pods=self._listed_pods,
-            held=self._book.of,
+            held=self._allocations.of,
             allocatable=self._plugins.inventory.healthy_devices,
         )
         await self._serve(self._layout.kubelet_socket, registering)
-        await self._serve(self._layout.pod_resources_socket, telling)
+        await self._serve(self._layout.pod_resources_socket, listing)
 
     async def stop(self) -> None:
         servers, self._servers = self._servers, []
@@ -103,9 +107,9 @@ class DeviceManager:
             await server.stop(None)
         await self._plugins.close()
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Have capacity and allocatable looked at: they may have changed."""
-        self._plugins.subscribe(callback)
+    def add_handler(self, callback: Callable[[], None]) -> None:
+        """Call this when capacity or allocatable may have changed."""
+        self._plugins.add_handler(callback)
 
     def capacity(self) -> dict[str, int]:
         """Return all devices, healthy or not; 0 where a plugin has been away for too long."""
@@ -135,7 +139,7 @@ class DeviceManager:
                 self._admitting = ""
 
     def know(self, pod: Object) -> None:
-        """Take note of a pod that is ending already: it is told of as long as it is active."""
+        """Record a pod that is ending already: PodResources lists it as long as it is active."""
         known = Pod.of(pod)
         self._pods[known.uid] = known
 
@@ -144,13 +148,15 @@ class DeviceManager:
         pod = self._pods.get(uid)
         found = None if pod is None else pod.container(container)
         if pod is None or found is None:
-            raise StartError(f"container {container} of pod {uid} was never admitted, or is gone")
+            raise StartError(
+                f"container {container} of pod {uid} was never admitted, or is deleted"
+            )
         again = False
         try:
             for resource, count in found.limits.items():
                 if count and self._is_device(resource):
                     await self._pre_start(uid, container, resource)
-                    held = self._book.of(uid, container)
+                    held = self._allocations.of(uid, container)
                     again |= uid in self._active_pods() and resource not in held
             if again:  # its plugin came after the pod
                 async with self._turn:
@@ -160,7 +166,7 @@ class DeviceManager:
 
     def run_options(self, uid: str, container: str) -> RunOptions:
         """Return what the plugins answered for a container; empty where it has no devices."""
-        return self._book.run_options(uid, container)
+        return self._allocations.run_options(uid, container)
 
     # Allocation.
 
@@ -168,11 +174,13 @@ class DeviceManager:
         if self._reusing != pod.uid:
             self._reusing, self._reusable = pod.uid, {}
         await self._allocate_container(pod, container)
-        for resource, holding in self._book.of(pod.uid, container.name).items():
+        for resource, allocated in self._allocations.of(pod.uid, container.name).items():
             reusable = self._reusable.get(resource, frozenset())
-            # Who ends before the others start leaves his ids to them; who stays keeps his.
+            # An init container leaves its ids to the others; a sidecar keeps its own.
             plain = container.kind is ContainerKind.INIT
-            self._reusable[resource] = reusable | holding.ids if plain else reusable - holding.ids
+            self._reusable[resource] = (
+                reusable | allocated.ids if plain else reusable - allocated.ids
+            )
 
     async def _allocate_container(self, pod: Pod, container: Container) -> None:
         looked = changed = False
@@ -186,25 +194,25 @@ class DeviceManager:
             if not ids:
                 continue
             answer = await self._plugins.find(resource).allocate(ids)
-            holding = Holding(self._by_numa(resource, ids), answer)
-            self._book.insert(pod.uid, container.name, resource, holding)
+            allocated = AllocatedIds(self._by_numa(resource, ids), answer)
+            self._allocations.insert(pod.uid, container.name, resource, allocated)
             changed = True
         if changed:
             self._save()
 
     async def _choose(self, uid: str, container: str, resource: str, count: int) -> frozenset[str]:
         """Return the ids that a container lacks."""
-        holding = self._book.of(uid, container).get(resource)
-        held = holding.ids if holding else frozenset()
-        if holding and len(held) != count:
+        allocated = self._allocations.of(uid, container).get(resource)
+        held = allocated.ids if allocated else frozenset()
+        if allocated and len(held) != count:
             raise DevicesError(
                 f'pod "{uid}" container "{container}" changed request for resource "{resource}" '
                 f"from {len(held)} to {count}"
             )
         if not self._sources_ready() and (uid, container) in self._running:
             return frozenset()
-        # What is healthy is looked at before what is needed, so that nobody starts on a device
-        # whose plugin is away, even if he had it already.
+        # Health is checked first, so that no container starts on a device whose plugin is away,
+        # even if the container had it already.
         healthy = self._plugins.inventory.healthy.get(resource)
         if healthy is None:
             raise DevicesError(f"cannot allocate unregistered device {resource}")
@@ -219,11 +227,11 @@ class DeviceManager:
             )
         if len(held) == count:
             return frozenset()
-        return await book.choose(
+        return await allocations.choose(
             resource,
             count,
             healthy=healthy,
-            taken=self._book.taken().get(resource, set()),
+            taken=self._allocations.taken().get(resource, set()),
             reusable=self._reusable.get(resource, frozenset()),
             prefer=self._plugins.find(resource).preferred,
         )
@@ -239,22 +247,22 @@ class DeviceManager:
         endpoint = self._plugins.find(resource)
         if not endpoint.pre_start_required:
             return
-        holding = self._book.of(uid, container).get(resource)
-        if holding is None:
+        allocated = self._allocations.of(uid, container).get(resource)
+        if allocated is None:
             raise DevicesError(
                 f"no devices found allocated in local cache for pod {uid}, "
                 f"container {container}, resource {resource}"
             )
-        await endpoint.pre_start(holding.ids)
+        await endpoint.pre_start(allocated.ids)
 
     def _is_device(self, resource: str) -> bool:
-        return resource in self._plugins.inventory.healthy or resource in self._book.taken()
+        return resource in self._plugins.inventory.healthy or resource in self._allocations.taken()
 
     def _forget(self) -> None:
         """Free the ids of pods that are no longer active; the checkpoint keeps them for now."""
         if self._sources_ready():
             active = self._active_pods() | {self._admitting}
-            self._book.keep(active)
+            self._allocations.keep(active)
             self._pods = {uid: pod for uid, pod in self._pods.items() if uid in active}
 
     # Sockets and checkpoint.
@@ -277,17 +285,20 @@ class DeviceManager:
 
     def _load(self) -> None:
         try:
-            data = checkpoint_file.read(self._layout.checkpoint)
+            data = allocations.read_checkpoint(self._layout.checkpoint)
         except SandboxError as error:
-            _log.warning("allocations of before are not known", extra={"error": str(error)})
+            _log.warning(
+                "cannot read the checkpoint, starting without allocations",
+                extra={"error": str(error)},
+            )
             return
         if data is not None:
-            self._book.load(data.entries or [])
+            self._allocations.load(data.entries or [])
             self._plugins.expect(data.registered or ())
 
     def _save(self) -> None:
         path, healthy = self._layout.checkpoint, self._plugins.inventory.healthy
         try:
-            checkpoint_file.write(path, self._book.entries(), healthy)
+            allocations.write_checkpoint(path, self._allocations.entries(), healthy)
         except OSError as error:
             raise DevicesError(f'failed to write checkpoint file "{path.name}": {error}') from error

@@ -1,16 +1,23 @@
-"""The device plugins of a node and what they offer: who is there, who left, who stays away.
+"""The device plugins of a node: registration, loss, return.
 
-A plugin whose stream of lists ends is stopped: its devices are unhealthy at once, but they count in
-the node's capacity for a while, for most plugins come back. One that registers again takes the
-place of its former self.
+A plugin whose stream of lists ends is stopped: its devices are unhealthy at once, but they count
+in the node's capacity for a while, because most plugins come back. One that registers again
+replaces its former registration. A new kubelet removes all sockets, so that plugins register
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import re
+import stat
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
 
+from hami.agent.kubelet import grpc, kubelet_api
+from hami.agent.kubelet.grpc import Message
 from hami_sandbox.kubelet.devices.endpoint import Device, Endpoint, Inventory
 from hami_sandbox.kubelet.devices.pods import DevicesError
 
@@ -24,19 +31,19 @@ class Plugins:
     def __init__(self, *, stop_grace: float, save: Callable[[], None]) -> None:
         self.inventory = Inventory()
         self._endpoints: dict[str, Endpoint] = {}
-        #: Whose plugin once stayed away for too long.
-        self._gone: set[str] = set()
+        #: Resources whose plugin stayed away for too long.
+        self._expired: set[str] = set()
         self._stop_grace = stop_grace
         self._timers: dict[str, asyncio.TimerHandle] = {}
         #: Writes the checkpoint.
         self._save = save
-        self._subscribers: list[Callable[[], None]] = []
+        self._handlers: list[Callable[[], None]] = []
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        self._subscribers.append(callback)
+    def add_handler(self, callback: Callable[[], None]) -> None:
+        self._handlers.append(callback)
 
     def expect(self, resources: Iterable[str]) -> None:
-        """Take those of an earlier kubelet: they have no device until they are back."""
+        """Add resources of an earlier kubelet: no device until their plugin registers again."""
         for resource in resources:
             self.inventory.put(resource, ())
             self._endpoints[resource] = Endpoint(resource, None)
@@ -49,7 +56,7 @@ class Plugins:
         if timer := self._timers.pop(resource, None):
             timer.cancel()
         endpoint.listen(self._listed, self._ended)
-        _log.info("a device plugin has registered", extra={"resource": resource})
+        _log.info("device plugin registered", extra={"resource": resource})
         if former is not None:
             await former.close()
 
@@ -67,11 +74,11 @@ class Plugins:
 
     def capacity(self) -> dict[str, int]:
         listed = {resource: self.inventory.count(resource) for resource in self.inventory.healthy}
-        return dict.fromkeys(self._gone, 0) | listed
+        return dict.fromkeys(self._expired, 0) | listed
 
     def allocatable(self) -> dict[str, int]:
         healthy = {resource: len(ids) for resource, ids in self.inventory.healthy.items()}
-        return dict.fromkeys(self._gone, 0) | healthy
+        return dict.fromkeys(self._expired, 0) | healthy
 
     def _listed(self, endpoint: Endpoint, devices: list[Device]) -> None:
         self.inventory.put(endpoint.resource, devices)
@@ -92,7 +99,7 @@ class Plugins:
         """Forget a plugin that did not come back within its grace."""
         del self._timers[resource], self._endpoints[resource]
         self.inventory.remove(resource)
-        self._gone.add(resource)
+        self._expired.add(resource)
         self._save_or_complain()
         self._notify()
 
@@ -100,8 +107,69 @@ class Plugins:
         try:
             self._save()
         except DevicesError as error:
-            _log.warning("the checkpoint is not written", extra={"error": str(error)})
+            _log.warning("cannot write the checkpoint", extra={"error": str(error)})
 
     def _notify(self) -> None:
-        for callback in self._subscribers:
+        for callback in self._handlers:
             callback()
+
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LONGEST_DOMAIN, _LONGEST_NAME = 253, 63
+#: Prefix of names in quotas.
+_REQUESTS = "requests."
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource can be a plugin's: a qualified name outside of kubernetes.io."""
+    domain, slash, name = resource.partition("/")
+    if not slash or "kubernetes.io/" in resource or resource.startswith(_REQUESTS):
+        return False
+    return (
+        len(_REQUESTS + domain) <= _LONGEST_DOMAIN
+        and _DOMAIN.fullmatch(domain) is not None
+        and len(name) <= _LONGEST_NAME
+        and _NAME.fullmatch(name) is not None
+    )
+
+
+def remove_sockets(folder: Path) -> None:
+    """Remove every socket, so that plugins see a new kubelet and register again."""
+    for path in folder.iterdir():
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+
+
+def register_handler(folder: Path, connected: Callable[[Endpoint], Awaitable[None]]) -> Any:
+    """Return the handler of Register; it calls the plugin before it answers."""
+
+    async def register(request: Message, context: Any) -> Message:
+        try:
+            await connected(await _endpoint(folder, request))
+        except DevicesError as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        return {}
+
+    return grpc.handler({kubelet_api.REGISTER: register})
+
+
+async def _endpoint(folder: Path, request: Message) -> Endpoint:
+    if request["version"] != kubelet_api.VERSION:
+        raise DevicesError(
+            f'requested API version "{request["version"]}" is not supported by kubelet. '
+            f'Supported version is ["{kubelet_api.VERSION}"]'
+        )
+    resource: str = request["resource_name"]
+    if not is_extended(resource):
+        raise DevicesError(f'the ResourceName "{resource}" is invalid')
+    # As Go joins paths: what is named stays within the folder.
+    endpoint = Endpoint(resource, folder / request["endpoint"].lstrip("/"))
+    try:
+        # kubelet ignores the options in the request.
+        await endpoint.connect()
+    except BaseException:
+        await endpoint.close()
+        raise
+    return endpoint

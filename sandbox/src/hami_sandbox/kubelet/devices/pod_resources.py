@@ -1,8 +1,8 @@
-"""kubelet's PodResources API: who holds which device ids, from kubelet's memory.
+"""kubelet's PodResources API: device ids of containers, from memory.
 
 It names active pods by namespace and name, and leaves out init containers that end before the
-others start. Ids come in a piece each, with their NUMA nodes. Devices are all there is: the sandbox
-pins neither processors nor memory.
+others start. Every id comes in an entry of its own, with its NUMA nodes. Devices are all there is:
+the sandbox pins neither processors nor memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from hami.agent.kubelet import grpc
 from hami.agent.kubelet.grpc import Call, Message, many, one, shapes
 from hami.wire.objects import ContainerKind
-from hami_sandbox.kubelet.devices.book import Holding
+from hami_sandbox.kubelet.devices.allocations import AllocatedIds
 from hami_sandbox.kubelet.devices.endpoint import Device
 from hami_sandbox.kubelet.devices.pods import Pod
 
@@ -55,7 +55,7 @@ ALLOCATABLE = Call(
 def handler(
     *,
     pods: Callable[[], Iterable[Pod]],
-    held: Callable[[str, str], Mapping[str, Holding]],
+    held: Callable[[str, str], Mapping[str, AllocatedIds]],
     allocatable: Callable[[], Mapping[str, Iterable[Device]]],
 ) -> Any:
     """Answer for the active pods, by what their containers hold (pod UID and container)."""
@@ -92,11 +92,11 @@ def handler(
     return grpc.handler({LIST: list_pods, GET: get, ALLOCATABLE: all_devices})
 
 
-def _pieces(held: Mapping[str, Holding]) -> list[Message]:
+def _pieces(held: Mapping[str, AllocatedIds]) -> list[Message]:
     return [
-        _piece(resource, id_, holding.numa_nodes(id_))
-        for resource, holding in held.items()
-        for id_ in holding.ids
+        _piece(resource, id_, allocated.numa_nodes(id_))
+        for resource, allocated in held.items()
+        for id_ in allocated.ids
     ]
 
 

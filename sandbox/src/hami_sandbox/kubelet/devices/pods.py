@@ -1,8 +1,6 @@
 """Pods as the device manager needs them; its errors.
 
-What the device manager needs of a pod: who it is, and what its containers ask for.
-
-What the device manager refuses, in kubelet's own words: users and tests search for them.
+The errors have kubelet's own words: users and tests search for them.
 """
 
 from __future__ import annotations

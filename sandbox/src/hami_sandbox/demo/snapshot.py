@@ -1,6 +1,6 @@
-"""One moment of the cluster as plain data: what the view draws, and a test can hold.
+"""One moment of the cluster as plain data, for the view and its tests.
 
-What is granted is read from pods, what is used comes from the nodes' monitors.
+Granted shares are read from pods, used memory comes from the nodes' monitors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 class CardRow(msgspec.Struct, frozen=True):
     card: Card
-    #: MiB in use as the driver counts them; None: nobody has told.
+    #: MiB in use as the driver counts them; None: not known.
     used: float | None
 
 
@@ -37,13 +37,13 @@ class PodRow(msgspec.Struct, frozen=True):
     cards: int
     memory: int
     cores: int
-    #: MiB in use; None: nobody has told.
+    #: MiB in use; None: not known.
     used: float | None
     trouble: str = ""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Simulated nodes, as one."""
+    """The sum of all simulated nodes."""
 
     nodes: int = 0
     cards: int = 0
@@ -52,7 +52,7 @@ class Rest(msgspec.Struct, frozen=True):
     shares: int = 0
 
 
-class Picture(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
     nodes: tuple[NodeRow, ...]
     simulated: Rest
     #: Newest first.
@@ -66,13 +66,13 @@ def take(
     samples: Sequence[cluster_view.Sample],
     *,
     real: frozenset[str],
-) -> Picture:
-    """Put together what is known now; `real` are the nodes that run agents."""
+) -> Snapshot:
+    """Return the present state; `real` are the nodes that run agents."""
     known = {node.name: node for node in nodes}
     found = cards.of_all(known.values(), pods)
     on_cards = _sums(samples, cluster_view.CARD_USED, "device_uuid")
     phases = Counter("Terminating" if pod.leaving else pod.phase or "Pending" for pod in pods)
-    return Picture(
+    return Snapshot(
         nodes=tuple(
             NodeRow(
                 name,

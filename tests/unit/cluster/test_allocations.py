@@ -1,4 +1,4 @@
-"""What a pod holds: init containers by their peak, sidecars and app containers by their sum."""
+"""Allocations: init containers by their peak, sidecars and apps by their sum."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def test_ended_init_containers_count_nothing_but_sidecars_still_do() -> None:
     assert shares.peak(steps, init_done=True) == 7
 
 
-def pod_info(*slots: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
+def pod_info(*containers: tuple[ContainerKind, list[tuple[str, int, int]]]) -> PodInfo:
     return PodInfo(
         uid="u",
         namespace="ns",
         name="p",
         node="n",
-        kinds=tuple(kind for kind, _ in slots),
+        kinds=tuple(kind for kind, _ in containers),
         shares=(
             (
                 "NVIDIA",
                 tuple(
-                    tuple(Share(card, "NVIDIA", memory, cores) for card, memory, cores in slot)
-                    for _, slot in slots
+                    tuple(Share(card, "NVIDIA", memory, cores) for card, memory, cores in each)
+                    for _, each in containers
                 ),
             ),
         ),
@@ -63,7 +63,7 @@ def held(of: PodInfo) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("slots", "want"),
+    ("containers", "want"),
     [
         pytest.param([(APP, [])], {}, id="no device"),
         pytest.param(
@@ -74,12 +74,12 @@ def held(of: PodInfo) -> dict[str, tuple[int, int, int]]:
         pytest.param(
             [(APP, [("a", 10, 1)]), (APP, [("a", 20, 2)])],
             {"a": (2, 30, 3)},
-            id="two app containers on one card take two slots",
+            id="two app containers on one card are two shares",
         ),
         pytest.param(
             [(INIT, [("a", 10, 1)]), (INIT, [("a", 30, 2)])],
             {"a": (1, 30, 2)},
-            id="init containers on one card take one slot",
+            id="init containers on one card are one share",
         ),
         pytest.param(
             [(INIT, [("a", 10, 90)]), (APP, [("a", 30, 2)])],
@@ -99,10 +99,10 @@ def held(of: PodInfo) -> dict[str, tuple[int, int, int]]:
     ],
 )
 def test_a_card_is_held_at_its_peak(
-    slots: list[tuple[ContainerKind, list[tuple[str, int, int]]]],
+    containers: list[tuple[ContainerKind, list[tuple[str, int, int]]]],
     want: dict[str, tuple[int, int, int]],
 ) -> None:
-    assert held(pod_info(*slots)) == want
+    assert held(pod_info(*containers)) == want
 
 
 def test_quota_counts_the_peak_over_all_cards_and_not_the_sum_of_card_peaks() -> None:
@@ -135,12 +135,12 @@ def test_a_pod_shrinks_to_its_app_containers_when_its_init_containers_have_ended
 
 def test_a_sidecar_never_ends_so_only_plain_init_containers_decide_when_a_pod_shrinks() -> None:
     init = [builders.sidecar("proxy", gpu=1), builders.container("prepare", gpu=1)]
-    slots = [("a", 100, 1)], [("a", 500, 1)], [("a", 200, 1)]
+    given = [("a", 100, 1)], [("a", 500, 1)], [("a", 200, 1)]
     cluster = builders.cluster(builders.node("n", [builders.card("a")]))
-    running = builders.granted("p", "n", *slots, init=init)
+    running = builders.granted("p", "n", *given, init=init)
     cluster.observe_pod(running)
     assert builders.use(cluster, "n", "a") == (2, 600, 2)
-    document = builders.granted("p", "n", *slots, init=init, init_exit_codes={"prepare": 0})
+    document = builders.granted("p", "n", *given, init=init, init_exit_codes={"prepare": 0})
     assert document.init_done
     cluster.observe_pod(document)
     assert builders.use(cluster, "n", "a") == (2, 300, 2)

@@ -1,4 +1,4 @@
-"""The device list of a pod: positional slots, written exactly, read liberally."""
+"""Device lists of pods: written exactly, read liberally, by container index."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ EXAMPLES: dict[str, tuple[shares.PodShares, str]] = {
 }
 
 
-@pytest.mark.parametrize(("slots", "text"), EXAMPLES.values(), ids=EXAMPLES)
-def test_slots_are_written_byte_for_byte_and_read_back(slots: shares.PodShares, text: str) -> None:
-    assert shares.encode(slots) == text
-    assert shares.decode(text) == slots
+@pytest.mark.parametrize(("pod_shares", "text"), EXAMPLES.values(), ids=EXAMPLES)
+def test_shares_are_written_byte_for_byte_and_read_back(
+    pod_shares: shares.PodShares, text: str
+) -> None:
+    assert shares.encode(pod_shares) == text
+    assert shares.decode(text) == pod_shares
 
 
 LIBERAL: dict[str, tuple[str, shares.PodShares]] = {
     "no last terminator": ("GPU-a,NVIDIA,3000,30:", ((A,),)),
     "erased by a plugin": (";;;;", ((), (), (), ())),
-    "old writers' empty slot": (",,0,0:;GPU-a,NVIDIA,3000,30:;", ((), (A,))),
+    "old writers' container without card": (",,0,0:;GPU-a,NVIDIA,3000,30:;", ((), (A,))),
     "more fields": ("GPU-a,NVIDIA,3000,30,new,fields:;", ((A,),)),
     "records without a comma": ("junk:GPU-a,NVIDIA,3000,30:;", ((A,),)),
     "no record terminator": ("GPU-a,NVIDIA,3000,30;", ((A,),)),
@@ -64,7 +66,7 @@ REJECTED = {
     "negative memory": ("GPU-a,NVIDIA,-1,30:;", "negative"),
     "fraction": ("GPU-a,NVIDIA,1.5,30:;", "whole number"),
     "space": ("GPU-a,NVIDIA, 3000,30:;", "whole number"),
-    "second slot bad": ("GPU-a,NVIDIA,3000,30:;GPU-b,NVIDIA:;", "four fields"),
+    "second container bad": ("GPU-a,NVIDIA,3000,30:;GPU-b,NVIDIA:;", "four fields"),
     "no card, bad number": (",,x,0:;", "card ''"),
 }
 
@@ -106,19 +108,19 @@ def test_what_could_not_be_read_back_is_not_written(grant: shares.Share, rule: s
 _GOOD = "GPU-a,NVIDIA,3000,30:"
 SALVAGED: dict[str, tuple[str, shares.PodShares, tuple[str, ...]]] = {
     "too few fields": (f"{_GOOD};GPU-b,NVIDIA:;", ((A,), ()), ("GPU-b",)),
-    "bad amount in the same slot": (f"GPU-b,NVIDIA,x,0:{_GOOD};", ((A,),), ("GPU-b",)),
+    "bad amount in the same container": (f"GPU-b,NVIDIA,x,0:{_GOOD};", ((A,),), ("GPU-b",)),
     "two damaged": (f"b,N,1,-1:;{_GOOD};c,:", ((), (A,), ()), ("b", "c")),
-    "an id is taken as it stands": (" b ,N,1:;", ((),), (" b ",)),
+    "an id is taken as it is": (" b ,N,1:;", ((),), (" b ",)),
     "no id to tell": (f",,x,0:{_GOOD};", ((A,),), ()),
     "no record": ("junk;", ((),), ()),
 }
 
 
-@pytest.mark.parametrize(("text", "slots", "damaged"), SALVAGED.values(), ids=SALVAGED)
+@pytest.mark.parametrize(("text", "pod_shares", "damaged"), SALVAGED.values(), ids=SALVAGED)
 def test_a_damaged_record_costs_only_itself(
-    text: str, slots: shares.PodShares, damaged: tuple[str, ...]
+    text: str, pod_shares: shares.PodShares, damaged: tuple[str, ...]
 ) -> None:
-    assert shares.salvage(text) == (slots, damaged)
+    assert shares.salvage(text) == (pod_shares, damaged)
 
 
 @settings(deadline=None)
@@ -129,15 +131,15 @@ def test_a_damaged_record_costs_only_itself(
 def test_salvage_never_raises_and_agrees_with_decode(text: str) -> None:
     found = shares.salvage(text)
     try:
-        slots = shares.decode(text)
+        decoded = shares.decode(text)
     except errors.WireError:
         return
-    assert found == (slots, ())
+    assert found == (decoded, ())
 
 
 _WORD = st.text(st.characters(exclude_characters=",:;"), min_size=1, max_size=8)
 _INT32 = st.integers(0, 2**31 - 1)
-_SLOTS = st.lists(
+_CONTAINERS = st.lists(
     st.lists(
         st.builds(shares.Share, card=_WORD, vendor=_WORD, memory_mib=_INT32, cores=_INT32),
         max_size=3,
@@ -147,6 +149,6 @@ _SLOTS = st.lists(
 
 
 @settings(deadline=None)
-@given(_SLOTS)
-def test_any_slots_survive(slots: list[list[shares.Share]]) -> None:
-    assert shares.decode(shares.encode(slots)) == tuple(map(tuple, slots))
+@given(_CONTAINERS)
+def test_any_shares_survive(containers: list[list[shares.Share]]) -> None:
+    assert shares.decode(shares.encode(containers)) == tuple(map(tuple, containers))

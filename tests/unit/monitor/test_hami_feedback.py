@@ -1,4 +1,4 @@
-"""HAMi's containers are answered, and what gone pods left is cleared away: theirs, never ours."""
+"""HAMi's regions get feedback; folders of deleted pods are removed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from hami.monitor import hami_containers
-from hami.monitor.hami_feedback import HamiFeedback
+from hami.monitor import hami
+from hami.monitor.hami import HamiContainers, HamiFeedback
 from hami.monitor.pods import Pods
-from hami.monitor.usage import Readings
 from hami.node.layout import NodeLayout
 from hami.wire.hami_region import V0, V1, Version
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB
 
 
-def upkeep(node: NodeLayout, pods: Pods) -> HamiFeedback:
+def feedback(node: NodeLayout, pods: Pods) -> HamiFeedback:
     unreadable, _ = nodes.unreadable()
     return HamiFeedback(
         node,
-        readings=Readings(node, pods, unreadable),
+        containers=HamiContainers(node, pods, unreadable),
         pods=pods,
         unreadable=unreadable,
         keep_for=300,
@@ -39,7 +38,7 @@ def region(node: NodeLayout, name: str, version: Version = V1, **fields: Any) ->
 
 
 def numbers(path: Path) -> tuple[int, int]:
-    found = hami_containers.read(path)
+    found = hami.read_region(path)
     return found.recent_kernel, found.utilization_switch
 
 
@@ -48,10 +47,10 @@ def test_the_lower_priority_waits(tmp_path: Path, version: Version) -> None:
     node = nodes.layout(tmp_path)
     high = region(node, "high", version, priority=0, recent_kernel=2)
     low = region(node, "low", V1, priority=1, recent_kernel=2)
-    keeping = upkeep(node, nodes.pods(nodes.pod("high"), nodes.pod("low")))
-    keeping.answer()
+    keeping = feedback(node, nodes.pods(nodes.pod("high"), nodes.pod("low")))
+    keeping.update()
     assert (numbers(high), numbers(low)) == ((1, 0), (-1, 1))
-    keeping.answer()  # nothing was launched meanwhile
+    keeping.update()  # nothing was launched meanwhile
     assert (numbers(high), numbers(low)) == ((0, 0), (0, 0))
 
 
@@ -59,17 +58,17 @@ def test_what_does_not_change_is_not_written(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
     path = region(node, "a", recent_kernel=0, utilization_switch=0)
     os.utime(path, (1, 1))
-    upkeep(node, nodes.pods(nodes.pod("a"))).answer()
+    feedback(node, nodes.pods(nodes.pod("a"))).update()
     assert path.stat().st_mtime == 1
 
 
-def test_one_bad_region_keeps_nobody_else_from_his_answer(tmp_path: Path) -> None:
+def test_one_bad_region_costs_no_other_container_its_feedback(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
     good = region(node, "good", recent_kernel=2)
     bad = region(node, "bad")
     bad.unlink()
     os.mkfifo(bad)
-    upkeep(node, nodes.pods(nodes.pod("good"), nodes.pod("bad"))).answer()
+    feedback(node, nodes.pods(nodes.pod("good"), nodes.pod("bad"))).update()
     assert numbers(good) == (1, 0)
 
 
@@ -78,29 +77,29 @@ def aged(path: Path, seconds: float = 1000) -> None:
     os.utime(path, (old, old))
 
 
-async def test_folders_of_gone_pods_are_removed(tmp_path: Path) -> None:
+async def test_folders_of_deleted_pods_are_removed(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
-    there, gone, fresh = (region(node, name).parent for name in ("there", "gone", "fresh"))
+    there, deleted, fresh = (region(node, name).parent for name in ("there", "deleted", "fresh"))
     odd = node.hami_containers / "odd"
     odd.mkdir()
-    for folder in (there, gone, odd):
+    for folder in (there, deleted, odd):
         aged(folder)
     nodes.prepare(node, "ours", {CARD: GIB})
-    aged(node.token_folder(nodes.token_of("ours")))
-    await upkeep(node, nodes.pods(nodes.pod("there"))).sweep()
-    assert not gone.exists()
+    aged(node.allocation_folder(nodes.allocation_of("ours")))
+    await feedback(node, nodes.pods(nodes.pod("there"))).remove_old()
+    assert not deleted.exists()
     assert there.exists()
     assert fresh.exists()
     assert odd.exists()
-    assert node.policy(nodes.token_of("ours")).exists()
+    assert node.policy(nodes.allocation_of("ours")).exists()
 
 
 async def test_nothing_is_removed_before_all_pods_are_known(tmp_path: Path) -> None:
     node = nodes.layout(tmp_path)
-    gone = region(node, "gone").parent
-    aged(gone)
-    await upkeep(node, nodes.pods(synced=False)).sweep()
-    assert gone.exists()
+    deleted = region(node, "deleted").parent
+    aged(deleted)
+    await feedback(node, nodes.pods(synced=False)).remove_old()
+    assert deleted.exists()
 
 
 async def test_a_link_in_place_of_a_folder_is_left_alone(tmp_path: Path) -> None:
@@ -108,9 +107,9 @@ async def test_a_link_in_place_of_a_folder_is_left_alone(tmp_path: Path) -> None
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
-    link = node.hami_containers / f"{nodes.uid_of('gone')}_main"
+    link = node.hami_containers / f"{nodes.uid_of('deleted')}_main"
     link.symlink_to(precious)
     old = time.time() - 1000
     os.utime(link, (old, old), follow_symlinks=False)
-    await upkeep(node, nodes.pods()).sweep()
+    await feedback(node, nodes.pods()).remove_old()
     assert (precious / "file").exists()

@@ -1,4 +1,4 @@
-"""The controllers of the sandbox, run together as one client of its API server."""
+"""Run all controllers as one client of the sandbox's API server."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ async def run(client: Client, *, job_backoff: float = 10.0) -> None:
         tasks.create_task(watches.run(), name="watches")
         for controller in controllers:
             tasks.create_task(controller.run(), name=controller.name)
-        # Before all is known an owner might seem to be gone.
+        # Before all watches are synced an owner might seem to be deleted.
         await watches.wait_synced()
         tasks.create_task(garbage.run(), name=garbage.name)

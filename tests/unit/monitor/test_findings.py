@@ -1,4 +1,4 @@
-"""Who is over his limit, and who is unmanaged, by the driver's account."""
+"""Containers above their limit and unmanaged processes, by the driver's numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 
 from hami.monitor import findings
 from hami.monitor.containers import Container, Key
-from hami.monitor.findings import Findings, OnCard
-from hami.monitor.processes import NOBODY, Owner
+from hami.monitor.driver import CardProcesses, DriverSample
+from hami.monitor.findings import Findings, OwnedProcess
+from hami.monitor.processes import NO_OWNER, Owner
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER
+
+SAMPLE = DriverSample(taken=0.0)
 
 
 def container(name: str = "a", limit: int = GIB, *, limited: bool = True) -> Container:
@@ -19,7 +22,7 @@ def container(name: str = "a", limit: int = GIB, *, limited: bool = True) -> Con
         namespace="team",
         pod=name,
         shares=(nodes.share(CARD, limit),),
-        tokens=(name,),
+        allocation_ids=(name,),
         limited=limited,
     )
 
@@ -30,10 +33,10 @@ def owner(of: Container) -> Owner:
 
 def on_card(
     of: Owner, pid: int, memory: int | None = 1, *, uuid: str = CARD, mig: bool = False
-) -> OnCard:
-    return OnCard(
-        uuid=uuid,
-        index=0,
+) -> OwnedProcess:
+    return OwnedProcess(
+        card=uuid,
+        card_index=0,
         mig=mig,
         pid=pid + 1000,
         start=1,
@@ -43,40 +46,44 @@ def on_card(
     )
 
 
-def judged(*found: OnCard, living: dict[Key, set[int]] | None = None) -> Findings:
+def judged(*found: OwnedProcess, living: dict[Key, set[int]] | None = None) -> Findings:
     given_out = {
         share.card
         for process in found
         if process.owner.container is not None
         for share in process.owner.container.shares
     }
-    return findings.find(found, living=living or {}, given=given_out)
+    return findings.find(SAMPLE, found, living=living or {}, given=given_out)
+
+
+def clean(found: Findings) -> bool:
+    return not found.over and not found.unmanaged
 
 
 def test_processes_of_a_container_are_added_up() -> None:
     a = container()
-    verdict = judged(
+    result = judged(
         on_card(owner(a), 1, GIB // 2),
         on_card(owner(a), 2, GIB // 2 + 5),
         living={a.key: {1, 2}},
     )
-    [over] = verdict.over
-    assert (over.bytes, over.used, over.place) == (5, GIB + 5, 0)
-    assert verdict.unmanaged == ()
+    [over] = result.over
+    assert (over.excess, over.used, over.share.card) == (5, GIB + 5, CARD)
+    assert result.unmanaged == ()
 
 
-def test_at_the_limit_nobody_is_over_it() -> None:
+def test_at_the_limit_no_container_is_over_it() -> None:
     a = container()
-    assert judged(on_card(owner(a), 1, GIB), living={a.key: {1}}) == Findings()
+    assert clean(judged(on_card(owner(a), 1, GIB), living={a.key: {1}}))
 
 
 def test_no_limit_is_never_exceeded() -> None:
     free, whole = container(limit=0), container(limited=False)
     assert judged(on_card(owner(free), 1, GIB), living={free.key: {1}}).over == ()
-    assert judged(on_card(owner(whole), 1, 100 * GIB)) == Findings()
+    assert clean(judged(on_card(owner(whole), 1, 100 * GIB)))
 
 
-def test_a_process_in_no_living_slot_is_unmanaged() -> None:
+def test_a_process_in_no_living_entry_is_unmanaged() -> None:
     a, b = container("a"), container("b")
     hidden = on_card(owner(a), 3)
     found = judged(
@@ -94,7 +101,7 @@ def test_the_same_pid_in_another_container_proves_nothing() -> None:
     assert judged(hidden, living={a.key: {1}, b.key: set()}).unmanaged == (hidden,)
 
 
-def test_where_the_slots_are_not_to_be_seen_nobody_is_accused() -> None:
+def test_where_the_state_file_is_missing_no_process_is_unmanaged() -> None:
     a = container("a")
     assert judged(on_card(owner(a), 1, GIB + 1)).unmanaged == ()
     assert len(judged(on_card(owner(a), 1, GIB + 1)).over) == 1
@@ -102,17 +109,17 @@ def test_where_the_slots_are_not_to_be_seen_nobody_is_accused() -> None:
 
 def test_outsiders_and_cards_that_were_not_given_are_unmanaged() -> None:
     a, whole = container("a"), container("w", limited=False)
-    outsider = on_card(NOBODY, 5)
+    outsider = on_card(NO_OWNER, 5)
     elsewhere = on_card(owner(a), 1, uuid=OTHER)
     also = on_card(owner(whole), 1, uuid=OTHER)
     found = judged(outsider, elsewhere, also, living={a.key: {1}})
     assert found.unmanaged == (outsider, elsewhere, also)
 
 
-def test_a_mig_device_that_we_did_not_give_is_not_our_business() -> None:
-    assert judged(on_card(NOBODY, 5, uuid="MIG-1", mig=True)) == Findings()
+def test_a_mig_device_that_we_did_not_give_is_left_out() -> None:
+    assert clean(judged(on_card(NO_OWNER, 5, uuid="MIG-1", mig=True)))
     a = container("a")
-    stranger = on_card(NOBODY, 5, mig=True)
+    stranger = on_card(NO_OWNER, 5, mig=True)
     assert judged(stranger, on_card(owner(a), 1, mig=True), living={a.key: {1}}).unmanaged == (
         stranger,
     )
@@ -124,9 +131,9 @@ def test_containers_of_hamis_library_are_managed_by_their_region() -> None:
     assert judged(inside, beside, living={theirs.key: {1}}).unmanaged == (beside,)
 
 
-def test_memory_that_the_driver_does_not_tell_is_no_excess() -> None:
+def test_memory_that_the_driver_does_not_report_is_no_excess() -> None:
     a = container(limit=MIB)
-    assert judged(on_card(owner(a), 1, None), living={a.key: {1}}) == Findings()
+    assert clean(judged(on_card(owner(a), 1, None), living={a.key: {1}}))
 
 
 @given(
@@ -143,22 +150,41 @@ def test_memory_that_the_driver_does_not_tell_is_no_excess() -> None:
     st.integers(1, 12),
 )
 def test_every_excess_is_found_and_no_other(
-    found: list[tuple[str, int, int, str]], slots: dict[str, set[int]], limit: int
+    found: list[tuple[str, int, int, str]], entries: dict[str, set[int]], limit: int
 ) -> None:
     containers = {name: container(name, limit * MIB) for name in "ab"}
     processes = [
         on_card(owner(containers[name]), pid, memory * MIB, uuid=uuid)
         for name, pid, memory, uuid in found
     ]
-    living = {containers[name].key: slots.get(name, set()) for name in "ab"}
-    verdict = findings.find(processes, living=living, given={CARD})
+    living = {containers[name].key: entries.get(name, set()) for name in "ab"}
+    result = findings.find(SAMPLE, processes, living=living, given={CARD})
     sums = {
         name: sum(memory for who, _, memory, uuid in found if who == name and uuid == CARD)
         for name in "ab"
     }
-    assert {each.container.pod: each.bytes for each in verdict.over} == {
+    assert {each.container.pod: each.excess for each in result.over} == {
         name: (total - limit) * MIB for name, total in sums.items() if total > limit
     }
-    assert [process.inner_pid for process in verdict.unmanaged] == [
-        pid for name, pid, _, uuid in found if uuid == OTHER or pid not in slots.get(name, ())
+    assert [process.inner_pid for process in result.unmanaged] == [
+        pid for name, pid, _, uuid in found if uuid == OTHER or pid not in entries.get(name, ())
     ]
+
+
+def test_usage_is_added_up_by_card_and_container() -> None:
+    a, b = container("a"), container("b")
+    sample = DriverSample(
+        taken=0.0,
+        processes=(
+            CardProcesses(uuid=CARD, index=0, compute={1001: 30, 1002: 5}),
+            CardProcesses(uuid=OTHER, index=1),
+        ),
+    )
+    found = findings.find(
+        sample,
+        [on_card(owner(a), 1, 3), on_card(owner(a), 2, None), on_card(owner(b), 3, 4, uuid=OTHER)],
+        living={},
+        given={CARD},
+    )
+    assert found.memory == {CARD: {a.key: 3}, OTHER: {b.key: 4}}
+    assert found.compute == {CARD: {a.key: 35}}

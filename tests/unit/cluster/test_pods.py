@@ -1,4 +1,4 @@
-"""The ledger follows pods as the API server shows them, by UID, and is hard to fool."""
+"""The state follows pods as the API server shows them, by UID."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TestReservations:
         assert use(kept, "n", "a") == (0, 0, 0)
 
 
-def slots(*lengths: int) -> tuple[tuple[Share, ...], ...]:
+def given(*lengths: int) -> tuple[tuple[Share, ...], ...]:
     return tuple(
         tuple(Share(f"{at}.{number}", "NVIDIA", 1, 1) for number in range(length))
         for at, length in enumerate(lengths)
@@ -145,20 +145,22 @@ def slots(*lengths: int) -> tuple[tuple[Share, ...], ...]:
 @pytest.mark.parametrize(
     ("written", "counts", "want"),
     [
-        pytest.param(slots(0, 1), [0, 1], slots(0, 1), id="one slot per container"),
-        pytest.param(slots(0, 1, 0, 0), [0, 1], slots(0, 1), id="with empty slots behind"),
-        pytest.param(slots(1), [0, 1], ((), slots(1)[0]), id="HAMi left the empty slot out"),
+        pytest.param(given(0, 1), [0, 1], given(0, 1), id="one entry per container"),
+        pytest.param(given(0, 1, 0, 0), [0, 1], given(0, 1), id="with empty entries behind"),
+        pytest.param(given(1), [0, 1], ((), given(1)[0]), id="HAMi left the empty entry out"),
         pytest.param(
-            slots(1, 2), [0, 1, 0, 2], ((), slots(1)[0], (), slots(1, 2)[1]), id="and two of them"
+            given(1, 2), [0, 1, 0, 2], ((), given(1)[0], (), given(1, 2)[1]), id="and two of them"
         ),
-        pytest.param(slots(1), [1, 0, 0], (slots(1)[0], (), ()), id="empty slots behind left out"),
         pytest.param(
-            slots(2, 1), [1, 0], ((), (*slots(2)[0], *slots(2, 1)[1])), id="fits nowhere: last one"
+            given(1), [1, 0, 0], (given(1)[0], (), ()), id="empty entries behind left out"
+        ),
+        pytest.param(
+            given(2, 1), [1, 0], ((), (*given(2)[0], *given(2, 1)[1])), id="fits nowhere: last one"
         ),
         pytest.param((), [1, 0], ((), ()), id="nothing granted"),
     ],
 )
-def test_slots_find_their_containers(
+def test_shares_find_their_containers(
     written: tuple[tuple[Share, ...], ...],
     counts: list[int],
     want: tuple[tuple[Share, ...], ...],

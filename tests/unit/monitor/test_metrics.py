@@ -1,19 +1,17 @@
-"""What a scrape shows: HAMi's names and labels exactly, and nothing that nobody knows."""
+"""Metrics of the node: HAMi's names and labels exactly, and no unknown number."""
 
 from __future__ import annotations
 
 import pytest
 
 from hami.monitor import metrics
-from hami.monitor.audit import Latest
-from hami.monitor.collect import Row, rows
+from hami.monitor.collect import NodeSnapshot, ShareUsage, share_usages
 from hami.monitor.containers import Container, Key
-from hami.monitor.driver import CardNow, Part
-from hami.monitor.findings import Findings, OnCard
-from hami.monitor.metrics import NodeSnapshot
+from hami.monitor.driver import CardProcesses, CardSample, DriverSample
+from hami.monitor.findings import Findings, OwnedProcess
 from hami.monitor.pods import Seen
-from hami.monitor.processes import NOBODY, Owner
-from hami.monitor.usage import CardUsage, Usage
+from hami.monitor.processes import NO_OWNER, Owner
+from hami.monitor.usage import CardUsage, ContainerUsage
 from hami.node.nvml_cards import Card
 from hami.wire.shares import Share
 from tests.unit.monitor import nodes
@@ -32,16 +30,17 @@ def container(*shares: Share, pod: str = "a", uid: str = "u", limited: bool = Tr
         namespace="team",
         pod=pod,
         shares=shares or (nodes.share(CARD, GIB, 30),),
-        tokens=("t",),
+        allocation_ids=("t",),
         limited=limited,
     )
 
 
-def use(last: int = 990, **fields: int) -> Usage:
-    return Usage(cards={CARD: CardUsage(**fields)}, last_kernel_time=last, pids=frozenset({1}))
+def use(last: int = 990, **fields: int) -> ContainerUsage:
+    cards = {CARD: CardUsage(**fields)}
+    return ContainerUsage(cards=cards, last_kernel_time=last, pids=frozenset({1}))
 
 
-def card() -> CardNow:
+def card() -> CardSample:
     made = Card(
         uuid=CARD,
         index=3,
@@ -52,37 +51,41 @@ def card() -> CardNow:
         bus_id="0000:1a:00.0",
         mig_enabled=False,
     )
-    return CardNow(card=made, memory_used=5 * MIB, utilization=(40, 20))
+    return CardSample(card=made, memory_used=5 * MIB, utilization=(40, 20))
 
 
 def latest(
-    memory: int = 0, compute: int | None = 12, verdict: Findings | None = None, key: str = "u"
-) -> Latest:
-    place = (Key(key, "main"), CARD)
-    return Latest(
-        taken=0.0,
-        cards=(card(),),
-        parts=(Part(uuid=CARD, index=3),),
-        verdict=verdict or Findings(),
-        memory={place: memory},
-        compute={} if compute is None else {place: compute},
-        computing=frozenset() if compute is None else frozenset({CARD}),
+    memory: int = 0,
+    compute: int | None = 12,
+    unmanaged: tuple[OwnedProcess, ...] = (),
+    key: str = "u",
+) -> Findings:
+    owner = Key(key, "main")
+    return Findings(
+        sample=DriverSample(
+            taken=0.0, cards=(card(),), processes=(CardProcesses(uuid=CARD, index=3),)
+        ),
+        unmanaged=unmanaged,
+        memory={CARD: {owner: memory}},
+        compute={} if compute is None else {CARD: {owner: compute}},
     )
 
 
 def text(
-    made: list[Row],
-    known: Latest | None = None,
+    made: list[ShareUsage],
+    known: Findings | None = None,
     *,
     legacy: bool = False,
     pods: list[Seen] | None = None,
 ) -> str:
-    picture = NodeSnapshot(node="n1", rows=made, latest=known, pods=pods or [])
-    return b"".join(metrics.families(picture, legacy=legacy)).decode()
+    snapshot = NodeSnapshot(node="n1", shares=made, findings=known, pods=pods or [])
+    return b"".join(metrics.families(snapshot, legacy=legacy)).decode()
 
 
-def one(told: Usage | None, known: Latest | None, *, limited: bool = True) -> list[Row]:
-    return rows([(container(limited=limited), told)], known, now=NOW)
+def one(
+    found: ContainerUsage | None, known: Findings | None, *, limited: bool = True
+) -> list[ShareUsage]:
+    return share_usages([(container(limited=limited), found)], known, now=NOW)
 
 
 def lines(shown: str, name: str) -> list[str]:
@@ -130,16 +133,16 @@ def test_every_family_is_announced_once_and_can_be_parsed() -> None:
     assert nodes.series(shown)
 
 
-def test_without_a_reading_limits_are_all_that_is_shown() -> None:
+def test_without_a_state_file_limits_are_all_that_is_shown() -> None:
     shown = text(one(None, None))
     found = {name for name, _ in nodes.series(shown)}
     assert found == {"hami_vgpu_memory_limit_bytes", "hami_vgpu_core_limit_percent"}
 
 
-def test_compute_that_the_driver_does_not_tell_is_left_out() -> None:
+def test_compute_that_the_driver_does_not_report_is_left_out() -> None:
     shown = text(one(use(used=1), latest(compute=None)))
     assert not lines(shown, "hami_vgpu_core_used_percent")
-    # HAMi's library measures it, and is believed where nobody else tells.
+    # HAMi's library measures it, and counts where the driver does not report it.
     shown = text(one(use(used=1, compute=9), latest(compute=None)))
     assert lines(shown, "hami_vgpu_core_used_percent") == [f"hami_vgpu_core_used_percent{SHARE} 9"]
     # The driver goes before it: the library measures only what has a limit.
@@ -147,8 +150,8 @@ def test_compute_that_the_driver_does_not_tell_is_left_out() -> None:
     assert lines(shown, "hami_vgpu_core_used_percent") == [f"hami_vgpu_core_used_percent{SHARE} 55"]
 
 
-def test_a_container_that_does_nothing_on_a_card_that_tells_shows_zero() -> None:
-    shown = text(one(use(used=1), latest(key="somebody else", memory=9)))
+def test_an_idle_container_on_a_card_that_reports_compute_shows_zero() -> None:
+    shown = text(one(use(used=1), latest(key="another", memory=9)))
     assert lines(shown, "hami_vgpu_core_used_percent") == [f"hami_vgpu_core_used_percent{SHARE} 0"]
     assert lines(shown, "hami_vgpu_over_limit_bytes") == [f"hami_vgpu_over_limit_bytes{SHARE} 0"]
 
@@ -169,7 +172,7 @@ def test_no_kernel_no_time_and_a_clock_ahead_is_now() -> None:
 
 
 def test_pods_of_the_same_name_are_never_the_same_series_twice() -> None:
-    made = rows(
+    made = share_usages(
         [
             (container(nodes.share(CARD, GIB, 1), uid="old"), use(used=1)),
             (
@@ -185,8 +188,8 @@ def test_pods_of_the_same_name_are_never_the_same_series_twice() -> None:
     assert nodes.values(found, "hami_vgpu_core_limit_percent") == [2]
 
 
-def test_cards_keep_their_places_in_the_container() -> None:
-    made = rows(
+def test_cards_keep_their_indexes_in_the_container() -> None:
+    made = share_usages(
         [(container(nodes.share(OTHER, MIB), nodes.share(CARD, 2 * MIB)), None)], None, now=NOW
     )
     found = nodes.series(text(made))
@@ -195,16 +198,16 @@ def test_cards_keep_their_places_in_the_container() -> None:
     assert nodes.values(found, name, vdevice_index="1", device_uuid=CARD) == [2 * MIB]
 
 
-def on_card(owner: Owner, memory: int | None) -> OnCard:
-    return OnCard(uuid=CARD, index=3, pid=1, start=1, inner_pid=1, memory=memory, owner=owner)
+def on_card(owner: Owner, memory: int | None) -> OwnedProcess:
+    return OwnedProcess(
+        card=CARD, card_index=3, pid=1, start=1, inner_pid=1, memory=memory, owner=owner
+    )
 
 
 def test_unmanaged_memory_by_owner() -> None:
     pod = Owner(key=Key("u", "main"), namespace="team", pod="a")
-    verdict = Findings(
-        unmanaged=(on_card(pod, 5), on_card(pod, 6), on_card(NOBODY, 9), on_card(NOBODY, None))
-    )
-    shown = text([], latest(verdict=verdict))
+    unmanaged = (on_card(pod, 5), on_card(pod, 6), on_card(NO_OWNER, 9), on_card(NO_OWNER, None))
+    shown = text([], latest(unmanaged=unmanaged))
     start = f'node="n1",device_uuid="{CARD}",device_index="3"'
     assert set(lines(shown, "hami_gpu_unmanaged_memory_bytes")) == {
         f'hami_gpu_unmanaged_memory_bytes{{{start},namespace="",pod="",container="",{ZONE}}} 9',
@@ -215,14 +218,14 @@ def test_unmanaged_memory_by_owner() -> None:
     }
 
 
-def test_a_clean_card_is_shown_as_such() -> None:
+def test_a_card_without_unmanaged_processes_is_shown_with_zero() -> None:
     found = nodes.series(text([], latest()))
     assert nodes.values(found, "hami_gpu_unmanaged_memory_bytes") == [0]
     assert nodes.values(nodes.series(text([], None)), "hami_gpu_unmanaged_memory_bytes") == []
 
 
 def test_names_from_outside_cannot_break_the_text() -> None:
-    made = rows([(container(pod='x"} 1\nevil\\'), use(used=1))], None, now=NOW)
+    made = share_usages([(container(pod='x"} 1\nevil\\'), use(used=1))], None, now=NOW)
     found = nodes.series(text(made))
     assert nodes.values(found, "hami_vgpu_memory_used_bytes", pod='x"} 1\nevil\\') == [1]
 

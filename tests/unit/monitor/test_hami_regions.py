@@ -1,4 +1,4 @@
-"""HAMi's regions of both versions are read, and answered, whatever their containers did to them."""
+"""HAMi's regions of both versions are read and written, also damaged ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami.monitor import hami_containers
+from hami.monitor import hami
 from hami.monitor.containers import Key, UnreadableError
 from hami.node.files import UntrustedFileError
 from hami.wire import hami_region
@@ -25,7 +25,7 @@ REFUSED = (UnreadableError, WireError, UntrustedFileError)
 
 
 @BOTH
-def test_a_region_tells_cards_limits_and_active_processes(tmp_path: Path, version: Version) -> None:
+def test_a_region_has_cards_limits_and_active_processes(tmp_path: Path, version: Version) -> None:
     path = tmp_path / "a.cache"
     path.write_bytes(
         regions.region(
@@ -40,7 +40,7 @@ def test_a_region_tells_cards_limits_and_active_processes(tmp_path: Path, versio
             recent_kernel=-1,
         )
     )
-    found = hami_containers.read(path)
+    found = hami.read_region(path)
     first, second = found.devices
     assert (first.uuid, first.limit, first.share.core_limit) == (CARD, GIB, 30)
     assert (second.uuid, second.limit, second.share.core_limit) == (OTHER, 0, None)
@@ -50,20 +50,20 @@ def test_a_region_tells_cards_limits_and_active_processes(tmp_path: Path, versio
     assert (found.priority, found.recent_kernel, found.utilization_switch) == (0, -1, 1)
 
 
-def test_the_last_kernel_is_told_by_version_one_only(tmp_path: Path) -> None:
+def test_the_last_kernel_is_in_version_one_only(tmp_path: Path) -> None:
     path = tmp_path / "a.cache"
     path.write_bytes(regions.region(V1, [CARD], last_kernel_time=1234))
-    assert hami_containers.read(path).last_kernel_time == 1234
+    assert hami.read_region(path).last_kernel_time == 1234
     path.write_bytes(regions.region(V1, [CARD], last_kernel_time=-5))
-    assert hami_containers.read(path).last_kernel_time == 0
+    assert hami.read_region(path).last_kernel_time == 0
     path.write_bytes(regions.region(hami_region.V0, [CARD]))
-    assert hami_containers.read(path).last_kernel_time == 0
+    assert hami.read_region(path).last_kernel_time == 0
 
 
 def test_a_card_without_a_readable_name_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.cache"
     path.write_bytes(regions.region(V1, [b"", b"\xff\xfe", b"GPU\n1", OTHER]))
-    assert [(each.index, each.uuid) for each in hami_containers.read(path).devices] == [(3, OTHER)]
+    assert [(each.index, each.uuid) for each in hami.read_region(path).devices] == [(3, OTHER)]
 
 
 @BOTH
@@ -71,11 +71,11 @@ def test_counts_out_of_range_are_cut(tmp_path: Path, version: Version) -> None:
     path = tmp_path / "a.cache"
     slot = regions.process(version, 7)
     path.write_bytes(regions.region(version, [CARD], slot, device_num=(1 << 64) - 1))
-    assert len(hami_containers.read(path).devices) == 1
+    assert len(hami.read_region(path).devices) == 1
     path.write_bytes(regions.region(version, [CARD], slot, proc_num=(1 << 31) - 1))
-    assert hami_containers.read(path).pids == {7}
+    assert hami.read_region(path).pids == {7}
     path.write_bytes(regions.region(version, [CARD], slot, proc_num=-1))
-    assert hami_containers.read(path).pids == frozenset()
+    assert hami.read_region(path).pids == frozenset()
 
 
 @BOTH
@@ -84,10 +84,10 @@ def test_what_is_no_region_is_refused(tmp_path: Path, version: Version) -> None:
     for bad in (b"", good[:8], b"\0" + good[1:], good[:5000], good[: version.region.size - 1]):
         path.write_bytes(bad)
         with pytest.raises(REFUSED):
-            hami_containers.read(path)
+            hami.read_region(path)
     path.write_bytes(regions.region(V1, [CARD], major_version=2))
     with pytest.raises(WireError, match="version"):
-        hami_containers.read(path)
+        hami.read_region(path)
 
 
 def test_links_pipes_and_folders_are_not_opened(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_links_pipes_and_folders_are_not_opened(tmp_path: Path) -> None:
     before = real.read_bytes()
     for name in ("link", "pipe", "missing"):
         with pytest.raises(UntrustedFileError):
-            hami_containers.read(tmp_path / name)
+            hami.read_region(tmp_path / name)
         with pytest.raises(UntrustedFileError):
-            hami_containers.write(tmp_path / name, recent_kernel=-1, utilization_switch=0)
+            hami.write_region(tmp_path / name, recent_kernel=-1, utilization_switch=0)
     assert real.read_bytes() == before
 
 
@@ -121,7 +121,7 @@ def test_garbage_is_refused_or_read_within_its_range(
     path = tmp_path / "a.cache"
     path.write_bytes(data)
     try:
-        found = hami_containers.read(path)
+        found = hami.read_region(path)
     except REFUSED:
         return
     assert len(found.devices) <= 16
@@ -136,24 +136,24 @@ def test_an_answer_changes_two_numbers_and_nothing_else(tmp_path: Path, version:
     path = tmp_path / "a.cache"
     before = regions.region(version, [CARD], regions.process(version, 7), recent_kernel=2)
     path.write_bytes(before)
-    hami_containers.write(path, recent_kernel=-1, utilization_switch=0)
+    hami.write_region(path, recent_kernel=-1, utilization_switch=0)
     expected = bytearray(before)
     struct.pack_into("<ii", expected, version.offset("utilization_switch"), 0, -1)
     assert path.read_bytes() == bytes(expected)
-    hami_containers.write(path, recent_kernel=None, utilization_switch=1)
-    assert hami_containers.read(path).recent_kernel == -1
-    assert hami_containers.read(path).utilization_switch == 1
+    hami.write_region(path, recent_kernel=None, utilization_switch=1)
+    assert hami.read_region(path).recent_kernel == -1
+    assert hami.read_region(path).utilization_switch == 1
 
 
 def test_nothing_is_written_into_what_is_no_region(tmp_path: Path) -> None:
     path = tmp_path / "a.cache"
     path.write_bytes(bytes(V1.region.size))
     with pytest.raises(WireError):
-        hami_containers.write(path, recent_kernel=-1, utilization_switch=1)
+        hami.write_region(path, recent_kernel=-1, utilization_switch=1)
     assert path.read_bytes() == bytes(V1.region.size)
     path.write_bytes(regions.region(V1, [CARD])[:-100])
     with pytest.raises(WireError):
-        hami_containers.write(path, recent_kernel=-1, utilization_switch=1)
+        hami.write_region(path, recent_kernel=-1, utilization_switch=1)
 
 
 def test_folders_are_known_by_their_names(tmp_path: Path) -> None:
@@ -161,27 +161,27 @@ def test_folders_are_known_by_their_names(tmp_path: Path) -> None:
     uid = nodes.uid_of("a")
     for name in (f"{uid}_main", f"{uid}_my_app", "nothing", "_main", f"{uid}_", "../x"):
         (node.hami_containers / name).mkdir(exist_ok=True)
-    found = {folder.key for folder in hami_containers.folders(node)}
+    found = {folder.key for folder in hami.folders(node)}
     assert found == {Key(uid, "main"), Key(uid, "my_app")}
 
 
 def test_the_region_is_chosen_as_hami_does(tmp_path: Path) -> None:
-    assert hami_containers.cache_of(tmp_path) is None
+    assert hami.region_path(tmp_path) is None
     (tmp_path / "libvgpu.so.1").touch()
     (tmp_path / "notes").touch()
-    assert hami_containers.cache_of(tmp_path) is None
+    assert hami.region_path(tmp_path) is None
     (tmp_path / "b.cache").touch()
-    assert hami_containers.cache_of(tmp_path) == tmp_path / "b.cache"
+    assert hami.region_path(tmp_path) == tmp_path / "b.cache"
     (tmp_path / "c.cache").touch()
     with pytest.raises(UnreadableError, match="more than 2 files"):
-        hami_containers.cache_of(tmp_path)
+        hami.region_path(tmp_path)
 
 
 def test_a_folder_that_a_container_filled_is_not_read_to_its_end(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number}").touch()
     with pytest.raises(UnreadableError, match="more than 64 entries"):
-        hami_containers.cache_of(tmp_path)
+        hami.region_path(tmp_path)
 
 
 def test_only_old_folders_are_cleared_and_links_in_them_not_followed(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_only_old_folders_are_cleared_and_links_in_them_not_followed(tmp_path: P
     folder.mkdir()
     (folder / "link").symlink_to(precious)
     now = time.time()
-    assert not hami_containers.clear(folder, older_than=now - 100)
+    assert not hami.remove_folder(folder, older_than=now - 100)
     assert (folder / "link").exists()
     os.utime(folder, (now - 200, now - 200))
-    assert hami_containers.clear(folder, older_than=now - 100)
+    assert hami.remove_folder(folder, older_than=now - 100)
     assert not folder.exists()
     assert (precious / "file").exists()

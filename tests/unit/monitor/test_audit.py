@@ -1,4 +1,4 @@
-"""A round from the driver's word to the metrics and events, on folders that a test has written."""
+"""An audit from the driver's sample to metrics and events, on folders of a test."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from hami.monitor.audit import Audit
-from hami.monitor.driver import CardNow, DriverSample, Part
+from hami.monitor.collect import Collector
+from hami.monitor.containers import PreparedContainers
+from hami.monitor.driver import CardProcesses, CardSample, DriverSample
 from hami.monitor.events import AuditEvents
+from hami.monitor.hami import HamiContainers
+from hami.monitor.metrics import NodeMetrics
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
-from hami.monitor.scrape import Scrape
-from hami.monitor.usage import Readings
+from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
 from hami.node.nvml import GpuProcess
 from hami.wire.shares import Share
@@ -26,34 +29,34 @@ ID = "5f2c" * 16
 
 
 class Sampler:
-    """Says what it is told to say; who is in `gone` has left when it is asked again."""
+    """Answers from its fields; a process in `ended` is missing when it is asked again."""
 
     def __init__(self) -> None:
         self.on_card: dict[int, int | None] = {}
         self.busy: dict[int, int] | None = {}
-        self.gone: set[int] = set()
+        self.ended: set[int] = set()
         self.taken = 0.0
 
     def take(self) -> DriverSample:
         processes = tuple(GpuProcess(pid=pid, memory=had) for pid, had in self.on_card.items())
-        part = Part(uuid=CARD, index=0, processes=processes, compute=self.busy)
-        cards: tuple[CardNow, ...] = ()
-        return DriverSample(taken=self.taken, cards=cards, parts=(part,))
+        on_card = CardProcesses(uuid=CARD, index=0, processes=processes, compute=self.busy)
+        cards: tuple[CardSample, ...] = ()
+        return DriverSample(taken=self.taken, cards=cards, processes=(on_card,))
 
     def still_there(self, uuids: Sequence[str]) -> dict[str, frozenset[int]]:
-        return {uuid: frozenset(self.on_card) - self.gone for uuid in uuids}
+        return {uuid: frozenset(self.on_card) - self.ended for uuid in uuids}
 
 
 class Recorder:
     def __init__(self) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.recorded: list[dict[str, Any]] = []
 
-    def record(self, **said: Any) -> None:
-        self.said.append(said)
+    def record(self, **event: Any) -> None:
+        self.recorded.append(event)
 
 
 class Desk:
-    """A node without a driver, and what the monitor says of it."""
+    """A node without a driver, and the monitor's parts."""
 
     def __init__(self, folder: Path, pods: Pods | None = None) -> None:
         self.node: NodeLayout = nodes.layout(folder)
@@ -63,27 +66,33 @@ class Desk:
         self.pods = pods or nodes.pods(synced=False)
         self.clock = 0.0
         unreadable, self.counter = nodes.unreadable()
-        self.readings = Readings(self.node, self.pods, unreadable)
-        self.rounds = Audit(
+        prepared = PreparedContainers(self.node, unreadable)
+        usage = UsageReader(self.node, unreadable)
+        hami_containers = HamiContainers(self.node, self.pods, unreadable)
+        self.audit = Audit(
             sampler=self.sampler,  # type: ignore[arg-type]
             processes=Processes(self.proc),
-            readings=self.readings,
+            prepared=prepared,
+            usage=usage,
+            hami_containers=hami_containers,
             pods=self.pods,
-            teller=AuditEvents(self.events, "n1"),  # type: ignore[arg-type]
+            events=AuditEvents(self.events, "n1"),  # type: ignore[arg-type]
         )
-        self.scrape = Scrape(
+        collector = Collector(
             node="n1",
-            readings=self.readings,
-            rounds=self.rounds,
+            prepared=prepared,
+            usage=usage,
+            hami_containers=hami_containers,
+            audit=self.audit,
             pods=self.pods,
-            legacy=False,
             clock=lambda: self.clock,
         )
+        self.metrics = NodeMetrics(collector, legacy=False)
 
     def process(
-        self, pid: int, *, inner: int = 1, pod: str = "", token: str = "", start: int = 5
+        self, pid: int, *, inner: int = 1, pod: str = "", allocation_id: str = "", start: int = 5
     ) -> None:
-        """Write what /proc says of a process; it is in a pod, or in none."""
+        """Write the files of a process in /proc; it is in a pod, or in none."""
         folder = self.proc / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
         fields = " ".join(["S", *"0" * 18, str(start), "0"])
@@ -91,95 +100,95 @@ class Desk:
         (folder / "status").write_text(f"NSpid:\t{pid}\t{inner}\nVmSize:\t1 kB\n")
         place = f"/kubepods/pod{nodes.uid_of(pod)}/{ID}" if pod else "/"
         (folder / "cgroup").write_text(f"0::{place}\n")
-        root = f"/x/vgpu/tokens/{token}" if token else "/"
+        root = f"/x/vgpu/tokens/{allocation_id}" if allocation_id else "/"
         (folder / "mountinfo").write_text(f"1 1 8:1 {root} /a ro - ext4 /dev/sda rw\n")
 
     async def shown(self) -> Series:
-        return nodes.series(b"".join([chunk async for chunk in self.scrape.families()]).decode())
+        return nodes.series(b"".join([chunk async for chunk in self.metrics.families()]).decode())
 
     @property
     def reasons(self) -> list[str]:
-        return [said["reason"] for said in self.events.said]
+        return [event["reason"] for event in self.events.recorded]
 
 
-def prepared(desk: Desk, name: str = "a", limit: int = GIB, *, slots: Sequence[int] = (1,)) -> Path:
+def prepared(desk: Desk, name: str = "a", limit: int = GIB, *, pids: Sequence[int] = (1,)) -> Path:
     path = nodes.prepare(desk.node, name, {CARD: limit})
     path.write_bytes(
-        nodes.state([CARD], *(nodes.slot(pid, nodes.usage(linear=MIB)) for pid in slots))
+        nodes.state([CARD], *(nodes.entry(pid, nodes.usage(linear=MIB)) for pid in pids))
     )
     return path
 
 
-async def test_an_honest_container_is_shown_and_nothing_is_said(tmp_path: Path) -> None:
+async def test_an_honest_container_is_shown_and_has_no_event(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     path = prepared(desk)
-    desk.process(100, pod="a", token=nodes.token_of("a"))
+    desk.process(100, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card, desk.sampler.busy = {100: MIB}, {100: 30}
     with nodes.held(path, 0):
-        await desk.rounds.look()
+        await desk.audit.audit()
         found = await desk.shown()
     assert nodes.values(found, "hami_vgpu_memory_used_bytes", pod="a") == [MIB]
     assert nodes.values(found, "hami_vgpu_core_used_percent", pod="a") == [30]
     assert nodes.values(found, "hami_vgpu_over_limit_bytes", pod="a") == [0]
     assert nodes.values(found, "hami_gpu_unmanaged_memory_bytes") == [0]
-    assert desk.events.said == []
+    assert desk.events.recorded == []
 
 
-async def test_above_the_limit_is_shown_and_said_once(tmp_path: Path) -> None:
+async def test_above_the_limit_is_shown_and_reported_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     path = prepared(desk)
-    desk.process(100, pod="a", token=nodes.token_of("a"))
+    desk.process(100, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card = {100: GIB + 256 * MIB}
     with nodes.held(path, 0):
         for _ in range(3):
-            await desk.rounds.look()
+            await desk.audit.audit()
         found = await desk.shown()
     assert nodes.values(found, "hami_vgpu_over_limit_bytes", pod="a") == [256 * MIB]
-    [said] = desk.events.said
-    assert (said["namespace"], said["name"], said["uid"]) == ("team", "a", nodes.uid_of("a"))
-    assert (said["type"], said["reason"]) == ("Warning", "VGPUOverLimit")
+    [event] = desk.events.recorded
+    assert (event["namespace"], event["name"], event["uid"]) == ("team", "a", nodes.uid_of("a"))
+    assert (event["type"], event["reason"]) == ("Warning", "VGPUOverLimit")
     for part in ("container main", "1280 MiB", CARD, "256 MiB above", "1024 MiB", "100 with"):
-        assert part in said["message"]
+        assert part in event["message"]
 
 
-async def test_another_process_above_the_limit_is_said_again(tmp_path: Path) -> None:
+async def test_another_process_above_the_limit_is_reported_again(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    path = prepared(desk, slots=(1, 2))
+    path = prepared(desk, pids=(1, 2))
     for pid, inner in ((100, 1), (101, 2)):
-        desk.process(pid, inner=inner, pod="a", token=nodes.token_of("a"))
+        desk.process(pid, inner=inner, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card = {100: 2 * GIB}
     with nodes.held(path, 0, 1):
-        await desk.rounds.look()
+        await desk.audit.audit()
         desk.sampler.on_card = {100: 2 * GIB, 101: MIB}
-        await desk.rounds.look()
+        await desk.audit.audit()
     assert desk.reasons == ["VGPUOverLimit"] * 2
-    assert "101 with 1 MiB" in desk.events.said[1]["message"]
+    assert "101 with 1 MiB" in desk.events.recorded[1]["message"]
 
 
 async def test_a_process_without_the_preload_is_reported(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     path = prepared(desk)
-    desk.process(100, inner=1, pod="a", token=nodes.token_of("a"))
-    desk.process(101, inner=2, pod="a", token=nodes.token_of("a"))
+    desk.process(100, inner=1, pod="a", allocation_id=nodes.allocation_of("a"))
+    desk.process(101, inner=2, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card = {100: MIB, 101: 500 * MIB}
     with nodes.held(path, 0):
         for _ in range(2):
-            await desk.rounds.look()
+            await desk.audit.audit()
         found = await desk.shown()
     name = "hami_gpu_unmanaged_memory_bytes"
     assert nodes.values(found, name, pod="a", container="main", node="n1") == [500 * MIB]
     assert desk.reasons == ["UnmanagedGPUProcess"]
-    assert "process 101 of the node has 500 MiB" in desk.events.said[0]["message"]
+    assert "process 101 of the node has 500 MiB" in desk.events.recorded[0]["message"]
 
 
-async def test_a_state_that_a_tenant_broke_hides_nobody(tmp_path: Path) -> None:
+async def test_a_state_file_that_a_tenant_broke_hides_no_process(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     path = prepared(desk)
-    desk.process(100, pod="a", token=nodes.token_of("a"))
+    desk.process(100, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card = {100: 2 * GIB}
     with nodes.held(path, 0):
         path.write_bytes(b"x" * 100)
-        await desk.rounds.look()
+        await desk.audit.audit()
         found = await desk.shown()
     assert desk.reasons == ["VGPUOverLimit", "UnmanagedGPUProcess"]
     assert nodes.values(found, "hami_vgpu_memory_used_bytes", pod="a") == []
@@ -188,17 +197,17 @@ async def test_a_state_that_a_tenant_broke_hides_nobody(tmp_path: Path) -> None:
     assert nodes.counts(desk.counter) == {"truncated": 2}
 
 
-async def test_a_state_that_is_not_mounted_is_nobodys_fault(
+async def test_a_state_file_that_is_not_mounted_is_no_fault_of_the_container(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk(tmp_path)
     prepared(desk).unlink()
-    desk.process(100, pod="a", token=nodes.token_of("a"))
+    desk.process(100, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card = {100: MIB}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            await desk.rounds.look()
-    assert desk.events.said == []
+            await desk.audit.audit()
+    assert desk.events.recorded == []
     assert nodes.counts(desk.counter) == {"missing": 2}
     [record] = caplog.records
     assert "HostToContainer" in record.__dict__["detail"]
@@ -212,22 +221,22 @@ async def test_a_process_that_left_the_mounts_is_still_known_by_its_control_grou
     desk.process(100, pod="a")
     desk.sampler.on_card = {100: MIB}
     with nodes.held(path, 0):
-        await desk.rounds.look()
-    assert desk.events.said == []
+        await desk.audit.audit()
+    assert desk.events.recorded == []
 
 
-async def test_a_process_of_the_host_is_told_on_the_node(tmp_path: Path) -> None:
+async def test_a_process_of_the_host_is_reported_on_the_node(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.process(100)
     desk.sampler.on_card = {100: 3 * MIB}
-    await desk.rounds.look()
+    await desk.audit.audit()
     found = await desk.shown()
     assert nodes.values(
         found, "hami_gpu_unmanaged_memory_bytes", namespace="", pod="", container=""
     ) == [3 * MIB]
-    [said] = desk.events.said
-    assert (said["kind"], said["name"], said["namespace"]) == ("Node", "n1", "")
-    assert "belongs to no pod" in said["message"]
+    [event] = desk.events.recorded
+    assert (event["kind"], event["name"], event["namespace"]) == ("Node", "n1", "")
+    assert "belongs to no pod" in event["message"]
 
 
 async def test_a_pod_that_asked_for_no_card_is_named(tmp_path: Path) -> None:
@@ -235,10 +244,10 @@ async def test_a_pod_that_asked_for_no_card_is_named(tmp_path: Path) -> None:
     desk = Desk(tmp_path, nodes.pods(pod))
     desk.process(100, pod="sneaky")
     desk.sampler.on_card = {100: MIB}
-    await desk.rounds.look()
+    await desk.audit.audit()
     found = await desk.shown()
     assert nodes.values(found, "hami_gpu_unmanaged_memory_bytes", pod="sneaky", container="x")
-    assert desk.events.said[0]["name"] == "sneaky"
+    assert desk.events.recorded[0]["name"] == "sneaky"
 
 
 async def test_whole_card_containers_are_managed_and_measured(tmp_path: Path) -> None:
@@ -248,57 +257,59 @@ async def test_whole_card_containers_are_managed_and_measured(tmp_path: Path) ->
     nodes.write_record(desk.node, nodes.record("whole", [grant]))
     desk.process(100, pod="whole")
     desk.sampler.on_card, desk.sampler.busy = {100: 5 * GIB}, {100: 99}
-    await desk.rounds.look()
+    await desk.audit.audit()
     found = await desk.shown()
     assert nodes.values(found, "hami_vgpu_memory_used_bytes", pod="whole") == [5 * GIB]
     assert nodes.values(found, "hami_vgpu_core_used_percent", pod="whole") == [99]
-    assert desk.events.said == []
+    assert desk.events.recorded == []
 
 
 @pytest.mark.parametrize("how", ["driver", "process"])
-async def test_who_ends_between_two_questions_is_not_accused(tmp_path: Path, how: str) -> None:
+async def test_a_process_that_ends_between_two_samples_is_not_reported(
+    tmp_path: Path, how: str
+) -> None:
     desk = Desk(tmp_path)
-    prepared(desk)  # its lock is gone already
-    desk.process(100, pod="a", token=nodes.token_of("a"))
+    prepared(desk)  # its lock is free already
+    desk.process(100, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card = {100: MIB}
     if how == "driver":
-        desk.sampler.gone = {100}
+        desk.sampler.ended = {100}
     else:
         (desk.proc / "100" / "status").write_text("NSpid:\t100\t1\n")
-    await desk.rounds.look()
-    assert desk.events.said == []
+    await desk.audit.audit()
+    assert desk.events.recorded == []
     assert nodes.values(await desk.shown(), "hami_gpu_unmanaged_memory_bytes") == [0]
 
 
-async def test_another_process_of_the_same_pid_is_said_anew(tmp_path: Path) -> None:
+async def test_another_process_of_the_same_pid_is_reported_again(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.process(100)
     desk.sampler.on_card = {100: MIB}
-    await desk.rounds.look()
+    await desk.audit.audit()
     desk.process(100, start=6)
-    await desk.rounds.look()
+    await desk.audit.audit()
     assert desk.reasons == ["UnmanagedGPUProcess"] * 2
 
 
-async def test_without_the_hosts_processes_it_says_so_once(
+async def test_missing_processes_of_the_host_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk(tmp_path)
     desk.sampler.on_card = {100: MIB}
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
-            await desk.rounds.look()
+            await desk.audit.audit()
     [record] = caplog.records
     assert "hostPID" in record.getMessage()
 
 
-async def test_what_the_driver_said_long_ago_is_not_shown(tmp_path: Path) -> None:
+async def test_an_old_sample_is_not_shown(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     path = prepared(desk)
-    desk.process(100, pod="a", token=nodes.token_of("a"))
+    desk.process(100, pod="a", allocation_id=nodes.allocation_of("a"))
     desk.sampler.on_card, desk.sampler.busy = {100: MIB}, {100: 30}
     with nodes.held(path, 0):
-        await desk.rounds.look()
+        await desk.audit.audit()
         desk.clock = 31.0
         found = await desk.shown()
     assert nodes.values(found, "hami_vgpu_memory_used_bytes", pod="a") == [MIB]

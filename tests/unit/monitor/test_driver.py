@@ -1,4 +1,4 @@
-"""What the driver is asked, and what happens when it does not answer."""
+"""Samples of the driver, also of one that does not answer."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Driver:
         if self.dead:
             raise LOST
         found = tuple(card for card in self.there if card.uuid not in self.lost)
-        gone = tuple(Problem(subject=uuid, rule="x", remedy="y") for uuid in sorted(self.lost))
-        return found, gone
+        problems = tuple(Problem(subject=uuid, rule="x", remedy="y") for uuid in sorted(self.lost))
+        return found, problems
 
     def memory_used(self, uuid: str) -> int:
         self._answer(uuid)
@@ -91,12 +91,12 @@ def test_cards_and_processes() -> None:
     driver.busy = (ProcessUtilization(pid=9, at_us=100, compute=30, memory=1),)
     sample = sampler(driver).take()
     assert [(each.memory_used, each.utilization) for each in sample.cards] == [(7, (50, 25))] * 2
-    assert [(part.uuid, part.index, part.mig) for part in sample.parts] == [
+    assert [(each.uuid, each.index, each.mig) for each in sample.processes] == [
         ("GPU-0", 0, False),
         ("GPU-1", 1, False),
     ]
-    assert sample.parts[0].processes == (GpuProcess(pid=9, memory=3),)
-    assert sample.parts[0].compute == {9: 30}
+    assert sample.processes[0].processes == (GpuProcess(pid=9, memory=3),)
+    assert sample.processes[0].compute == {9: 30}
 
 
 def test_each_sample_of_a_process_counts_once() -> None:
@@ -105,14 +105,14 @@ def test_each_sample_of_a_process_counts_once() -> None:
     taking = sampler(driver)
     taking.take()
     driver.busy = ()
-    assert taking.take().parts[0].compute == {}
+    assert taking.take().processes[0].compute == {}
     assert driver.asked_since == [0, 100]
 
 
-def test_compute_that_is_not_told_is_not_zero() -> None:
+def test_compute_that_is_not_reported_is_not_zero() -> None:
     driver = Driver(card(0))
     driver.busy = None
-    assert sampler(driver).take().parts[0].compute is None
+    assert sampler(driver).take().processes[0].compute is None
 
 
 def test_a_card_that_is_lost_leaves_the_others_as_they_are() -> None:
@@ -122,8 +122,8 @@ def test_a_card_that_is_lost_leaves_the_others_as_they_are() -> None:
     driver.lost = {"GPU-1"}
     sample = taking.take()
     assert [each.memory_used for each in sample.cards] == [7, None]
-    assert [part.processes for part in sample.parts] == [(GpuProcess(pid=9, memory=3),), ()]
-    assert sample.parts[1].compute is None
+    assert [each.processes for each in sample.processes] == [(GpuProcess(pid=9, memory=3),), ()]
+    assert sample.processes[1].compute is None
     clock.now = 61
     assert [each.card.index for each in taking.take().cards] == [0]
     assert driver.reopened == 1
@@ -132,8 +132,8 @@ def test_a_card_that_is_lost_leaves_the_others_as_they_are() -> None:
     assert [each.card.index for each in taking.take().cards] == [0, 1]
 
 
-def test_processes_on_mig_devices_are_told_by_device() -> None:
-    parts = tuple(
+def test_processes_on_mig_devices_are_sampled_by_device() -> None:
+    devices = tuple(
         MigDevice(
             uuid=f"MIG-{number}",
             profile="1g.5gb",
@@ -144,12 +144,12 @@ def test_processes_on_mig_devices_are_told_by_device() -> None:
         )
         for number in range(2)
     )
-    sample = sampler(Driver(card(0, *parts))).take()
-    assert [(part.uuid, part.index, part.mig) for part in sample.parts] == [
+    sample = sampler(Driver(card(0, *devices))).take()
+    assert [(each.uuid, each.index, each.mig) for each in sample.processes] == [
         ("MIG-0", 0, True),
         ("MIG-1", 0, True),
     ]
-    assert sample.parts[0].compute is None
+    assert sample.processes[0].compute is None
 
 
 def test_without_a_driver_there_is_nothing_and_it_is_tried_again() -> None:
@@ -164,15 +164,15 @@ def test_without_a_driver_there_is_nothing_and_it_is_tried_again() -> None:
 
     taking = Sampler("", open_driver=open_driver, clock=clock)
     assert taking.take().cards == ()
-    assert not taking.open
+    assert not taking.is_open()
     assert taking.take().cards == ()
     assert tries == 1
     clock.now = 31
     assert len(taking.take().cards) == 1
-    assert taking.open
+    assert taking.is_open()
 
 
-def test_a_driver_that_goes_away_is_opened_anew() -> None:
+def test_a_driver_that_goes_away_is_opened_again() -> None:
     clock, driver = Clock(), Driver(card(0))
     taking = sampler(driver, clock)
     taking.take()
@@ -180,13 +180,13 @@ def test_a_driver_that_goes_away_is_opened_anew() -> None:
     clock.now = 61
     assert taking.take().cards == ()
     assert driver.closed
-    assert not taking.open
+    assert not taking.is_open()
     driver.dead = False
     clock.now = 95
     assert len(taking.take().cards) == 1
 
 
-def test_who_is_still_there() -> None:
+def test_processes_that_are_still_there() -> None:
     driver = Driver(card(0), card(1))
     taking = sampler(driver)
     assert taking.still_there(["GPU-0"]) == {}

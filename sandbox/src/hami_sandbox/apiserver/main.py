@@ -1,4 +1,4 @@
-"""The process of the API server: everything put together, until it is told to stop."""
+"""The process of the API server, from start to SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hami.kube import kubeconfig
 from hami.kube.client import Client
 from hami.serving import addresses, lifetime, logs
 from hami_sandbox import access
-from hami_sandbox.apiserver import bootstrap, deletion, snapshot
+from hami_sandbox.apiserver import deletion, snapshot
 from hami_sandbox.apiserver.api import Api
 from hami_sandbox.apiserver.auth.admission import Admission
 from hami_sandbox.apiserver.auth.authorization import Authorizer
@@ -29,7 +29,7 @@ from hami_sandbox.apiserver.kinds import Catalogue
 from hami_sandbox.apiserver.server import Server
 from hami_sandbox.apiserver.store import HISTORY, Store
 from hami_sandbox.apiserver.writes import Writes, complete
-from hami_sandbox.controllers import manager
+from hami_sandbox.controllers.main import run as run_controllers
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _CONTROLLERS = "kube-controller-manager"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the server runs."""
+    """Settings of the server."""
 
     host: str
     port: int
@@ -60,7 +60,7 @@ async def run(settings: Settings) -> None:
     store = Store(settings.history)
     if settings.snapshot is not None and settings.snapshot.exists():
         snapshot.read(store, settings.snapshot)
-    bootstrap.fill(store)
+    snapshot.add_built_in(store)
     admission = Admission(store, complete=complete)
     server = _server(settings, store, admission)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -111,7 +111,7 @@ async def _control(settings: Settings) -> None:
     """Run the controllers as a client of this server."""
     found = kubeconfig.load([str(settings.folder / "controllers.kubeconfig")])
     async with Client(found, user_agent=_CONTROLLERS) as client:
-        await manager.run(client)
+        await run_controllers(client)
         await asyncio.Event().wait()
 
 
