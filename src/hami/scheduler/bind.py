@@ -341,8 +341,7 @@ def decision_annotations(
 ) -> dict[str, str]:
     """Return the annotations by which a Binding records a pod's node and cards.
 
-    The device list is written twice: HAMi's device plugins consume one copy, the other stays. The
-    signature covers pod, node and the copy that stays (docs/designs/002-grants.md).
+    The signature covers pod, node and NVIDIA's device list (docs/designs/002-grants.md).
     """
     if not info.shares:
         return {}

@@ -8,9 +8,8 @@ all samples of a family together, so there is one pass over the cluster per fami
 The text is made in small chunks, and between two of them the cluster changes. So a pass goes over
 a copy of the names, reads each again, and leaves out what was deleted.
 
-Unlike HAMi, which always writes 0, `container_index` is the container's index in the pod (init
-containers first), with the shares of that container. Init containers that have ended hold nothing.
-Pods on unknown nodes are left out, as the cards there are.
+Unlike HAMi, which always writes 0, `container_index` is the container's index in the pod, init
+containers first. Init containers that have ended hold nothing. Pods on unknown nodes are left out.
 """
 
 from __future__ import annotations

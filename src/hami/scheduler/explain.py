@@ -2,7 +2,7 @@
 
 `?pod=<namespace>/<name>` or `?uid=<UID>`. For a pod that was refused the decision is made again
 against the cluster of this moment, and no card is held; the explanation of its last real refusal
-is shown beside it. The keys of the answer are read by `hami explain`.
+is shown beside it.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ class NodeLocks:
             if lock_owner(node.lock) == (pod_namespace, pod_name):
                 return node.lock  # a bind that began before has taken it
             if node.lock:
-                await self._wait_or_remove(node, caller)
+                state = await self._lock_state(node)
+                await self._wait_or_remove(node, state, caller)
                 continue
             value = node_marks.encode_lock(node_marks.Lock(self._time(), pod_namespace, pod_name))
             try:
@@ -108,9 +109,8 @@ class NodeLocks:
             extra={"node": name, "lock": value},
         )
 
-    async def _wait_or_remove(self, node: WatchedNode, caller: Caller) -> None:
-        """Wait until a node with a living lock changes, or remove a stale lock."""
-        state = await self._lock_state(node)
+    async def _wait_or_remove(self, node: WatchedNode, state: LockState, caller: Caller) -> None:
+        """Wait until a node whose lock is held changes, or remove a stale lock."""
         if self._world.nodes.by_key(node.name) is not node:
             return  # it changed while its owner was read
         extra = {"node": node.name, "lock": node.lock, "why": state.why}

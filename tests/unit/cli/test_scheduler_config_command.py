@@ -64,7 +64,7 @@ def test_names_of_resources_come_from_the_device_config_file(
     ("words", "code", "message"),
     [
         ([], 2, "the following arguments are required: --kube-version"),
-        (["--kube-version=new"], 2, "Kubernetes version: 'new' is none; write the server's"),
+        (["--kube-version=new"], 2, "Kubernetes version: 'new' is no version of Kubernetes 1"),
         (
             ["--kube-version=1.36", "--url=127.0.0.1"],
             2,

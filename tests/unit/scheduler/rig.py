@@ -107,9 +107,9 @@ class Replica:
 
     async def seen(self) -> None:
         """Wait until the watches have shown everything the API server has."""
-        for kind, cache in self.scheduler.informers.items():
+        for kind, informer in self.scheduler.informers.items():
             if kind != "lease":
-                await asyncio.wait_for(cache.wait_version(self.api.store.version), PATIENCE_S)
+                await asyncio.wait_for(informer.wait_version(self.api.store.version), PATIENCE_S)
 
     def used(self, node: str) -> list[int]:
         """Return the MiB in use on each card of a node."""

@@ -1,4 +1,4 @@
-"""A whole replica at the door: what it admits it places, and what is placed counts there."""
+"""Admission by a whole replica: it places what it admits, and placed pods count."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_an_ordinary_pod_is_admitted_placed_and_granted() -> None:
             assert stored is not None
             granted = stored["metadata"]["annotations"][NVIDIA.annotations.allocated]
             assert granted.startswith("a-0,NVIDIA,1000,")
-            # And whoever copies the placed pod cannot take the grant along.
+            # And a copy of the placed pod cannot take the grant along.
             copied = new("q", memory=1000)
             copied["metadata"]["annotations"] = stored["metadata"]["annotations"]
             assert NVIDIA.annotations.allocated in await door.refuse(copied)
@@ -120,7 +120,7 @@ async def test_quota_counts_what_is_placed() -> None:
 
 
 async def test_the_door_and_the_scheduler_add_a_pod_up_alike() -> None:
-    """What the door lets in by its sum is exactly what the scheduler then books."""
+    """The amount that admission lets in is exactly the amount that the scheduler holds."""
     init = [builders.container("init", gpu=1, memory=700), builders.sidecar(gpu=1, memory=300)]
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
@@ -233,16 +233,16 @@ async def test_settings_reach_the_door() -> None:
             )
 
 
-async def test_what_is_counted_stands_in_the_replicas_metrics() -> None:
+async def test_what_is_counted_is_in_the_replicas_metrics() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica, asked(replica) as door:
             await door.admit(new("p", mig={"1g.5gb": 1}))
             await door.post(new("p", mig={"1g.5gb": 1}), dryRun=True)
-            told = await scrape(replica)
+            scraped = await scrape(replica)
     labels = {"from": "1g.5gb", "to": "gpu"}
-    assert told.value("gpu_webhook_fallback_total", labels) == 1
-    assert told.count("gpu_webhook_response_time_seconds", result="changed") == 1
+    assert scraped.value("gpu_webhook_fallback_total", labels) == 1
+    assert scraped.count("gpu_webhook_response_time_seconds", result="changed") == 1
 
 
 async def test_a_trace_goes_from_admission_to_bind(traced: Traced) -> None:

@@ -1,4 +1,4 @@
-"""`hami scheduler` where it cannot work: how it ends, or why it waits, and what it says."""
+"""`hami scheduler` where it cannot work: exit, or waiting with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.serving import servers
 
 @pytest.fixture
 def kubeconfig(tmp_path: pathlib.Path) -> str:
-    """Name a server where nobody listens; enough for those who end before they ask."""
+    """Name a server that does not answer; enough for a process that ends before it asks."""
     return kubeconfigs.write(tmp_path / "config", cluster={"server": "http://127.0.0.1:1"})
 
 
@@ -66,13 +66,13 @@ async def test_a_busy_port(kubeconfig: str, flag: str) -> None:
     assert "in use" in line
 
 
-async def test_an_expired_token_is_told_and_waited_out(tmp_path: pathlib.Path) -> None:
+async def test_an_expired_token_is_reported_and_waited_out(tmp_path: pathlib.Path) -> None:
     host = processes.own_address()
 
     async def readyz() -> tuple[int, bytes]:
         async with servers.connected(8080, host=host) as connection:
-            status, _, told = await connection.ask("GET", "/readyz")
-            return status, told
+            status, _, body = await connection.ask("GET", "/readyz")
+            return status, body
 
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
@@ -88,10 +88,10 @@ async def test_an_expired_token_is_told_and_waited_out(tmp_path: pathlib.Path) -
             "--metrics-bind-address=",
         ) as started:
             error = (await started.logged("list failed"))["error"]
-            status, told = await readyz()
+            status, body = await readyz()
             assert status == 503
-            assert b"[-] caches: the caches of " in told
-            assert b"not filled yet" in told
+            assert b"[-] caches: the caches of " in body
+            assert b"not filled yet" in body
             assert started.running
             assert error.startswith("401 Unauthorized: ")
             assert "does not accept our credentials (expired or revoked?)" in error

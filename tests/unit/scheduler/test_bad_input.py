@@ -1,4 +1,4 @@
-"""What cannot be served: status, message and log line of each, over real HTTP."""
+"""Requests that cannot be served: status, message and log line, over real HTTP."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Asked:
         """Ask what is answered with status 200, whatever it says."""
         status, answer = await self.raw(path, codec.encode(args))
         assert status == 200
-        told: dict[str, Any] = json.loads(answer)
-        return told
+        result: dict[str, Any] = json.loads(answer)
+        return result
 
     def warning(self, message: str) -> dict[str, Any]:
         """Return the fields of the one warning, which has this message."""
@@ -66,8 +66,8 @@ async def test_an_empty_body_is_no_request(
     caplog: pytest.LogCaptureFixture, path: str, wanted: str
 ) -> None:
     async with asked(caplog) as server:
-        status, told = await server.raw(path, b"")
-        assert (status, told) == (400, f"{path}: the body is empty; send {wanted} as JSON\n")
+        status, result = await server.raw(path, b"")
+        assert (status, result) == (400, f"{path}: the body is empty; send {wanted} as JSON\n")
         assert server.warning("empty body")["path"] == path
 
 
@@ -76,9 +76,9 @@ async def test_a_body_of_20_mebibytes_is_too_large(
     caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     async with asked(caplog) as server:
-        status, told = await server.raw(path, b" " * 20 * MEBIBYTE)
+        status, result = await server.raw(path, b" " * 20 * MEBIBYTE)
         assert status == 413
-        assert f"larger than the {16 * MEBIBYTE} bytes" in told
+        assert f"larger than the {16 * MEBIBYTE} bytes" in result
         fields = server.warning("request refused")
         assert (fields["path"], fields["status"]) == (path, 413)
 
@@ -88,11 +88,11 @@ async def test_a_filter_request_that_is_no_json_is_an_error_in_the_result(
 ) -> None:
     async with asked(caplog) as server:
         status, answer = await server.raw("/filter", b'{"Pod": {')
-        told = json.loads(answer)
+        result = json.loads(answer)
         assert status == 200
-        assert told["Error"].startswith("filter request: 9 bytes does not decode")
-        assert told["NodeNames"] is told["Nodes"] is told["FailedNodes"] is None
-        assert server.warning("filter refused")["error"] == told["Error"]
+        assert result["Error"].startswith("filter request: 9 bytes does not decode")
+        assert result["NodeNames"] is result["Nodes"] is result["FailedNodes"] is None
+        assert server.warning("filter refused")["error"] == result["Error"]
 
 
 async def test_a_bind_request_that_is_no_json_is_an_error_in_the_result(
@@ -111,38 +111,38 @@ async def test_a_filter_request_without_a_pod(
     caplog: pytest.LogCaptureFixture, args: dict[str, Any]
 ) -> None:
     async with asked(caplog) as server:
-        told = await server.post("/filter", args)
-        assert told["Error"] == "extender args missing pod"
-        assert server.warning("filter refused")["error"] == told["Error"]
+        result = await server.post("/filter", args)
+        assert result["Error"] == "extender args missing pod"
+        assert server.warning("filter refused")["error"] == result["Error"]
 
 
-async def test_a_filter_request_without_names_tells_which_setting_is_missing(
+async def test_a_filter_request_without_names_names_the_missing_setting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with asked(caplog) as server:
-        told = await server.post("/filter", {"Pod": server.api.put(rig.pod("p"))})
-        assert "nodeCacheCapable: true" in told["Error"]
-        assert server.warning("filter refused")["error"] == told["Error"]
+        result = await server.post("/filter", {"Pod": server.api.put(rig.pod("p"))})
+        assert "nodeCacheCapable: true" in result["Error"]
+        assert server.warning("filter refused")["error"] == result["Error"]
 
 
-async def test_nodes_that_nobody_knows_are_unregistered(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_nodes_are_unregistered(caplog: pytest.LogCaptureFixture) -> None:
     async with asked(caplog) as server:
         pod = server.api.put(rig.pod("p"))
-        told = await server.post("/filter", {"Pod": pod, "NodeNames": ["x", "y", ""]})
-        assert told["Error"] == ""
-        assert told["NodeNames"] is None
-        assert told["FailedNodes"] == dict.fromkeys(["x", "y", ""], "node unregistered")
+        result = await server.post("/filter", {"Pod": pod, "NodeNames": ["x", "y", ""]})
+        assert result["Error"] == ""
+        assert result["NodeNames"] is None
+        assert result["FailedNodes"] == dict.fromkeys(["x", "y", ""], "node unregistered")
         (record,) = [r for r in caplog.records if r.getMessage() == "no node fits"]
         assert "3 nodes node unregistered" in vars(record)["why"]
         assert vars(record)["pod"] == "default/p"
 
 
-async def test_a_pod_without_uid_cannot_be_booked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pod_without_uid_cannot_be_assumed(caplog: pytest.LogCaptureFixture) -> None:
     async with asked(caplog) as server:
-        told = await server.post("/filter", {"Pod": rig.pod("p"), "NodeNames": ["a"]})
-        assert "pod default/p has no UID" in told["Error"]
-        assert "(Nodes) to simulate" in told["Error"]
-        assert server.warning("filter refused")["error"] == told["Error"]
+        result = await server.post("/filter", {"Pod": rig.pod("p"), "NodeNames": ["a"]})
+        assert "pod default/p has no UID" in result["Error"]
+        assert "(Nodes) to simulate" in result["Error"]
+        assert server.warning("filter refused")["error"] == result["Error"]
 
 
 QUANTITY = "write a Kubernetes quantity such as 4096, 500m or 16Gi"
@@ -158,7 +158,7 @@ UNITS = "write it in units of 1 MiB, for example 16384 for 16 GiB"
         ("-1", "is less than the smallest value 0", UNITS),
     ],
 )
-async def test_an_amount_that_cannot_be_is_told_to_the_pods_owner(
+async def test_an_impossible_amount_is_reported_to_the_pods_owner(
     caplog: pytest.LogCaptureFixture, value: str, rule: str, remedy: str
 ) -> None:
     async with asked(caplog) as server:
@@ -185,20 +185,20 @@ async def test_a_bind_request_needs_each_of_its_values(
     for value in ("", None, ...):
         args = whole | {field: value}
         async with asked(caplog) as server:
-            told = await server.post("/bind", {k: v for k, v in args.items() if v is not ...})
-            assert told["Error"].startswith("bind request: ")
-            assert f"is no value for {field}" in told["Error"]
-            assert server.warning("bind not understood")["error"] == told["Error"]
+            result = await server.post("/bind", {k: v for k, v in args.items() if v is not ...})
+            assert result["Error"].startswith("bind request: ")
+            assert f"is no value for {field}" in result["Error"]
+            assert server.warning("bind not understood")["error"] == result["Error"]
             assert server.api.sent("POST", "/binding") == []
 
 
 async def test_a_bind_of_a_pod_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     async with asked(caplog) as server:
         args = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "a"}
-        told = await server.post("/bind", args)
-        assert told["Error"].startswith("pod default/p cannot be read: 404 NotFound")
+        result = await server.post("/bind", args)
+        assert result["Error"].startswith("pod default/p cannot be read: 404 NotFound")
         fields = server.warning("bind refused")
-        assert (fields["error"], fields["uid"], fields["node"]) == (told["Error"], "u", "a")
+        assert (fields["error"], fields["uid"], fields["node"]) == (result["Error"], "u", "a")
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ async def test_the_verbs_are_closed_to_foreign_callers(
 ) -> None:
     async with asked(caplog, is_local=lambda _: False) as server:
         method = "GET" if path == "/explain" else "POST"
-        status, told = await server.raw(path, b"{}", method=method)
+        status, result = await server.raw(path, b"{}", method=method)
         assert status == 403
-        assert "loopback callers and those with a certificate" in told
+        assert "loopback callers and those with a certificate" in result
         fields = server.warning(
             "caller refused: neither local nor with a certificate of the client CA"
         )

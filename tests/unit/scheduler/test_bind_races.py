@@ -1,4 +1,4 @@
-"""What happens to a pod while its bind waits: the bind ends with a word, and nothing is left."""
+"""Changes of a pod while its bind waits: the bind ends with a reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_pod_that_is_deleted_while_its_bind_waits() -> None:
             assert replica.used("a") == [2000]
 
 
-async def test_a_pod_that_somebody_else_binds_while_its_bind_waits() -> None:
+async def test_a_pod_that_another_scheduler_binds_while_its_bind_waits() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a", late=False))
         api.put(rig.node("b"))

@@ -54,7 +54,7 @@ async def test_a_pod_is_placed_with_one_write_that_carries_the_decision(
     assert "resourceVersion" not in sent
 
 
-async def test_filter_writes_nothing_and_books_at_once() -> None:
+async def test_filter_writes_nothing_and_holds_cards_at_once() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
@@ -199,7 +199,7 @@ async def test_a_binding_that_the_server_carries_out_late_counts(
             assert replica.used("a") == [5000]
 
 
-async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
+async def test_while_the_result_of_a_binding_is_unknown_its_cards_stay_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(assumed_pods, "RESULT_PATIENCE_S", 0.1)
@@ -214,15 +214,15 @@ async def test_while_the_fate_of_a_binding_is_unknown_its_cards_stay_booked(
             pod = api.put(rig.pod("p", memory=5000))
             await replica.filter(pod)
             assert "not known whether" in await replica.bind(pod, "a")
-            booking = replica.scheduler.assumed_pods.get(pod["metadata"]["uid"])
-            assert booking is not None
-            assert booking.stage is Stage.UNKNOWN
+            assumed = replica.scheduler.assumed_pods.get(pod["metadata"]["uid"])
+            assert assumed is not None
+            assert assumed.stage is Stage.UNKNOWN
             refused = await replica.filter(api.put(rig.pod("q", memory=5000)))
             assert refused["NodeNames"] is None
             assert "still unknown" in (await replica.filter(pod))["Error"]
             assert "still unknown" in await replica.bind(pod, "a")
             blind.times = 0
-            await rig.eventually(lambda: booking.stage is Stage.OVER)
+            await rig.eventually(lambda: assumed.stage is Stage.OVER)
             row = replica.scheduler.world.cluster.pods[pod["metadata"]["uid"]]
             assert row.hold is Hold.BOUND
             deaf.times = 0
@@ -292,8 +292,8 @@ async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
             api.fault(path="/api/v1/pods", hang=True, times=None)
             api.close_watches()
             await replica.place(rig.pod("p"))
-            (booking,) = list(replica.scheduler.assumed_pods)
-            assert booking.stage is Stage.ACCEPTED
+            (assumed,) = list(replica.scheduler.assumed_pods)
+            assert assumed.stage is Stage.ACCEPTED
             replica.scheduler.maintenance.run_round()
-            await rig.eventually(lambda: booking.stage is Stage.OVER)
-            assert replica.scheduler.world.cluster.pods[booking.uid].hold is Hold.BOUND
+            await rig.eventually(lambda: assumed.stage is Stage.OVER)
+            assert replica.scheduler.world.cluster.pods[assumed.uid].hold is Hold.BOUND

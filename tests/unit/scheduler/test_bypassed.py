@@ -1,4 +1,4 @@
-"""Pods that got past admission are counted, and told of it."""
+"""Pods that bypassed admission are counted, and get an event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bound_by_another(name: str, *, gpu: int = 1) -> rig.Object:
     return pod
 
 
-def told(api: ScriptedApi) -> list[str]:
+def messages(api: ScriptedApi) -> list[str]:
     return [
         event["message"]
         for event in api.objects("events")
@@ -25,7 +25,7 @@ def told(api: ScriptedApi) -> list[str]:
     ]
 
 
-async def test_a_pod_bound_without_us_is_counted_and_told_until_it_is_gone() -> None:
+async def test_a_pod_bound_without_us_is_counted_until_deleted_and_gets_an_event() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
@@ -34,8 +34,8 @@ async def test_a_pod_bound_without_us_is_counted_and_told_until_it_is_gone() -> 
             past = api.put(bound_by_another("past"))
             await replica.seen()
             assert (await scrape(replica)).value(METRIC) == 1
-            await rig.eventually(lambda: bool(told(api)))
-            (message,) = told(api)
+            await rig.eventually(lambda: bool(messages(api)))
+            (message,) = messages(api)
             assert message.startswith("bound to a without a card: it asks for nvidia.com/gpu")
             assert "schedulerName default-scheduler and not by hami-scheduler" in message
             assert "hami.io/webhook=ignore" in message
@@ -43,10 +43,10 @@ async def test_a_pod_bound_without_us_is_counted_and_told_until_it_is_gone() -> 
             api.remove("pods", "past")
             await replica.seen()
             assert (await scrape(replica)).value(METRIC) == 0
-            assert len(told(api)) == 1
+            assert len(messages(api)) == 1
 
 
-async def test_only_the_leader_tells(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_the_leader_sends_events(caplog: pytest.LogCaptureFixture) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(
@@ -56,8 +56,8 @@ async def test_only_the_leader_tells(caplog: pytest.LogCaptureFixture) -> None:
             leader_elect_resource_name="lease",
             leader_elect_resource_namespace="kube-system",
         ) as replica:
-            for cache in replica.scheduler.informers.values():
-                await cache.wait_synced()
+            for informer in replica.scheduler.informers.values():
+                await informer.wait_synced()
             api.put(bound_by_another("past"))
             await replica.seen()
             assert (await scrape(replica)).value(METRIC) == 1

@@ -1,4 +1,4 @@
-"""The cluster as Prometheus sees it: names, labels and numbers, by hand-computed examples."""
+"""Metrics of the cluster: names, labels and numbers, by hand-computed examples."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ CARD = ("node", "device_uuid", "device_index", "device_type")
 A, B, C = ("n1", "GPU-a", "0", TYPE), ("n1", "GPU-b", "1", TYPE), ("n2", "GPU-c", "3", "NVIDIA T4")
 
 
-async def test_cards_are_told_with_limits_and_use() -> None:
+async def test_cards_have_samples_of_limits_and_use() -> None:
     found = await read(small_cluster())
     want = {
         "hami_gpu_memory_limit_bytes": {A: 8000 * MIB, B: 16000 * MIB, C: 8000 * MIB},
@@ -86,7 +86,7 @@ async def test_cards_are_told_with_limits_and_use() -> None:
     assert {name: samples(found[name], *CARD) for name in want} == want
 
 
-async def test_use_of_memory_is_told_with_the_cards_cores_and_memory() -> None:
+async def test_use_of_memory_is_labelled_with_the_cards_cores_and_memory() -> None:
     found = await read(small_cluster())
     allocated = samples(found["hami_gpu_memory_allocated_bytes"], *CARD, "device_cores")
     assert allocated == {
@@ -107,7 +107,7 @@ async def test_use_of_memory_is_told_with_the_cards_cores_and_memory() -> None:
 SHARE = ("namespace", "node", "pod", "container_index", "device_uuid")
 
 
-async def test_every_container_is_told_with_its_own_place_and_cards() -> None:
+async def test_every_container_has_samples_with_its_own_index_and_cards() -> None:
     found = await read(small_cluster())
     assert samples(found["hami_vgpu_memory_allocated_bytes"], *SHARE) == {
         ("default", "n1", "web", "0", "GPU-a"): 1000 * MIB,
@@ -152,7 +152,7 @@ async def test_two_grants_of_one_card_to_one_container_are_one_sample() -> None:
     assert samples(found["hami_vgpu_core_allocated_ratio"], *SHARE) == {key: 13}
 
 
-async def test_quotas_are_told_by_resource_with_use_and_limit() -> None:
+async def test_quotas_have_samples_by_resource_with_use_and_limit() -> None:
     found = await read(small_cluster())
     used = samples(found["hami_resource_quota_used"], "namespace", "quota_name", "limit")
     assert used == {
@@ -197,7 +197,7 @@ async def test_a_card_without_memory_has_no_ratio() -> None:
     assert len(found["hami_gpu_memory_limit_bytes"].samples) == 1
 
 
-async def test_compute_units_of_amd_are_told_in_percent_rounded_up_but_raw_by_old_names() -> None:
+async def test_compute_units_of_amd_are_percent_rounded_up_but_raw_by_old_names() -> None:
     cluster = b.cluster(
         b.node("n", [b.card("GPU-a", devcore=304, type="amd Instinct MI300X")]),
         b.granted("p", "n", [("GPU-a", 1000, 100)]),
@@ -326,7 +326,7 @@ async def test_a_chunk_is_small_however_large_the_cluster() -> None:
     assert max(sizes) <= 200
 
 
-async def test_pods_on_a_node_that_is_gone_are_left_out_as_its_cards_are() -> None:
+async def test_pods_on_a_deleted_node_are_left_out_as_its_cards_are() -> None:
     cluster = b.cluster(b.node("n", [b.card("GPU-a")]), b.granted("p", "n", [("GPU-a", 1000, 10)]))
     cluster.forget_node("n")
     found = await read(cluster)

@@ -1,4 +1,4 @@
-"""The process dies at any moment of a bind: afterwards nothing is double-booked, lost or stuck.
+"""Crashes at any moment of a bind: no card is given twice, lost or stuck.
 
 A replica in a process of its own places a pod and kills itself at the n-th suspension of its bind,
 for every n until the bind ends before. The API server goes on with what it has received. Then
@@ -157,7 +157,7 @@ async def test_a_crash_at_every_await_of_bind_leaves_nothing_behind(late: bool) 
 
 @pytest.mark.parametrize("lost", [Lost.BEFORE, Lost.AFTER])
 @pytest.mark.parametrize("late", [True, False], ids=["late", "lock"])
-async def test_a_crash_while_the_fate_of_a_binding_is_unknown(lost: Lost, late: bool) -> None:
+async def test_a_crash_while_the_result_of_a_binding_is_unknown(lost: Lost, late: bool) -> None:
     in_doubt = 0
     for at in range(2, 10):
         async with ScriptedApi() as api:

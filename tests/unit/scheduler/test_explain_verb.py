@@ -1,4 +1,4 @@
-"""/explain: where a pod is, or why it waits, against the cluster of this moment."""
+"""/explain: where a pod is, or why it is unschedulable at this moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ async def explain(replica: rig.Replica, **query: str) -> tuple[int, dict[str, An
     return response.status, json.loads(response.body)
 
 
-async def test_a_waiting_pod_is_told_its_last_refusal_and_how_it_stands_now(times: Times) -> None:
+async def test_an_unschedulable_pod_is_explained_by_its_last_refusal_and_by_now(
+    times: Times,
+) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
@@ -32,18 +34,20 @@ async def test_a_waiting_pod_is_told_its_last_refusal_and_how_it_stands_now(time
             by_name = await explain(replica, pod="default/p")
             by_uid = await explain(replica, uid=pod["metadata"]["uid"])
             assert by_name == by_uid
-            status, told = by_name
+            status, answer = by_name
             assert replica.used("a") == [0]
     assert status == 200
-    assert (told["state"], told["refusals"]) == ("waiting", 3)
-    last = explanation_note.decode(json.dumps(told["last"]))
+    assert (answer["state"], answer["refusals"]) == ("waiting", 3)
+    last = explanation_note.decode(json.dumps(answer["last"]))
     assert last.reasons["CardInsufficientMemory"].nodes == 1
-    assert told["now"]["pod"] == "default/p"
-    assert told["now"]["reasons"]["CardInsufficientMemory"]["names"] == ["a", "b"]
-    assert told["now"]["nearMisses"][0]["memory_short"] == 1000
+    assert answer["now"]["pod"] == "default/p"
+    assert answer["now"]["reasons"]["CardInsufficientMemory"]["names"] == ["a", "b"]
+    assert answer["now"]["nearMisses"][0]["memory_short"] == 1000
 
 
-async def test_a_waiting_pod_that_would_fit_now_is_told_where(times: Times) -> None:
+async def test_an_unschedulable_pod_that_would_fit_now_is_explained_with_the_node(
+    times: Times,
+) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
@@ -52,14 +56,14 @@ async def test_a_waiting_pod_that_would_fit_now_is_told_where(times: Times) -> N
             await replica.filter(api.put(rig.pod("p")))
             api.remove("pods", "blocker")
             await replica.seen()
-            _, told = await explain(replica, pod="default/p")
-            assert told["state"] == "waiting"
-            assert told["now"]["winner"] == "a"
+            _, answer = await explain(replica, pod="default/p")
+            assert answer["state"] == "waiting"
+            assert answer["now"]["winner"] == "a"
             assert replica.used("a") == [0]
             assert len(replica.scheduler.assumed_pods) == 0
 
 
-async def test_a_placed_pod_is_told_its_cards_at_every_stage() -> None:
+async def test_a_placed_pod_is_explained_with_its_cards_at_every_stage() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
@@ -82,15 +86,15 @@ async def test_a_placed_pod_is_told_its_cards_at_every_stage() -> None:
             assert bound == held | {"state": "bound"}
 
 
-async def test_a_pod_that_nobody_asked_about_yet_is_decided_without_booking() -> None:
+async def test_a_pod_that_was_not_filtered_yet_is_decided_without_holding_cards() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
             api.put(rig.pod("p"))
-            status, told = await explain(replica, pod="default/p")
+            status, answer = await explain(replica, pod="default/p")
             assert status == 200
-            assert told["state"] == "not asked about yet"
-            assert told["now"]["winner"] == "a"
+            assert answer["state"] == "not asked about yet"
+            assert answer["now"]["winner"] == "a"
             assert replica.used("a") == [0]
 
 
@@ -105,22 +109,22 @@ async def test_a_pod_without_our_resources_is_not_ours() -> None:
         )
 
 
-async def test_a_namesake_of_the_pod_asked_for_is_not_told_of() -> None:
+async def test_a_namesake_of_the_pod_asked_for_is_not_explained() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api) as replica:
             api.put(rig.pod("p"))
-            status, told = await explain(replica, pod="default/p", uid="another")
+            status, answer = await explain(replica, pod="default/p", uid="another")
             assert status == 404
-            assert told["error"] == "there is no pod default/p with UID another"
+            assert answer["error"] == "there is no pod default/p with UID another"
 
 
 @pytest.mark.parametrize("key", ["", "p", "/p", "default/", "/"])
 async def test_a_pod_must_be_named_with_its_namespace(key: str) -> None:
     async with ScriptedApi() as api, rig.running(api) as replica:
-        status, told = await explain(replica, pod=key)
+        status, answer = await explain(replica, pod=key)
         assert status == 400
-        assert told["error"].startswith(f"pod {key!r} is not <namespace>/<name>; write ?pod=")
+        assert answer["error"].startswith(f"pod {key!r} is not <namespace>/<name>; write ?pod=")
 
 
 async def test_pods_that_are_not_there() -> None:
@@ -129,10 +133,10 @@ async def test_pods_that_are_not_there() -> None:
             404,
             {"error": "there is no pod default/p"},
         )
-        status, told = await explain(replica, uid="u")
+        status, answer = await explain(replica, uid="u")
         assert status == 404
-        assert told["error"].startswith("no pod with UID u is unschedulable here or has cards")
-        assert "?pod=<namespace>/<name>" in told["error"]
+        assert answer["error"].startswith("no pod with UID u is unschedulable here or has cards")
+        assert "?pod=<namespace>/<name>" in answer["error"]
 
 
 async def test_a_pod_that_cannot_be_read_or_understood() -> None:
@@ -140,16 +144,16 @@ async def test_a_pod_that_cannot_be_read_or_understood() -> None:
         wrong = rig.pod("p")
         wrong["spec"]["containers"][0]["resources"]["limits"][GPU] = "one"
         api.put(wrong)
-        status, told = await explain(replica, pod="default/p")
+        status, answer = await explain(replica, pod="default/p")
         assert status == 422
-        assert told["error"].startswith(f"container main, {GPU}: 'one' is not a quantity")
+        assert answer["error"].startswith(f"container main, {GPU}: 'one' is not a quantity")
         api.fault(path="/pods/p", status=500)
-        status, told = await explain(replica, pod="default/p")
+        status, answer = await explain(replica, pod="default/p")
         assert status == 502
-        assert told["error"].startswith("pod default/p cannot be read: 500")
+        assert answer["error"].startswith("pod default/p cannot be read: 500")
 
 
-async def test_before_the_caches_are_filled_nothing_is_told() -> None:
+async def test_before_the_informers_are_synced_nothing_is_explained() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         api.put(rig.pod("p"))
@@ -157,6 +161,6 @@ async def test_before_the_caches_are_filled_nothing_is_told() -> None:
         async with rig.running(api, ready=False, filter_budget=0.05) as replica:
             await replica.scheduler.informers["pods"].wait_synced()
             await replica.scheduler.informers["quotas"].wait_synced()
-            status, told = await explain(replica, pod="default/p")
+            status, answer = await explain(replica, pod="default/p")
             assert status == 503
-            assert told["error"] == "the caches of nodes are not filled yet"
+            assert answer["error"] == "the caches of nodes are not filled yet"

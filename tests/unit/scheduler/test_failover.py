@@ -1,4 +1,4 @@
-"""Two replicas, one lease: only its holder binds, and a new leader knows what the old one did."""
+"""Two replicas, one lease: only its holder binds, and a new leader catches up."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Election:
             hostname=host,
             **settings,
         ) as replica:
-            for cache in replica.scheduler.informers.values():
-                await asyncio.wait_for(cache.wait_synced(), rig.PATIENCE_S)
+            for informer in replica.scheduler.informers.values():
+                await asyncio.wait_for(informer.wait_synced(), rig.PATIENCE_S)
             self._replicas.append(replica)
             try:
                 yield replica
@@ -94,8 +94,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def readyz(replica: rig.Replica, query: str = "") -> tuple[int, str]:
     async with servers.serving(*replica.scheduler.routes()) as server:
-        status, _, told = await servers.ask(server.port, "GET", f"/readyz{query}")
-        return status, told.decode()
+        status, _, reported = await servers.ask(server.port, "GET", f"/readyz{query}")
+        return status, reported.decode()
 
 
 async def test_only_the_holder_of_the_lease_filters_and_binds(times: Times) -> None:
@@ -163,9 +163,9 @@ async def test_a_lease_that_is_not_renewed_in_time_is_lost_without_any_event(tim
             assert api.sent("POST", "/binding") == []
             one.scheduler.maintenance.run_round()
             assert one.used("a") == [0]
-            status, told = await readyz(one)
+            status, reported = await readyz(one)
             assert status == 503
-            assert "was not seen renewing the lease" in told
+            assert "was not seen renewing the lease" in reported
 
 
 async def test_a_leader_that_was_frozen_just_before_sending_sends_nothing(
@@ -271,8 +271,8 @@ async def test_a_new_leader_hands_out_no_card_before_it_has_seen_the_old_ones_bi
             catching_up = "the caches are catching up with the leader before us"
             assert (await two.filter(pod))["Error"] == catching_up
             assert await two.bind(pod, "a") == catching_up
-            status, told = await readyz(two)
-            assert (status, catching_up in told) == (503, True)
+            status, reported = await readyz(two)
+            assert (status, catching_up in reported) == (503, True)
             gate.set()
             await two.scheduler.readiness.require(rig.PATIENCE_S)
             assert (await two.filter(pod))["FailedNodes"] == {"a": "1/1 CardInsufficientMemory"}
@@ -367,12 +367,12 @@ async def test_a_replica_that_ends_meanwhile_keeps_no_other_from_its_label(times
     async with ScriptedApi() as api:
         for name in ("sched-1", "sched-2", "sched-3"):
             api.put(scheduler_pod(name))
-        gone = api.fault(method="PATCH", path="/pods/sched-2", status=404, times=None)
+        deleted = api.fault(method="PATCH", path="/pods/sched-2", status=404, times=None)
         election = Election(api, times)
         async with election.replica("sched-1", **named("sched-1")):
             await election.elect("sched-1")
             await rig.eventually(lambda: role(api, "sched-3") == "follower")
-        assert gone.hits
+        assert deleted.hits
 
 
 async def test_a_pod_that_cannot_be_labelled_leads_all_the_same(times: Times) -> None:
@@ -426,7 +426,7 @@ async def test_an_answer_about_scheduler_pods_that_cannot_be_read_ends_nothing(
             assert not one.scheduler.readiness.ready
 
 
-async def test_readyz_tells_the_synced_leader_from_everybody_else(times: Times) -> None:
+async def test_readyz_distinguishes_the_synced_leader_from_other_replicas(times: Times) -> None:
     async with ScriptedApi() as api:
         election = Election(api, times)
         async with election.replica("sched-1") as one, election.replica("sched-2") as two:
@@ -434,22 +434,22 @@ async def test_readyz_tells_the_synced_leader_from_everybody_else(times: Times) 
             await one.scheduler.readiness.require(rig.PATIENCE_S)
             assert await readyz(one) == (200, "[+] caches\n[+] leader\n[+] running\nok\n")
             holder = f"not the leader: sched-1_{UUID} holds the lease"
-            told = f"[+] caches\n[-] leader: {holder}\n[+] running\nnot ready\n"
-            assert await readyz(two) == (503, told)
+            reported = f"[+] caches\n[-] leader: {holder}\n[+] running\nnot ready\n"
+            assert await readyz(two) == (503, reported)
             assert await readyz(two, "?webhook") == (200, "[+] caches\n[+] running\nok\n")
             assert await readyz(one, "?webhook") == (200, "[+] caches\n[+] running\nok\n")
 
 
-async def test_readyz_without_caches_is_ready_for_nothing() -> None:
+async def test_readyz_without_informers_is_ready_for_nothing() -> None:
     async with ScriptedApi() as api:
         api.fault(path="/api/v1/nodes", hang=True, times=None)
         async with rig.running(api, ready=False) as replica:
             await replica.scheduler.informers["pods"].wait_synced()
             await replica.scheduler.informers["quotas"].wait_synced()
             for query in ("", "?webhook"):
-                status, told = await readyz(replica, query)
+                status, reported = await readyz(replica, query)
                 assert status == 503
-                assert "[-] caches: the caches of nodes are not filled yet" in told
+                assert "[-] caches: the caches of nodes are not filled yet" in reported
 
 
 async def test_of_two_replicas_with_a_lease_of_their_own_one_leads_and_hands_over() -> None:

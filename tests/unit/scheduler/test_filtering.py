@@ -1,4 +1,4 @@
-"""/filter: the answers that kube-scheduler and HAMi's users know, and when there is one."""
+"""/filter: the answers that kube-scheduler and HAMi's users know."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_refusal_names_every_node_with_its_reason() -> None:
             }
 
 
-async def test_a_reservation_counts_at_once_and_lapses_when_nobody_binds_it(times: Times) -> None:
+async def test_a_reservation_counts_at_once_and_expires_when_it_is_not_bound(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(
@@ -111,11 +111,11 @@ async def test_a_reservation_counts_at_once_and_lapses_when_nobody_binds_it(time
             replica.scheduler.maintenance.run_round()
             assert replica.used("a") == [0]
             assert (await replica.filter(second))["NodeNames"] == ["a"]
-            # The first one comes late, and is told so instead of being booked twice.
+            # The first one comes late, and gets an error instead of the same cards.
             assert "does not fit there now" in await replica.bind(first, "a")
 
 
-async def test_asking_again_begins_the_reservation_anew(times: Times) -> None:
+async def test_asking_again_restarts_the_reservation(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(
@@ -191,18 +191,18 @@ async def test_a_pod_that_names_its_policies_is_heard() -> None:
         async with rig.running(
             api, node_scheduler_policy="spread", gpu_scheduler_policy="spread"
         ) as replica:
-            wish = {
+            policies = {
                 annotation_keys.NODE_POLICY: "binpack",
                 annotation_keys.GPU_POLICY: "binpack",
             }
             await replica.filter(api.put(rig.pod("p")), ["a"])
-            answer = await replica.filter(api.put(rig.pod("q", annotations=wish)))
+            answer = await replica.filter(api.put(rig.pod("q", annotations=policies)))
             assert answer["NodeNames"] == ["a"]
             assert sorted(replica.used("a")) == [0, 2000]
 
 
 @pytest.mark.parametrize("kind", ["nodes", "pods", "resourcequotas"])
-async def test_without_a_cache_there_is_an_error_within_the_budget(kind: str) -> None:
+async def test_without_an_informer_there_is_an_error_within_the_budget(kind: str) -> None:
     time = LoopTime()
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
@@ -232,8 +232,8 @@ async def test_without_the_lease_there_is_an_error_that_names_its_holder() -> No
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, ready=False, **elect) as replica:
-            for cache in replica.scheduler.informers.values():
-                await cache.wait_synced()
+            for informer in replica.scheduler.informers.values():
+                await informer.wait_synced()
             pod = api.put(rig.pod("p"))
             answer = await replica.filter(pod)
             assert answer["Error"] == "not the leader: the lease has no holder"
@@ -241,17 +241,17 @@ async def test_without_the_lease_there_is_an_error_that_names_its_holder() -> No
                 {
                     "kind": "Lease",
                     "metadata": {"name": "hami-scheduler", "namespace": "kube-system"},
-                    "spec": {"holderIdentity": "somebody"},
+                    "spec": {"holderIdentity": "another"},
                 }
             )
-            await rig.eventually(lambda: replica.scheduler.leadership.holder == "somebody")
+            await rig.eventually(lambda: replica.scheduler.leadership.holder == "another")
             answer = await replica.filter(pod)
-            assert answer["Error"] == "not the leader: somebody holds the lease"
-            assert await replica.bind(pod, "a") == "not the leader: somebody holds the lease"
+            assert answer["Error"] == "not the leader: another holds the lease"
+            assert await replica.bind(pod, "a") == "not the leader: another holds the lease"
             assert api.sent("POST", "/binding") == []
 
 
-async def test_a_request_that_came_too_early_is_answered_once_the_caches_are_filled() -> None:
+async def test_a_request_that_came_too_early_is_answered_once_the_informers_are_synced() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         gate = asyncio.Event()
@@ -264,7 +264,7 @@ async def test_a_request_that_came_too_early_is_answered_once_the_caches_are_fil
             assert (await asyncio.wait_for(asking, rig.PATIENCE_S))["NodeNames"] == ["a"]
 
 
-async def test_a_request_whose_caller_leaves_while_it_waits_books_nothing() -> None:
+async def test_a_request_whose_caller_leaves_while_it_waits_holds_no_cards() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The old liveness conversation: only plugins that speak are spoken to, in HAMi's words."""
+"""HAMi's handshake: only plugins that answer get a request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.unit.scheduler.conftest import Times
 KEY = NVIDIA.annotations.handshake
 
 
-def node(name: str, said: str | None, *, late: bool = False) -> rig.Object:
-    annotations = {} if said is None else {KEY: said}
+def node(name: str, written: str | None, *, late: bool = False) -> rig.Object:
+    annotations = {} if written is None else {KEY: written}
     return rig.node(name, cards=1, late=late, **annotations)
 
 
@@ -83,7 +83,9 @@ async def test_a_request_that_could_not_be_written_is_written_later(times: Times
             assert {name: len(sent) for name, sent in requests(api).items()} == {"a": 2, "gone": 1}
 
 
-async def test_a_replica_that_is_not_ready_asks_nobody_and_makes_up_for_it(times: Times) -> None:
+async def test_a_replica_that_is_not_ready_writes_no_request_and_makes_up_for_it(
+    times: Times,
+) -> None:
     async with ScriptedApi() as api:
         api.put(node("a", "Reported"))
         blocked = api.fault(path="/api/v1/resourcequotas", hang=True, times=None)

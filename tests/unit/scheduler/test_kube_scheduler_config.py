@@ -1,4 +1,4 @@
-"""The configuration for the kube-scheduler beside us: each version gets what it reads.
+"""The configuration of kube-scheduler: each version gets what it reads.
 
 The allowed keys below were read from the Go types of k8s.io/kube-scheduler in each version, whose
 decoders refuse unknown ones from 1.19 on (and 1.18 in v1alpha1 complains about them).
@@ -77,7 +77,7 @@ def test_from_1_19_on_there_is_one_file_with_profile_and_extender(
 
 
 @pytest.mark.parametrize("version", ["1.18", "1.17", "1.16"])
-def test_before_1_19_the_extender_stands_in_a_policy_that_the_configuration_names(
+def test_before_1_19_the_extender_is_in_a_policy_that_the_configuration_names(
     version: str,
 ) -> None:
     made = documents(version)
@@ -97,7 +97,7 @@ def test_before_1_19_the_extender_stands_in_a_policy_that_the_configuration_name
 
 
 @pytest.mark.parametrize("version", ["1.16", "1.18", "1.22", "1.24", "1.36"])
-def test_every_version_gets_the_same_facts(version: str) -> None:
+def test_every_version_gets_the_same_values(version: str) -> None:
     made = documents(version)
     configuration = made["kube-scheduler.yaml"]
     (extender,) = made.get("policy.yaml", configuration)["extenders"]
@@ -192,7 +192,7 @@ def test_options_reach_the_file_whatever_characters_they_hold() -> None:
         "1.15.12": "is older than 1.16",
     }.items(),
 )
-def test_what_is_no_version_that_can_be_served_is_told(text: str, rule: str) -> None:
+def test_what_is_no_version_that_can_be_served_is_refused(text: str, rule: str) -> None:
     with pytest.raises(WireError, match=rule):
         kube_scheduler.render(text, OPTIONS)
 

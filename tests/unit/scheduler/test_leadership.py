@@ -1,4 +1,4 @@
-"""Who may bind: only the sibling's own lease, only while it is seen renewed."""
+"""Leadership: only by our kube-scheduler's lease, only while it is seen renewed."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_sibling_that_was_restarted_has_to_renew_first() -> None:
     assert leadership.term == 2
 
 
-def test_after_a_pause_of_the_process_a_new_term_begins_even_if_nobody_looked() -> None:
+def test_after_a_pause_of_the_process_a_new_term_begins_without_a_check_in_between() -> None:
     clocks = Clocks()
     leadership, reported = lead(clocks)
     clocks.pass_by(20)  # stopped: nothing ran, and the sibling renewed meanwhile

@@ -1,4 +1,4 @@
-"""Nodes that need HAMi's lock: binds wait in line, and go on when the lock is gone."""
+"""Nodes that need HAMi's lock: binds queue, and go on when the lock is released."""
 
 from __future__ import annotations
 
@@ -176,10 +176,10 @@ async def test_two_writers_never_both_have_the_lock(monkeypatch: pytest.MonkeyPa
             await replica.filter(pod)
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
-            def somebody_else_is_faster() -> None:
+            def another_writer_is_faster() -> None:
                 set_lock(api, f"{now},default,{other['metadata']['name']}")
 
-            api.fault(method="PATCH", path="/nodes/a", on_hit=somebody_else_is_faster)
+            api.fault(method="PATCH", path="/nodes/a", on_hit=another_writer_is_faster)
             bind = asyncio.create_task(replica.bind(pod, "a"))
             await looked_at(api, "other", 3)
             assert lock_of(api).endswith(",default,other")
@@ -190,7 +190,7 @@ async def test_two_writers_never_both_have_the_lock(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("patience", [0.0, 20.0])
-async def test_a_member_of_a_pod_group_waits_only_as_long_as_it_is_told(patience: float) -> None:
+async def test_a_member_of_a_pod_group_waits_only_as_long_as_configured(patience: float) -> None:
     time = LoopTime()
     async with ScriptedApi() as api:
         api.put(rig.node("a", late=False))

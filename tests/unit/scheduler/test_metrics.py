@@ -1,4 +1,4 @@
-"""/metrics of a running replica: it parses, and its numbers are those of what happened."""
+"""/metrics of a running replica: it parses, and its numbers are true."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ async def test_filters_and_binds_are_counted_by_how_they_ended(times: Times) -> 
             await replica.filter(api.put(plain))
             assert (await replica.filter({"metadata": {"name": 7}}))["Error"]
             assert await replica.bind(api.put(rig.pod("large", memory=9000)), "a")
-            told = await scrape(replica)
+            scraped = await scrape(replica)
     results = ("placed", "refused", "passed", "error")
-    assert [told.count(FILTER, result=result) for result in results] == [2, 1, 1, 1]
-    assert [told.count(BIND, result=result) for result in ("bound", "error")] == [2, 1]
-    assert told.count(QUEUE) == 1
-    assert told.count("hami_scheduler_filter_nodes") == 3
-    assert told.value("hami_scheduler_filter_nodes_sum") == 4
-    assert told.value("hami_scheduler_waiting_pods") == 1
+    assert [scraped.count(FILTER, result=result) for result in results] == [2, 1, 1, 1]
+    assert [scraped.count(BIND, result=result) for result in ("bound", "error")] == [2, 1]
+    assert scraped.count(QUEUE) == 1
+    assert scraped.count("hami_scheduler_filter_nodes") == 3
+    assert scraped.value("hami_scheduler_filter_nodes_sum") == 4
+    assert scraped.value("hami_scheduler_waiting_pods") == 1
     buckets = f"{FILTER}_bucket"
-    assert told.value(buckets, {"result": "placed", "le": "+Inf"}) == 2
+    assert scraped.value(buckets, {"result": "placed", "le": "+Inf"}) == 2
 
 
 async def test_reservations_are_counted_by_stage(times: Times) -> None:
@@ -84,9 +84,9 @@ async def test_reservations_are_counted_by_stage(times: Times) -> None:
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
 
             async def stages() -> dict[str, float]:
-                told = await scrape(replica)
+                scraped = await scrape(replica)
                 names = ("held", "binding", "unknown", "accepted")
-                return {name: told.value(RESERVATIONS, {"stage": name}) for name in names}
+                return {name: scraped.value(RESERVATIONS, {"stage": name}) for name in names}
 
             none = dict.fromkeys(("held", "binding", "unknown", "accepted"), 0.0)
             assert await stages() == none
@@ -107,42 +107,42 @@ async def test_reservations_are_counted_by_stage(times: Times) -> None:
             assert await stages() == none | {"held": 1, "accepted": 1}
 
 
-async def test_leading_and_ready_are_told(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leading_and_ready_are_gauges(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         ScriptedApi() as api,
         rig.running(api, clock=times.clock, now=times.now) as replica,
     ):
-        told = await scrape(replica)
+        scraped = await scrape(replica)
         gauges = ("hami_scheduler_leading", "hami_scheduler_ready")
-        assert [told.value(gauge) for gauge in gauges] == [1, 1]
+        assert [scraped.value(gauge) for gauge in gauges] == [1, 1]
         monkeypatch.setattr(replica.scheduler.leadership, "_until", 0.0)
-        told = await scrape(replica)
-        assert [told.value(gauge) for gauge in gauges] == [0, 0]
+        scraped = await scrape(replica)
+        assert [scraped.value(gauge) for gauge in gauges] == [0, 0]
 
 
-async def test_drift_and_watches_are_told_for_every_cache(times: Times) -> None:
+async def test_drift_and_watches_are_counted_for_every_informer(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
-            told = await scrape(replica)
+            scraped = await scrape(replica)
             for kind in ("nodes", "pods", "quotas"):
-                assert told.value("hami_scheduler_drift", {"kind": kind}) == 0
+                assert scraped.value("hami_scheduler_drift", {"kind": kind}) == 0
                 labels = {"kind": kind, "what": "watch_lists"}
-                assert told.value("hami_scheduler_watch", labels) == 1
-            assert told.value("hami_scheduler_drift", {"kind": "tables"}) == 0
+                assert scraped.value("hami_scheduler_watch", labels) == 1
+            assert scraped.value("hami_scheduler_drift", {"kind": "tables"}) == 0
 
 
-async def test_events_are_told_by_what_became_of_them(times: Times) -> None:
+async def test_events_are_counted_by_what_became_of_them(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await replica.place(rig.pod("p"))
             await rig.eventually(lambda: len(api.objects("events")) == 2)
             await rig.eventually(lambda: replica.scheduler.recorder.stats.sent == 2)
-            told = await scrape(replica)
-            assert told.value("hami_scheduler_events", {"outcome": "sent"}) == 2
+            scraped = await scrape(replica)
+            assert scraped.value("hami_scheduler_events", {"outcome": "sent"}) == 2
             for outcome in ("aggregated", "dropped", "failed"):
-                assert told.value("hami_scheduler_events", {"outcome": outcome}) == 0
+                assert scraped.value("hami_scheduler_events", {"outcome": outcome}) == 0
 
 
 async def test_what_cannot_be_read_is_counted(times: Times) -> None:
@@ -151,11 +151,11 @@ async def test_what_cannot_be_read_is_counted(times: Times) -> None:
         broken["metadata"]["annotations"][NVIDIA.annotations.register] = "{"
         api.put(broken)
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
-            told = await scrape(replica)
-            assert told.value("hami_scheduler_unreadable_objects") == 1
+            scraped = await scrape(replica)
+            assert scraped.value("hami_scheduler_unreadable_objects") == 1
 
 
-async def test_wake_ups_are_counted(times: Times) -> None:
+async def test_requeues_are_counted(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
@@ -163,18 +163,20 @@ async def test_wake_ups_are_counted(times: Times) -> None:
             api.put(rig.node("a", cards=2))
             await replica.seen()
             await replica.scheduler.requeue.run_round()
-            told = await scrape(replica)
-            assert told.value("hami_scheduler_wake_ups") == 1
+            scraped = await scrape(replica)
+            assert scraped.value("hami_scheduler_wake_ups") == 1
 
 
-async def test_the_cluster_stands_beside_the_process(times: Times) -> None:
+async def test_metrics_of_the_cluster_follow_those_of_the_process(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await replica.place(rig.pod("p", memory=3000))
             await replica.seen()
-            told = await scrape(replica)
-    assert "hami_build_info" in told.families
-    assert "process_cpu_seconds" in told.families
-    cluster = [name for name in told.families if not name.startswith(("hami_scheduler", "python"))]
+            scraped = await scrape(replica)
+    assert "hami_build_info" in scraped.families
+    assert "process_cpu_seconds" in scraped.families
+    cluster = [
+        name for name in scraped.families if not name.startswith(("hami_scheduler", "python"))
+    ]
     assert any("gpu" in name.lower() or "device" in name.lower() for name in cluster), cluster

@@ -1,4 +1,4 @@
-"""When a lock on a node still means something: its owner decides, not the clock alone."""
+"""Stale and living node locks: the owner decides, not the clock alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, objects.Pod | None, float, bool]] = {
         900,
         True,
     ),
-    "the owner is gone": (lock(1), None, 0, False),
+    "the owner is deleted": (lock(1), None, 0, False),
     "the owner has failed": (lock(1), pod(node="n", phase="Failed"), 0, False),
     "the owner has succeeded": (lock(1), pod(node="n", phase="Succeeded"), 0, False),
     "the owner has its cards": (lock(1), pod(node="n", bind_phase="success"), 0, False),
@@ -56,8 +56,8 @@ CASES: dict[str, tuple[str, objects.Pod | None, float, bool]] = {
     "the owner was never bound": (lock(16), pod(), 0, False),
     "the owner was never bound, by our clock": (lock(-60), pod(), 16, False),
     "the owner's namesake is younger than the lock": (lock(100), pod(node="n", born=50), 0, False),
-    "nobody owns it, and it is young": (lock(200, ""), None, 0, True),
-    "nobody owns it, and it is old": (lock(301, ""), None, 0, False),
+    "it has no owner, and it is young": (lock(200, ""), None, 0, True),
+    "it has no owner, and it is old": (lock(301, ""), None, 0, False),
     "it is no lock, for a short time": ("what", None, 299, True),
     "it is no lock, for a long time": ("what", None, 300, False),
     "it names half a pod": (lock(1, ",team,"), None, 300, False),
@@ -68,9 +68,9 @@ CASES: dict[str, tuple[str, objects.Pod | None, float, bool]] = {
 def test_a_lock_is_held_while(
     value: str, owner: objects.Pod | None, seen_for: float, held: bool
 ) -> None:
-    verdict = node_lock.judge(value, node="n", pod=owner, now=NOW, seen_for=seen_for, timeout=300)
-    assert verdict.held is held
-    assert verdict.why
+    state = node_lock.judge(value, node="n", pod=owner, now=NOW, seen_for=seen_for, timeout=300)
+    assert state.held is held
+    assert state.why
 
 
 def test_the_owner_of_a_lock_is_the_pod_it_names() -> None:

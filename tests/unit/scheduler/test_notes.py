@@ -1,4 +1,4 @@
-"""Why a pod waits stands on the pod: short, rarely written, and gone when the pod is placed."""
+"""Explanations on unschedulable pods: short, seldom written, replaced at bind."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ async def test_a_pod_that_is_refused_only_for_a_moment_gets_none(times: Times) -
             assert note_of(api) is None
 
 
-async def test_the_same_verdict_is_written_once_however_often_it_is_reached(times: Times) -> None:
+async def test_the_same_explanation_is_written_once_however_often_it_is_reached(
+    times: Times,
+) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
@@ -84,7 +86,7 @@ async def test_the_same_verdict_is_written_once_however_often_it_is_reached(time
             assert len(writes(api)) == 1
 
 
-async def test_another_verdict_is_written_but_not_within_a_minute(times: Times) -> None:
+async def test_another_explanation_is_written_but_not_within_a_minute(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
@@ -106,7 +108,7 @@ async def test_another_verdict_is_written_but_not_within_a_minute(times: Times) 
             assert note.reasons["CardInsufficientMemory"].nodes == 6
 
 
-async def test_a_namesake_is_not_touched_and_the_one_that_is_gone_is_forgotten(
+async def test_a_namesake_is_not_changed_and_the_deleted_pod_is_forgotten(
     times: Times,
 ) -> None:
     async with ScriptedApi() as api:
@@ -156,7 +158,7 @@ def add_long_nodes(api: ScriptedApi) -> None:
         api.put(node)
 
 
-async def test_a_new_leader_that_comes_to_the_same_verdict_does_not_write_it_again(
+async def test_a_new_leader_with_the_same_explanation_does_not_write_it_again(
     times: Times,
 ) -> None:
     async with ScriptedApi() as api:
@@ -280,7 +282,7 @@ async def test_many_notes_are_written_a_few_at_a_time_and_all_have_their_turn(
                 await replica.scheduler.explanation_notes.write_due()
                 written.append(len(writes(api)) - before)
             assert written == [3, 3, 2, 0]
-            # The verdict changes for all, faster than all can be written.
+            # The explanation changes for all, faster than all can be written.
             await replica.seen()
             for minute in range(4):
                 api.put(rig.node(f"more-{minute}"))

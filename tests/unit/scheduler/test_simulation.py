@@ -1,4 +1,4 @@
-"""/filter with whole nodes: would the pod fit? Nothing is booked, nobody is told."""
+"""/filter with whole nodes: a simulation holds no cards and sends no event."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_what_the_pod_itself_holds_does_not_count_against_it() -> None:
             assert replica.used("a") == [5000]
 
 
-async def test_before_the_caches_are_filled_nothing_is_promised() -> None:
+async def test_before_the_informers_are_synced_nothing_is_promised() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         bound = rig.pod("bound", annotations={NVIDIA.annotations.allocated: "a-0,NVIDIA,8000,0:;"})

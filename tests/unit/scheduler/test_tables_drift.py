@@ -1,4 +1,4 @@
-"""The tables are held against the ledger: a difference is counted, told and mended."""
+"""Self-check of the card tables: a difference is counted, logged and repaired."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_healthy_cluster_has_none(times: Times, caplog: pytest.LogCaptur
             assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
 
 
-async def test_a_planted_difference_is_counted_told_and_mended(
+async def test_a_planted_difference_is_counted_logged_and_repaired(
     times: Times, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ScriptedApi() as api:
@@ -56,11 +56,11 @@ async def test_a_planted_difference_is_counted_told_and_mended(
             replica.scheduler.maintenance.run_round()
             found = drift(replica)
             assert found > 0
-            told = [
+            records = [
                 r for r in caplog.records if r.getMessage() == "card table is wrong, repairing it"
             ]
-            assert len(told) == found
-            assert all("table of node b" in vars(record)["difference"] for record in told)
+            assert len(records) == found
+            assert all("table of node b" in vars(record)["difference"] for record in records)
             assert replica.used("b") == [5000]
             replica.scheduler.maintenance.run_round()
             assert drift(replica) == found

@@ -1,4 +1,4 @@
-"""One trace per pod: from admission over filter and bind to whoever reads the pod next."""
+"""One trace per pod: from admission over filter and bind to the node agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room appears for a pod that waits: kube-scheduler is made to try again, and not more than that.
+"""Requeue: cards become free, and kube-scheduler is made to retry, once.
 
 The rounds are made by hand and the clocks stand still, so each write has its one cause.
 """
@@ -167,7 +167,7 @@ async def test_a_bind_that_is_refused_makes_room(times: Times) -> None:
         assert await cluster.look() == ["a"]
 
 
-async def test_room_that_is_too_small_wakes_nobody(times: Times) -> None:
+async def test_room_that_is_too_small_requeues_no_pod(times: Times) -> None:
     async with full(times) as cluster:
         cluster.api.put(rig.node("a"))
         await cluster.replica.seen()
@@ -180,18 +180,18 @@ async def test_room_that_is_too_small_wakes_nobody(times: Times) -> None:
         assert await cluster.look() == ["a"]
 
 
-async def test_room_that_the_pod_does_not_want_wakes_nobody(times: Times) -> None:
+async def test_room_that_the_pod_does_not_want_requeues_no_pod(times: Times) -> None:
     async with full(times, "a") as cluster:
         await cluster.wait("p", annotations={"nvidia.com/use-gputype": "H100"})
         cluster.api.remove("pods", "on-a")
         assert await cluster.look() == []
 
 
-async def test_nobody_waits_nothing_is_written(times: Times) -> None:
+async def test_without_unschedulable_pods_nothing_is_written(times: Times) -> None:
     async with full(times, "a", "b") as cluster:
         cluster.api.remove("pods", "on-a")
         assert await cluster.look() == []
-        # Neither when everybody who waited is gone, or placed.
+        # Neither when every unschedulable pod is deleted, or placed.
         await cluster.wait("p", memory=8001)
         await cluster.wait("q", memory=8002)
         cluster.api.remove("pods", "on-b")
@@ -225,7 +225,7 @@ async def test_a_node_is_touched_at_most_once_a_second(times: Times) -> None:
         assert await cluster.look() == []
 
 
-async def test_one_write_wakes_everybody_so_there_is_only_one(times: Times) -> None:
+async def test_one_write_requeues_every_pod_so_there_is_only_one(times: Times) -> None:
     async with full(times, "a", "b") as cluster:
         for number in range(20):
             await cluster.wait(f"p-{number}", memory=1000 + number % 3)
@@ -233,7 +233,7 @@ async def test_one_write_wakes_everybody_so_there_is_only_one(times: Times) -> N
         assert await cluster.look() == ["a"]
 
 
-async def test_a_follower_wakes_nobody_and_makes_up_for_it_when_it_leads(
+async def test_a_follower_requeues_no_pod_and_makes_up_for_it_when_it_leads(
     times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with full(times, "a") as cluster:
@@ -268,7 +268,7 @@ async def test_a_woken_pod_that_does_not_come_back_is_woken_again_ever_less_ofte
         assert await cluster.look_now() == ["a"]
 
 
-async def test_a_woken_pod_that_is_refused_again_begins_anew(times: Times) -> None:
+async def test_a_requeued_pod_that_is_refused_again_starts_over(times: Times) -> None:
     async with full(times, "a") as cluster:
         for _ in range(4):
             await cluster.wait("p", memory=8000)
@@ -299,7 +299,7 @@ async def test_looking_again_without_room_writes_nothing_and_costs_little(
         assert len(decisions) <= 4
 
 
-async def test_a_wake_up_that_could_not_be_written_is_written_later(times: Times) -> None:
+async def test_a_requeue_that_could_not_be_written_is_written_later(times: Times) -> None:
     async with full(times, "a") as cluster:
         await cluster.wait("p")
         cluster.api.remove("pods", "on-a")
@@ -326,7 +326,7 @@ def count_decisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["node", "quota", "due"])
-async def test_of_many_different_pods_everybody_has_a_turn(
+async def test_of_many_different_pods_every_pod_has_a_turn(
     times: Times, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(requeue, "TRIED_PER_ROUND", 4)
