@@ -118,8 +118,6 @@ class Leadership:
             )
 
     def why_not(self) -> str:
-        if self._holder is None:
-            return "not the leader: the lease has not been seen yet"
         if not self._holder:
             return "not the leader: the lease has no holder"
         if not self._is_ours(self._holder):
