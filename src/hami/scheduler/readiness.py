@@ -1,18 +1,15 @@
 """Readiness of a replica: leader label, watch catch-up.
 
-What the new leader does first: say so, and see everything the old one did.
-The role label on the scheduler's pods tells Services where to send scheduling traffic. Writing it
-on our own pod has a second use: the answer has a version that is newer than every Binding before
-it, and our pod watch has seen them all when it has reached that version. Where we have no pod, the
-version of an empty list does, and if the watch stays silent the caches are compared with a full
-list.
+A replica may decide if every informer has its first list, it leads, and since it leads its pods
+have caught up with everything the leader before did. The last is a barrier: after we gained the
+lease we get a version from the API server that is newer than all Bindings of the old leader (no
+such Binding can come later, `hami.scheduler.leadership`), and wait until our pod informer has
+reached it. Without it a new leader with a slow watch would give out cards that were bound a second
+ago.
 
-Whether this replica may decide now, and how it becomes so.
-Three things are needed: every cache has been filled, we lead, and since we lead the pods have
-caught up with everything the leader before us did. The last is a barrier: after we gained the
-lease we ask the API server for a version that is newer than all Bindings of the old leader (no
-such Binding can come later, `hami.scheduler.leadership`), and wait until our pod watch has reached
-it. Without it a new leader with a slow watch would hand out cards that were bound a second ago.
+The leader label on the scheduler's pods decides where Services send scheduling traffic. Writing it
+on our own pod also gives us that version. Without a pod of our own, the version of a short list
+does. If the watch stays silent, the informer resyncs.
 """
 
 from __future__ import annotations
@@ -33,8 +30,10 @@ _log = logging.getLogger(__name__)
 
 COMPONENT = "hami-scheduler"
 LEADER, FOLLOWER = "leader", "follower"
-#: Seconds that the watch has to reach a version before the caches are compared with a list.
+#: Seconds that the watch has to reach a version before the informer resyncs.
 CATCH_UP_S = 1.0
+#: Seconds between two attempts to catch up.
+RETRY_S = 0.5
 
 
 class Watch(Protocol):
@@ -51,6 +50,8 @@ class _PodList(codec.Object, frozen=True):
 
 
 class LeaderLabel:
+    """The label of the scheduler's pods that names the leader."""
+
     def __init__(
         self,
         client: Client,
@@ -67,7 +68,7 @@ class LeaderLabel:
         self._name = name
         self._leadership = leadership
         self._now = now
-        #: What our own pod is to be called; nothing before we have caught up once.
+        #: The role in our own pod's label; empty before we have caught up once.
         self._own = ""
 
     @property
@@ -79,13 +80,13 @@ class LeaderLabel:
         return bool(self._namespace and self._name)
 
     async def catch_up(self) -> None:
-        """Return when our pods are as new as this moment; and be called the leader from then on."""
+        """Label our own pod as the leader, and return once our pods are as new as this moment."""
         version = await self._lead()
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 await self._pods.wait_version(version)
         except TimeoutError:
-            _log.info("the pod watch is silent, comparing with a list", extra={"version": version})
+            _log.info("the pod watch is silent, resyncing", extra={"version": version})
             self._pods.resync()
             await self._pods.wait_version(version)
 
@@ -96,17 +97,17 @@ class LeaderLabel:
             try:
                 return await self._label(self._name, LEADER)
             except (errors.NotFound, errors.Forbidden) as error:
-                # Scheduling does not depend on a label; whoever routes by it will look here.
+                # Scheduling does not depend on the label; a Service that routes by it does.
                 _log.warning(
-                    "own pod cannot be labelled; check POD_NAME, POD_NAMESPACE and the role",
+                    "cannot label our own pod; check POD_NAME, POD_NAMESPACE and the role",
                     extra={"pod": f"{self._namespace}/{self._name}", "error": str(error)},
                 )
         return await self._version()
 
     async def demote_others(self) -> None:
-        """Call every other replica a follower.
+        """Label every other replica as a follower.
 
-        Ourselves the leader, too, if a demotion of ours that was still on its way has undone it.
+        And our own pod as the leader, if a late demotion of ours has undone that.
         """
         if not self.has_pod:
             return
@@ -115,13 +116,14 @@ class LeaderLabel:
         listed = codec.decode(body, _PodList, what="list of scheduler pods")
         for pod in listed.items or ():
             if not self._leadership.leading:
-                return  # whoever leads now says who follows
+                return  # the new leader writes the labels
             role = self._own if pod.name == self._name else FOLLOWER
             if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
                 with contextlib.suppress(errors.NotFound):  # it has ended meanwhile
                     await self._label(pod.name, role)
 
     async def demote_self(self) -> None:
+        """Label our own pod as a follower."""
         self._own = FOLLOWER
         if self.has_pod:
             await self._label(self._name, FOLLOWER)
@@ -145,20 +147,17 @@ class LeaderLabel:
 
 
 async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
-    """Keep the labels in step with who leads; what fails is tried again at the next change."""
-    # Who starts beside a leader follows, and there may be no change to tell it for a long time.
+    """Write the labels at each change of the leader; a failed write waits for the next change."""
+    # A replica that starts beside a leader is a follower, maybe without a change for a long time.
     changes.put_nowait(roles.leads)
     while True:
         leading = await changes.get()
         while not changes.empty():
-            leading = changes.get_nowait()  # only how it is now counts
+            leading = changes.get_nowait()  # only the last change counts
         try:
             await (roles.demote_others() if leading else roles.demote_self())
         except (errors.KubeError, wire_errors.WireError) as error:
-            _log.warning("role label not written", extra={"error": str(error)})
-
-
-RETRY_S = 0.5
+            _log.warning("cannot write the leader label", extra={"error": str(error)})
 
 
 class Synced(Protocol):
@@ -169,46 +168,47 @@ class Synced(Protocol):
 
 
 class NotReadyError(Exception):
-    """This replica cannot decide now; the message says why."""
+    """This replica cannot decide now; the message is the reason."""
 
 
 class Readiness:
+    """Whether this replica may answer and decide, and the barrier of each term."""
+
     def __init__(
         self,
         leadership: Leadership,
-        caches: Mapping[str, Synced],
+        informers: Mapping[str, Synced],
         catch_up: Callable[[], Awaitable[None]],
     ) -> None:
         self._leadership = leadership
-        self._caches = caches
+        self._informers = informers
         self._catch_up = catch_up
         #: The term for which the barrier was passed.
         self._caught_up = 0
         self._changed = asyncio.Condition()
 
     @property
-    def caches_synced(self) -> bool:
-        return all(cache.synced for cache in self._caches.values())
+    def synced(self) -> bool:
+        """Whether every informer has its first list."""
+        return all(informer.synced for informer in self._informers.values())
 
     @property
     def ready(self) -> bool:
-        return (
-            self._leadership.leading
-            and self._caught_up == self._leadership.term
-            and self.caches_synced
-        )
+        """Whether this replica may decide now."""
+        return self._leadership.leading and self._caught_up == self._leadership.term and self.synced
 
     def why_not(self) -> str:
-        waiting = [kind for kind, cache in self._caches.items() if not cache.synced]
-        if waiting:
-            return f"the caches of {', '.join(waiting)} are not filled yet"
+        """Return why this replica may not decide."""
+        missing = [kind for kind, each in self._informers.items() if not each.synced]
+        if missing:
+            return f"the caches of {', '.join(missing)} are not filled yet"
         if not self._leadership.leading:
             return self._leadership.why_not()
         return "the caches are catching up with the leader before us"
 
     def why_not_synced(self) -> str:
         """Return why a replica cannot answer admission; empty if it can."""
-        return "" if self.caches_synced else self.why_not()
+        return "" if self.synced else self.why_not()
 
     def why_not_ready(self) -> str:
         """Return why a replica cannot schedule; empty if it can."""
@@ -217,11 +217,11 @@ class Readiness:
     async def require(self, budget: float, *, leading: bool = True) -> None:
         """Wait until ready, at most so many seconds; raise if it takes longer.
 
-        Whoever decides nothing needs not lead, but full caches all the same.
+        A request that decides nothing needs no leader, but synced informers all the same.
         """
 
         def fine() -> bool:
-            return self.ready if leading else self.caches_synced
+            return self.ready if leading else self.synced
 
         if fine():
             return
@@ -238,11 +238,11 @@ class Readiness:
             async with self._changed:
                 self._changed.notify_all()
             term = self._leadership.term
-            if self._leadership.leading and self._caught_up != term and self.caches_synced:
+            if self._leadership.leading and self._caught_up != term and self.synced:
                 try:
                     await self._catch_up()
                 except (errors.KubeError, wire_errors.WireError, TimeoutError) as error:
-                    _log.warning("catching up failed, trying again", extra={"error": str(error)})
+                    _log.warning("cannot catch up, retrying", extra={"error": str(error)})
                     await asyncio.sleep(RETRY_S)
                     continue
                 self._caught_up = term  # worth nothing if the term has ended meanwhile
