@@ -1,1 +1,1 @@
-"""hami: GPU sharing for Kubernetes. The map of the packages is docs/architecture.md."""
+"""hami: GPU sharing for Kubernetes. docs/architecture.md is the map."""

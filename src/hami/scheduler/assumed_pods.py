@@ -27,7 +27,7 @@ from hami.kube.transport import Backoff
 from hami.placement import decide
 from hami.placement.request import PodRequest
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import WatchedPod, World
+from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
@@ -86,12 +86,14 @@ class AssumedPod:
 class AssumedPods:
     """All assumed pods, by UID; their cards are counted in the cluster's state."""
 
-    def __init__(self, world: World, *, clock: Callable[[], float], timeout: float) -> None:
-        self._world = world
+    def __init__(
+        self, watched: WatchedCluster, *, clock: Callable[[], float], timeout: float
+    ) -> None:
+        self._watched = watched
         self._clock = clock
         self._timeout = timeout
         self._assumed: dict[str, AssumedPod] = {}
-        world.pods.add_handler(self._on_pod)
+        watched.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._assumed)
@@ -104,7 +106,7 @@ class AssumedPods:
 
     def info(self, assumed: AssumedPod) -> PodInfo:
         """Return the cards that are held for a pod."""
-        return self._world.cluster.pods[assumed.uid]
+        return self._watched.cluster.pods[assumed.uid]
 
     async def settled(self, uid: str, patience: float | None = None) -> AssumedPod | None:
         """Return an assumed pod once its bind result is known; None if it is not assumed.
@@ -138,10 +140,10 @@ class AssumedPods:
     ) -> AssumedPod:
         """Hold the cards of a placement; those that the pod held before are released."""
         deadline = self._clock() + self._timeout
-        before = self._world.cluster.pods.get(wanted.uid)
+        before = self._watched.cluster.pods.get(wanted.uid)
         info = decide.reservation(wanted, placement, deadline=deadline)
         self._end(self._assumed.pop(wanted.uid, None))
-        self._world.cluster.apply(state.PutPod(info))
+        self._watched.cluster.apply(state.PutPod(info))
         assumed = AssumedPod(
             uid=wanted.uid,
             namespace=wanted.namespace,
@@ -154,7 +156,7 @@ class AssumedPods:
         )
         self._assumed[wanted.uid] = assumed
         if before is not None and (before.node, before.shares) != (info.node, info.shares):
-            self._world.room(before.node, "")
+            self._watched.room(before.node, "")
         return assumed
 
     def enter(self, assumed: AssumedPod, stage: Stage) -> None:
@@ -167,9 +169,9 @@ class AssumedPods:
     def release(self, uid: str) -> None:
         """End an assumed pod that will not be bound, and free its cards."""
         self._end(self._assumed.pop(uid, None))
-        info = self._world.cluster.pods.get(uid)
-        if self._world.cluster.lapse(uid) is not None and info is not None:
-            self._world.room(info.node, info.namespace)
+        info = self._watched.cluster.pods.get(uid)
+        if self._watched.cluster.lapse(uid) is not None and info is not None:
+            self._watched.room(info.node, info.namespace)
 
     def release_held(self) -> None:
         """Release all that wait for /bind."""
@@ -187,7 +189,7 @@ class AssumedPods:
 
     def expire(self) -> list[AssumedPod]:
         """Release what was held for too long; returns it."""
-        due = [self._assumed.get(uid) for uid in self._world.cluster.lapsed(self._clock())]
+        due = [self._assumed.get(uid) for uid in self._watched.cluster.lapsed(self._clock())]
         expired = [assumed for assumed in due if assumed and assumed.stage is Stage.HELD]
         for assumed in expired:
             self.release(assumed.uid)
@@ -211,7 +213,7 @@ class AssumedPods:
         assumed = self._assumed.get(pod.uid) if pod is not None else None
         if assumed is None:
             return
-        info = self._world.cluster.pods.get(assumed.uid)
+        info = self._watched.cluster.pods.get(assumed.uid)
         if new is None or info is None or info.hold is Hold.BOUND:
             del self._assumed[assumed.uid]
             self._end(assumed)
@@ -225,10 +227,15 @@ class LostAnswers:
     """Resolve Bindings whose response was lost, by reading their pods."""
 
     def __init__(
-        self, client: Client, world: World, assumed_pods: AssumedPods, *, clock: Callable[[], float]
+        self,
+        client: Client,
+        watched: WatchedCluster,
+        assumed_pods: AssumedPods,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self._client = client
-        self._world = world
+        self._watched = watched
         self._assumed_pods = assumed_pods
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[bool]] = {}
@@ -297,20 +304,20 @@ class LostAnswers:
                 continue
             if pod is None or pod.uid != assumed.uid:
                 _log.info("pod deleted, releasing its cards", extra=extra)
-                self._world.pods.offer_missing(assumed.uid)
+                self._watched.pods.offer_missing(assumed.uid)
                 self._assumed_pods.release(assumed.uid)
             elif pod.finished:
                 _log.info("pod finished, releasing its cards", extra=extra)
-                self._world.pods.offer(body)
+                self._watched.pods.offer(body)
                 self._assumed_pods.release(assumed.uid)
             elif pod.node_name:
-                self._world.pods.offer(body)
+                self._watched.pods.offer(body)
             elif asked_at >= certain_at:
                 _log.info("pod was not bound, releasing its cards", extra=extra)
                 self._assumed_pods.release(assumed.uid)
             else:
                 await asyncio.sleep(min(ASK_AGAIN_S, max(certain_at - self._clock(), 0.01)))
-        info = self._world.cluster.pods.get(assumed.uid)
+        info = self._watched.cluster.pods.get(assumed.uid)
         return (
             info is not None
             and info.node == assumed.node

@@ -26,7 +26,7 @@ from hami.kube.client import Client
 from hami.scheduler import node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpiredError
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
@@ -56,7 +56,7 @@ class Binder:
         self,
         *,
         client: Client,
-        world: World,
+        watched: WatchedCluster,
         placer: Placer,
         assumed_pods: AssumedPods,
         leadership: Leadership,
@@ -69,7 +69,7 @@ class Binder:
         now: Callable[[], float],
     ) -> None:
         self._client = client
-        self._world = world
+        self._watched = watched
         self._placer = placer
         self._assumed_pods = assumed_pods
         self._leadership = leadership
@@ -158,28 +158,28 @@ class Binder:
 
     def _bound_node(self, uid: str) -> str | None:
         """Return the node that the watch shows a pod on; None: it is not bound."""
-        info = self._world.cluster.pods.get(uid)
+        info = self._watched.cluster.pods.get(uid)
         return info.node if info is not None and info.hold is Hold.BOUND else None
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
-        if self._world.has_ended(args.pod_uid):
+        if self._watched.has_ended(args.pod_uid):
             raise _deleted(args)
         try:
             body = await self._client.get(paths.pods(args.pod_namespace, args.pod_name))
             pod = codec.decode(body, objects.Pod, what=f"pod {_key(args)}")
         except (errors.KubeError, wire_errors.WireError) as error:
             raise BindRefusedError(f"pod {_key(args)} cannot be read: {error}") from error
-        self._world.pods.offer(body)
-        if pod.uid != args.pod_uid or pod.finished or self._world.has_ended(args.pod_uid):
+        self._watched.pods.offer(body)
+        if pod.uid != args.pod_uid or pod.finished or self._watched.has_ended(args.pod_uid):
             raise _deleted(args)
         return pod
 
     # Queue and lock.
 
     def _needs_lock(self, assumed: AssumedPod) -> bool:
-        node = self._world.nodes.by_key(assumed.node)
+        node = self._watched.nodes.by_key(assumed.node)
         late = node.late if node is not None else frozenset()
-        vendors = self._world.cluster.vendors
+        vendors = self._watched.cluster.vendors
         names = self._assumed_pods.info(assumed).vendors()
         return any(vendors[name].takes_lock and name not in late for name in names)
 
@@ -248,7 +248,7 @@ class Binder:
         """Return whether the pod is still to be bound; raise if it cannot be any more."""
         if assumed.stage is Stage.BINDING:
             return True
-        info = self._world.cluster.pods.get(assumed.uid)
+        info = self._watched.cluster.pods.get(assumed.uid)
         if info is not None and info.hold is Hold.BOUND and info.node == assumed.node:
             return False
         what = f"bound to {info.node}" if info is not None else "deleted, or has finished,"
@@ -263,7 +263,7 @@ class Binder:
             return
         uid = assumed.uid
         try:
-            info, families = self._assumed_pods.info(assumed), self._world.cluster.families
+            info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
             keys = self._keys.keys() if self._keys is not None else None
             annotations = decision_annotations(info, families, now=self._now(), keys=keys)
             body = objects.binding(

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.scheduler.informers import WatchedNode, World
+from hami.scheduler.informers import WatchedCluster, WatchedNode
 from hami.scheduler.readiness import Readiness
 from hami.wire import codec, node_marks
 
@@ -30,15 +30,20 @@ class Handshakes:
     """Write a new request wherever a plugin has answered."""
 
     def __init__(
-        self, client: Client, world: World, readiness: Readiness, *, now: Callable[[], float]
+        self,
+        client: Client,
+        watched: WatchedCluster,
+        readiness: Readiness,
+        *,
+        now: Callable[[], float],
     ) -> None:
         self._client = client
-        self._world = world
+        self._watched = watched
         self._readiness = readiness
         self._now = now
         #: Nodes that changed since the last round.
         self._changed: dict[str, None] = {}
-        world.nodes.add_handler(self._on_node)
+        watched.nodes.add_handler(self._on_node)
 
     def _on_node(self, _old: WatchedNode | None, new: WatchedNode | None) -> None:
         if new is not None:
@@ -55,13 +60,13 @@ class Handshakes:
             return
         changed, self._changed = self._changed, {}
         for name in changed:
-            node = self._world.nodes.by_key(name)
+            node = self._watched.nodes.by_key(name)
             for vendor, value in node.handshakes if node is not None else ():
                 if value is not None and node_marks.handshake_answered(value):
                     await self._request(name, vendor)
 
     async def _request(self, node: str, vendor: str) -> None:
-        key = self._world.cluster.vendors[vendor].annotations.handshake
+        key = self._watched.cluster.vendors[vendor].annotations.handshake
         patch = {"metadata": {"annotations": {key: node_marks.handshake_request(self._time())}}}
         try:
             await self._client.patch(paths.nodes(node), codec.encode(patch))

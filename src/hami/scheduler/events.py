@@ -14,7 +14,7 @@ import logging
 from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
 from hami.scheduler.filter import Outcome
-from hami.scheduler.informers import WatchedPod, World
+from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.scheduler.leadership import Leadership
 from hami.wire import extender_api, objects
 
@@ -99,7 +99,7 @@ class BypassedPods:
 
     def __init__(
         self,
-        world: World,
+        watched: WatchedCluster,
         pod_events: PodEvents,
         leadership: Leadership,
         *,
@@ -109,7 +109,7 @@ class BypassedPods:
         self._leadership = leadership
         self._scheduler_name = scheduler_name
         self._uids: set[str] = set()
-        world.pods.add_handler(self._on_pod)
+        watched.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._uids)

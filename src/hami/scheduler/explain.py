@@ -13,7 +13,7 @@ from hami.kube import errors as kube_errors
 from hami.kube import paths
 from hami.kube.client import Client
 from hami.scheduler.assumed_pods import AssumedPods
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
 from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving.http_server import Request, Response
@@ -26,13 +26,13 @@ class Explainer:
         self,
         *,
         client: Client,
-        world: World,
+        watched: WatchedCluster,
         placer: Placer,
         assumed_pods: AssumedPods,
         unschedulable: UnschedulablePods,
     ) -> None:
         self._client = client
-        self._world = world
+        self._watched = watched
         self._placer = placer
         self._assumed_pods = assumed_pods
         self._unschedulable = unschedulable
@@ -66,7 +66,7 @@ class Explainer:
         for pod in self._unschedulable:
             if (pod.wanted.namespace, pod.wanted.name) == (namespace, name):
                 return pod.wanted.uid
-        for info in self._world.cluster.pods.values():
+        for info in self._watched.cluster.pods.values():
             if (info.namespace, info.name) == (namespace, name):
                 return info.uid
         return ""
@@ -81,7 +81,7 @@ class Explainer:
                 "last": msgspec.to_builtins(refused.note),
                 "now": decision.explanation.to_data(),
             }
-        info = self._world.cluster.pods.get(uid)
+        info = self._watched.cluster.pods.get(uid)
         if info is None:
             return None
         assumed = self._assumed_pods.get(uid)

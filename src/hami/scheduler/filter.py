@@ -24,7 +24,7 @@ from hami.placement.explanation import Explanation, Group
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, Stage
 from hami.scheduler.errors import RefusedError
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.unschedulable import UnschedulablePods, note_of
@@ -49,7 +49,7 @@ class Filter:
     def __init__(
         self,
         *,
-        world: World,
+        watched: WatchedCluster,
         placer: Placer,
         assumed_pods: AssumedPods,
         unschedulable: UnschedulablePods,
@@ -57,7 +57,7 @@ class Filter:
         budget: float,
         now: Callable[[], float],
     ) -> None:
-        self._world = world
+        self._watched = watched
         self._placer = placer
         self._assumed_pods = assumed_pods
         self._unschedulable = unschedulable
@@ -77,7 +77,7 @@ class Filter:
             raise RefusedError(str(error), pod) from error
         if args.nodes is not None:
             await self._readiness.require(self._budget, leading=False)
-            answer = simulate(self._world.cluster, args, wanted)
+            answer = simulate(self._watched.cluster, args, wanted)
             return Outcome(answer, asked_nodes=len(args.nodes))
         if args.node_names is None:
             raise RefusedError(
@@ -103,13 +103,13 @@ class Filter:
                 f"pod {pod.namespace}/{pod.name} was bound to {assumed.node} a moment ago; "
                 "nothing to do: kube-scheduler's own watch will show it"
             )
-        info = self._world.cluster.pods.get(pod.uid)
+        info = self._watched.cluster.pods.get(pod.uid)
         if info is not None and info.hold is Hold.BOUND:
             raise RefusedError(
                 f"pod {pod.namespace}/{pod.name} is bound to {info.node} already; to move it, "
                 "delete it and create it again"
             )
-        if self._world.has_ended(pod.uid):
+        if self._watched.has_ended(pod.uid):
             raise RefusedError(
                 f"pod {pod.namespace}/{pod.name} with UID {pod.uid} is deleted or finished; "
                 "create a new one to have it scheduled"
@@ -133,7 +133,7 @@ class Filter:
         explained = refused is not None and refused.written is not None
         assumed = self._placer.assume(pod, wanted, decision.winner, explained=explained)
         if refused is not None:
-            self._world.room(assumed.node, "")  # there may be more, for other unschedulable pods
+            self._watched.room(assumed.node, "")  # there may be more, for other unschedulable pods
         answer = extender_api.encode_filter_result(node_names=[assumed.node])
         return Outcome(answer, pod, len(names), assumed, reasons)
 

@@ -94,7 +94,7 @@ class WatchedQuota(msgspec.Struct, frozen=True):
         return self.limits.name
 
 
-class World:
+class WatchedCluster:
     """The informers of nodes, pods and quotas, and the cluster's state that they fill."""
 
     def __init__(

@@ -35,7 +35,7 @@ from hami.scheduler.events import BypassedPods, PodEvents
 from hami.scheduler.explain import Explainer
 from hami.scheduler.filter import Filter
 from hami.scheduler.http_api import HttpApi
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.kube_scheduler import KubeVersion
 from hami.scheduler.maintenance import Maintenance
 from hami.scheduler.metrics import Metrics, MetricsPage
@@ -132,7 +132,7 @@ class Scheduler:
         # The cluster's state, and the pods on their way through it.
         plan = rules.fallback
         self.mig_offer = MigOffer(plan.vendor.resources.count if plan is not None else "")
-        self.world = world = World(
+        self.watched = watched = WatchedCluster(
             client,
             rules.vendors,
             reservation_timeout=settings.reservation_timeout,
@@ -142,10 +142,10 @@ class Scheduler:
             mig_offer=self.mig_offer,
             pod_marks=admission_settings.pod_marks(plan),
         )
-        self.assumed_pods = AssumedPods(world, clock=clock, timeout=settings.reservation_timeout)
-        self.unschedulable = UnschedulablePods(world, clock=clock)
-        self.placer = Placer(world.cluster, self.assumed_pods, rules.defaults)
-        self.lost_answers = LostAnswers(client, world, self.assumed_pods, clock=clock)
+        self.assumed_pods = AssumedPods(watched, clock=clock, timeout=settings.reservation_timeout)
+        self.unschedulable = UnschedulablePods(watched, clock=clock)
+        self.placer = Placer(watched.cluster, self.assumed_pods, rules.defaults)
+        self.lost_answers = LostAnswers(client, watched, self.assumed_pods, clock=clock)
 
         # Who may write.
         self._role_changes: asyncio.Queue[bool] = asyncio.Queue()
@@ -160,7 +160,7 @@ class Scheduler:
         self.informers = self._informers()
         self.leader_label = readiness.LeaderLabel(
             client,
-            world.pods,
+            watched.pods,
             namespace=settings.pod_namespace,
             name=settings.pod_name,
             leadership=self.leadership,
@@ -172,12 +172,12 @@ class Scheduler:
         self.recorder = EventRecorder(client, component=settings.scheduler_name, host=hostname)
         self.pod_events = PodEvents(self.recorder)
         self.bypassed = BypassedPods(
-            world, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
+            watched, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
         )
 
         # The verbs.
         self.filter = Filter(
-            world=world,
+            watched=watched,
             placer=self.placer,
             assumed_pods=self.assumed_pods,
             unschedulable=self.unschedulable,
@@ -187,12 +187,12 @@ class Scheduler:
         )
         self.binder = Binder(
             client=client,
-            world=world,
+            watched=watched,
             placer=self.placer,
             assumed_pods=self.assumed_pods,
             leadership=self.leadership,
             locks=NodeLocks(
-                client, world, timeout=settings.node_lock_timeout, clock=clock, now=now
+                client, watched, timeout=settings.node_lock_timeout, clock=clock, now=now
             ),
             lost_answers=self.lost_answers,
             keys=keys,
@@ -208,7 +208,7 @@ class Scheduler:
             readiness=self.readiness,
             explainer=Explainer(
                 client=client,
-                world=world,
+                watched=watched,
                 placer=self.placer,
                 assumed_pods=self.assumed_pods,
                 unschedulable=self.unschedulable,
@@ -219,7 +219,9 @@ class Scheduler:
             budget=settings.filter_budget,
         )
         self.reviewer = Reviewer(
-            Context(rules=rules, mig_offer=self.mig_offer, headroom=world.cluster.quotas.headroom),
+            Context(
+                rules=rules, mig_offer=self.mig_offer, headroom=watched.cluster.quotas.headroom
+            ),
             instruments=admission_serve.Metrics(self.metrics.registry),
             tracer=tracer,
             why_not_ready=self.readiness.why_not_synced,
@@ -230,7 +232,7 @@ class Scheduler:
         self.kube_version = KubeVersion(client)
         self.requeue = Requeue(
             client,
-            world,
+            watched,
             self.unschedulable,
             self.readiness,
             self.kube_version,
@@ -240,9 +242,9 @@ class Scheduler:
         self.explanation_notes = ExplanationNotes(
             client, self.unschedulable, self.leadership, clock=clock
         )
-        self.handshakes = Handshakes(client, world, self.readiness, now=now)
+        self.handshakes = Handshakes(client, watched, self.readiness, now=now)
         self.maintenance = Maintenance(
-            world=world,
+            watched=watched,
             assumed_pods=self.assumed_pods,
             lost_answers=self.lost_answers,
             leadership=self.leadership,
@@ -250,7 +252,7 @@ class Scheduler:
         )
         self.metrics_page = MetricsPage(
             self.metrics,
-            world=world,
+            watched=watched,
             assumed_pods=self.assumed_pods,
             unschedulable=self.unschedulable,
             requeue=self.requeue,
@@ -306,11 +308,11 @@ class Scheduler:
 
     def _informers(self) -> dict[str, Informer[Any]]:
         """Return the informers by kind; these are also the names in metrics."""
-        settings, world = self.settings, self.world
+        settings, watched = self.settings, self.watched
         informers: dict[str, Informer[Any]] = {
-            "nodes": world.nodes,
-            "pods": world.pods,
-            "quotas": world.quotas,
+            "nodes": watched.nodes,
+            "pods": watched.pods,
+            "quotas": watched.quotas,
         }
         if settings.leader_elect and not settings.leader_elect_own_lease:
             lease: Informer[objects.Lease] = Informer(

@@ -14,7 +14,7 @@ import math
 
 from hami.cluster import state
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership
 
 _log = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ class Maintenance:
     def __init__(
         self,
         *,
-        world: World,
+        watched: WatchedCluster,
         assumed_pods: AssumedPods,
         lost_answers: LostAnswers,
         leadership: Leadership,
         interval: float,
     ) -> None:
-        self._world = world
+        self._watched = watched
         self._assumed_pods = assumed_pods
         self._lost_answers = lost_answers
         self._leadership = leadership
@@ -54,20 +54,22 @@ class Maintenance:
                 "reservation expired: kube-scheduler did not bind the pod",
                 extra={"pod": assumed.key, "node": assumed.node},
             )
-        for uid in self._world.end_stale_annotations():
+        for uid in self._watched.end_stale_annotations():
             _log.info("decision of an unbound pod expired", extra={"uid": uid})
         self._lost_answers.resolve_overdue()
         self._check_tables()
 
     def _check_tables(self) -> None:
         if not self._unchecked:
-            self._unchecked.extend(self._world.cluster.nodes)
-        number = math.ceil(len(self._world.cluster.nodes) * ROUND_S / max(self._interval, ROUND_S))
+            self._unchecked.extend(self._watched.cluster.nodes)
+        number = math.ceil(
+            len(self._watched.cluster.nodes) * ROUND_S / max(self._interval, ROUND_S)
+        )
         for _ in range(min(number, len(self._unchecked))):
             self._check_node(self._unchecked.popleft())
 
     def _check_node(self, name: str) -> None:
-        cluster = self._world.cluster
+        cluster = self._watched.cluster
         differences = state.node_drift(cluster, name)
         for difference in differences:
             self.table_drift += 1
@@ -75,4 +77,4 @@ class Maintenance:
         if differences:
             # Applied again, the node's tables are the sum of its pods.
             cluster.apply(state.PutNode(cluster.nodes[name]))
-            self._world.room(name, "")
+            self._watched.room(name, "")

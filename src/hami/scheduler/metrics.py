@@ -20,7 +20,7 @@ from hami.kube.store import Stats
 from hami.scheduler import cluster_metrics
 from hami.scheduler.assumed_pods import AssumedPods, Stage
 from hami.scheduler.events import BypassedPods
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership
 from hami.scheduler.maintenance import Maintenance
 from hami.scheduler.readiness import Readiness
@@ -110,7 +110,7 @@ class MetricsPage:
         self,
         metrics: Metrics,
         *,
-        world: World,
+        watched: WatchedCluster,
         assumed_pods: AssumedPods,
         unschedulable: UnschedulablePods,
         requeue: Requeue,
@@ -124,7 +124,7 @@ class MetricsPage:
         legacy: bool,
     ) -> None:
         self._metrics = metrics
-        self._world = world
+        self._watched = watched
         self._assumed_pods = assumed_pods
         self._unschedulable = unschedulable
         self._requeue = requeue
@@ -148,7 +148,7 @@ class MetricsPage:
         return msgspec.structs.replace(page, handler=answer)
 
     def _cluster(self) -> AsyncIterator[bytes]:
-        return cluster_metrics.families(self._world.cluster, legacy=self._legacy)
+        return cluster_metrics.families(self._watched.cluster, legacy=self._legacy)
 
     def _update(self) -> None:
         gauges = self._metrics
@@ -161,7 +161,7 @@ class MetricsPage:
         gauges.requeues.set(self._requeue.sent)
         gauges.leading.set(self._leadership.leading)
         gauges.ready.set(self._readiness.ready)
-        gauges.unreadable.set(len(self._world.cluster.problems()))
+        gauges.unreadable.set(len(self._watched.cluster.problems()))
         gauges.drift.labels("tables").set(self._maintenance.table_drift)
         for outcome in events.Stats.__struct_fields__:
             gauges.events.labels(outcome).set(getattr(self._recorder.stats, outcome))

@@ -25,7 +25,7 @@ import msgspec
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import WatchedNode, World
+from hami.scheduler.informers import WatchedCluster, WatchedNode
 from hami.scheduler.leadership import Leadership, Permit
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
@@ -45,14 +45,14 @@ class NodeLocks:
     def __init__(
         self,
         client: Client,
-        world: World,
+        watched: WatchedCluster,
         *,
         timeout: float,
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
         self._client = client
-        self._world = world
+        self._watched = watched
         #: Seconds after which a lock that names no pod is stale.
         self._timeout = timeout
         self._clock = clock
@@ -65,7 +65,7 @@ class NodeLocks:
         conflicts = 0
         while conflicts < WRITE_ATTEMPTS:
             caller.require_patience(self._clock(), name)
-            node = self._world.nodes.by_key(name)
+            node = self._watched.nodes.by_key(name)
             if node is None:
                 raise BindRefusedError(
                     f"node {name} does not exist, or was deleted; nothing to do: kube-scheduler "
@@ -93,7 +93,7 @@ class NodeLocks:
     async def release(self, name: str, value: str) -> None:
         """Remove a lock if it still has this value."""
         for _ in range(WRITE_ATTEMPTS):
-            node = self._world.nodes.by_key(name)
+            node = self._watched.nodes.by_key(name)
             if node is None or node.lock != value:
                 return
             try:
@@ -111,7 +111,7 @@ class NodeLocks:
 
     async def _wait_or_remove(self, node: WatchedNode, state: LockState, caller: Caller) -> None:
         """Wait until a node whose lock is held changes, or remove a stale lock."""
-        if self._world.nodes.by_key(node.name) is not node:
+        if self._watched.nodes.by_key(node.name) is not node:
             return  # it changed while its owner was read
         extra = {"node": node.name, "lock": node.lock, "why": state.why}
         if state.held:
@@ -124,7 +124,7 @@ class NodeLocks:
     async def _changed(self, node: WatchedNode, caller: Caller) -> None:
         """Wait until the node changes, its owner is due to be read again, or the caller leaves."""
         changed = asyncio.ensure_future(
-            self._world.nodes.wait(node.name, lambda now: now is not node, None)
+            self._watched.nodes.wait(node.name, lambda now: now is not node, None)
         )
         ends: list[asyncio.Future[Any]] = [changed, caller.left]
         try:
@@ -168,7 +168,7 @@ class NodeLocks:
             }
         }
         body = await self._client.patch(paths.nodes(node.name), codec.encode(patch))
-        self._world.nodes.offer(body)
+        self._watched.nodes.offer(body)
 
     async def _refresh(self, name: str) -> None:
         try:
@@ -176,7 +176,7 @@ class NodeLocks:
         except errors.NotFound:
             await asyncio.sleep(0)  # the watch will show it
             return
-        self._world.nodes.offer(body)
+        self._watched.nodes.offer(body)
 
     def _time(self) -> dt.datetime:
         return dt.datetime.fromtimestamp(self._now(), dt.UTC)

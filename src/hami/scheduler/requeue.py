@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterable
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement import decide
-from hami.scheduler.informers import World
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.kube_scheduler import KubeVersion
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.unschedulable import AGAIN_S, UnschedulablePod, UnschedulablePods
@@ -55,7 +55,7 @@ class Requeue:
     def __init__(
         self,
         client: Client,
-        world: World,
+        watched: WatchedCluster,
         unschedulable: UnschedulablePods,
         readiness: Readiness,
         kube_version: KubeVersion,
@@ -64,7 +64,7 @@ class Requeue:
         now: Callable[[], float],
     ) -> None:
         self._client = client
-        self._world = world
+        self._watched = watched
         self._unschedulable = unschedulable
         self._readiness = readiness
         self._kube_version = kube_version
@@ -104,7 +104,7 @@ class Requeue:
 
     async def run_round(self) -> None:
         """Change the nodes on which an unschedulable pod fits now."""
-        for place in self._world.take_room():
+        for place in self._watched.take_room():
             self._on_room(*place)
         if not self._readiness.ready:
             return
@@ -141,7 +141,7 @@ class Requeue:
                     continue
                 left -= 1
                 names = [node] if node else None
-                winner = decide.decide(self._world.cluster, pod.wanted, names).winner
+                winner = decide.decide(self._watched.cluster, pod.wanted, names).winner
                 if winner is not None:
                     found.setdefault(winner.node, pod)
                     shapes.clear()
@@ -162,7 +162,7 @@ class Requeue:
         self._changed[node] = now
         try:
             body = await self._client.patch(paths.nodes(node), self._patch())
-            self._world.nodes.offer(body)
+            self._watched.nodes.offer(body)
         except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("cannot requeue, retrying", extra={"node": node, "error": str(error)})
             self._try_later((node, ""), [pod.shape])

@@ -23,7 +23,7 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement.explanation import Explanation
 from hami.placement.request import PodRequest
-from hami.scheduler.informers import WatchedPod, World
+from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, explanation_note, objects
 from hami.wire import errors as wire_errors
@@ -66,13 +66,13 @@ class UnschedulablePod:
 class UnschedulablePods:
     """All pods that were refused and are not placed yet, by UID and by shape."""
 
-    def __init__(self, world: World, *, clock: Callable[[], float]) -> None:
-        self._world = world
+    def __init__(self, watched: WatchedCluster, *, clock: Callable[[], float]) -> None:
+        self._watched = watched
         self._clock = clock
         self._pods: dict[str, UnschedulablePod] = {}
         #: Shape -> UIDs: a thousand pods of one job are tried once.
         self._shapes: dict[Hashable, dict[str, None]] = {}
-        world.pods.add_handler(self._on_pod)
+        watched.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -105,7 +105,7 @@ class UnschedulablePods:
     def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
         """Keep why a pod was refused just now."""
         if not self._pods:
-            self._world.take_room()  # room from before counted in this refusal
+            self._watched.take_room()  # room from before counted in this refusal
         now = self._clock()
         known = self.forget(pod.uid)
         if known is None:
@@ -141,7 +141,7 @@ class UnschedulablePods:
         else:
             known = self._pods.get(new.uid)
             if known is not None:
-                # Another leader, or anybody, may have written since we did.
+                # Another leader, or a user, may have written since we did.
                 known.written = note_in(new.explanation)
 
 

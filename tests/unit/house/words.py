@@ -28,7 +28,7 @@ _TEXT, _NAMES = "text", "names"
 #: Documents that are not part of the repository, by the marks under which they used to be cited.
 _ELSEWHERE = re.compile(
     r"\bD\d{1,2}\b(?!\.)|\b[A-C]\.\d{1,2}(?:\.\d+)*\b"
-    r"|\bhami-protocol\b|(?<![/\w])spec/\w|\bissue 1\d\b"
+    r"|(?<!\d-)\bhami-protocol\b|(?<![/\w])spec/\w|\bissue 1\d\b"
 )
 _PAGE = re.compile(r"(?<![\w:/.])[\w.-]+(?:/[\w.-]+)*\.(?:md|rst)\b")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

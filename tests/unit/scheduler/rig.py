@@ -113,11 +113,11 @@ class Replica:
 
     def used(self, node: str) -> list[int]:
         """Return the MiB in use on each card of a node."""
-        located = self.scheduler.world.cluster.locate(node)
+        located = self.scheduler.watched.cluster.locate(node)
         assert located is not None
         table, row = located
         cards = table.cards[NVIDIA.name]
-        number = len(self.scheduler.world.cluster.nodes[node].cards[NVIDIA.name])
+        number = len(self.scheduler.watched.cluster.nodes[node].cards[NVIDIA.name])
         used: list[int] = (cards.memory[:number, row] - cards.memory_left[:number, row]).tolist()
         return used
 

@@ -75,7 +75,7 @@ async def test_a_pod_that_is_deleted_just_before_its_binding_is_made() -> None:
             # The bind has begun, the task that sends has not.
             while not replica.scheduler.binder._under_way:
                 await asyncio.sleep(0)
-            replica.scheduler.world.pods.offer_missing(pod["metadata"]["uid"])
+            replica.scheduler.watched.pods.offer_missing(pod["metadata"]["uid"])
             assert "pod default/p" in await asyncio.wait_for(bind, rig.PATIENCE_S)
             assert api.sent("POST", "/binding") == []
             assert replica.used("a") == [0]

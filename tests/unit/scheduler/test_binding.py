@@ -223,7 +223,7 @@ async def test_while_the_result_of_a_binding_is_unknown_its_cards_stay_held(
             assert "still unknown" in await replica.bind(pod, "a")
             blind.times = 0
             await rig.eventually(lambda: assumed.stage is Stage.OVER)
-            row = replica.scheduler.world.cluster.pods[pod["metadata"]["uid"]]
+            row = replica.scheduler.watched.cluster.pods[pod["metadata"]["uid"]]
             assert row.hold is Hold.BOUND
             deaf.times = 0
 
@@ -296,4 +296,4 @@ async def test_an_accepted_binding_that_no_watch_shows_is_looked_up(
             assert assumed.stage is Stage.ACCEPTED
             replica.scheduler.maintenance.run_round()
             await rig.eventually(lambda: assumed.stage is Stage.OVER)
-            assert replica.scheduler.world.cluster.pods[assumed.uid].hold is Hold.BOUND
+            assert replica.scheduler.watched.cluster.pods[assumed.uid].hold is Hold.BOUND

@@ -99,7 +99,7 @@ async def check_after_restart(api: ScriptedApi) -> None:
     later = time.time() + 20
     async with rig.running(api, now=lambda: later) as replica:
         await replica.seen()
-        cluster = replica.scheduler.world.cluster
+        cluster = replica.scheduler.watched.cluster
         assert rebuild.drift(cluster, **_api_state(api)) == []
         pod = api.find("pods", "p")
         assert pod is not None

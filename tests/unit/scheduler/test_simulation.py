@@ -40,8 +40,8 @@ async def test_a_template_node_is_empty_and_comes_back_as_it_was_sent() -> None:
         assert failed is None
         assert len(replica.scheduler.assumed_pods) == 0
         assert len(replica.scheduler.unschedulable) == 0
-        assert dict(replica.scheduler.world.cluster.pods) == {}
-        assert dict(replica.scheduler.world.cluster.nodes) == {}
+        assert dict(replica.scheduler.watched.cluster.pods) == {}
+        assert dict(replica.scheduler.watched.cluster.nodes) == {}
 
 
 async def test_on_a_known_node_what_is_placed_there_counts() -> None:

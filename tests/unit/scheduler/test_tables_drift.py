@@ -15,7 +15,7 @@ from tests.unit.scheduler.conftest import Times
 
 def spoil(replica: rig.Replica, node: str, memory: int = 4000) -> None:
     """Take memory off a node's first card behind the ledger's back."""
-    located = replica.scheduler.world.cluster.locate(node)
+    located = replica.scheduler.watched.cluster.locate(node)
     assert located is not None
     table, row = located
     table.cards[NVIDIA.name].memory_left[0, row] -= memory

@@ -350,7 +350,7 @@ async def test_of_many_different_pods_every_pod_has_a_turn(
             times.pass_by(5)
         await cluster.replica.seen()
         if how == "due":
-            cluster.replica.scheduler.world.take_room()  # the room is not noted anywhere
+            cluster.replica.scheduler.watched.take_room()  # the room is not noted anywhere
         touched = []
         for rounds in range(20):
             before = len(tried)
@@ -377,7 +377,7 @@ async def test_constant_change_does_not_keep_the_last_from_their_turn(
         touched = []
         for _ in range(20):
             touched += await cluster.look_now()
-            cluster.replica.scheduler.world.room("a", "default")
+            cluster.replica.scheduler.watched.room("a", "default")
             times.pass_by(0.05)
         assert touched == ["a"]
 
@@ -422,9 +422,9 @@ async def test_a_namesake_of_the_waiting_pod_is_not_touched(times: Times) -> Non
         cluster.api.close_watches()
         cluster.api.remove("pods", "p")
         cluster.api.put(rig.pod("p", memory=8000))
-        cluster.replica.scheduler.world.room("a", "")
-        cluster.replica.scheduler.world.cluster.forget_pod(
-            next(uid for uid in cluster.replica.scheduler.world.cluster.pods)
+        cluster.replica.scheduler.watched.room("a", "")
+        cluster.replica.scheduler.watched.cluster.forget_pod(
+            next(uid for uid in cluster.replica.scheduler.watched.cluster.pods)
         )
         assert await cluster.look_now() == ["a"]
         new = cluster.api.find("pods", "p")
