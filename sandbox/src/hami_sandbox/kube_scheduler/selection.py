@@ -1,4 +1,4 @@
-"""Label selectors and taints: nodes that a pod may use, pods that a term selects."""
+"""Label selectors and taints: nodes a pod may use, pods a term selects."""
 
 from __future__ import annotations
 
