@@ -1,4 +1,4 @@
-/* The two files between the node agent and the containers: `policy` and `state`. src/hami/wire/region.py has the same
+/* The two files between the node agent and the containers: `policy` and `state`. src/hami/wire/policy_file.py and state_file.py has the same
  * layout; a test holds the two equal. Little endian, natural alignment, fixed size: a field is added at the end of a
  * reserved area and says so by a feature bit; anything else is a new VERSION.
  *

@@ -89,37 +89,40 @@ class Lister(Generic[T]):
 
     def put(self, obj: T) -> None:
         """Add an object, or replace the one with its UID."""
-        old = self._objects.get(obj.uid)
-        # Computed first: if an index function fails, nothing has changed.
-        values = {name: frozenset(of(obj)) for name, of in self._functions.items()}
-        if old is not None:
-            self._unlink(old)
-        self._objects[obj.uid] = obj
-        self._keys[key_of(obj)] = obj.uid
-        if values:
-            self._values[obj.uid] = values
-        for name, found in values.items():
-            for value in found:
-                self._indexes[name].setdefault(value, {})[obj.uid] = None
+        uid = obj.uid
+        old = self._objects.get(uid)
+        if self._functions:
+            self._index(obj)
+        self._objects[uid] = obj
+        if old is None:  # the name of an object never changes
+            self._keys[key_of(obj)] = uid
         for handler in self._handlers:
             handler(old, obj)
 
     def drop(self, uid: str) -> None:
         """Delete an object; an unknown UID changes nothing."""
-        old = self._objects.get(uid)
+        old = self._objects.pop(uid, None)
         if old is not None:
-            self._unlink(old)
-            del self._objects[uid]
+            key = key_of(old)
+            if self._keys.get(key) == uid:
+                del self._keys[key]
+            self._unindex(uid)
             for handler in self._handlers:
                 handler(old, None)
 
-    def _unlink(self, obj: T) -> None:
-        key = key_of(obj)
-        if self._keys.get(key) == obj.uid:
-            del self._keys[key]
-        for name, found in self._values.pop(obj.uid, {}).items():
+    def _index(self, obj: T) -> None:
+        # Computed first: if an index function fails, nothing has changed.
+        values = {name: frozenset(of(obj)) for name, of in self._functions.items()}
+        self._unindex(obj.uid)
+        self._values[obj.uid] = values
+        for name, found in values.items():
+            for value in found:
+                self._indexes[name].setdefault(value, {})[obj.uid] = None
+
+    def _unindex(self, uid: str) -> None:
+        for name, found in self._values.pop(uid, {}).items():
             index = self._indexes[name]
             for value in found:
-                del index[value][obj.uid]
+                del index[value][uid]
                 if not index[value]:
                     del index[value]

@@ -355,10 +355,11 @@ class Store(Lister[T]):
             self._add(obj)
 
     def _add(self, obj: T) -> None:
-        namesake = self.by_key(key_of(obj))
-        if namesake is not None and namesake.uid != obj.uid:
-            self._delete(namesake.uid, obj.version)
-        self._deleted.pop(obj.uid, None)
+        if obj.uid not in self._objects:
+            namesake = self.by_key(key_of(obj))
+            if namesake is not None:
+                self._delete(namesake.uid, obj.version)
+            self._deleted.pop(obj.uid, None)
         self.put(obj)
 
     def _delete(self, uid: str, version: int) -> None:

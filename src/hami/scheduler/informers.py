@@ -283,6 +283,8 @@ class _PodReader:
         if known is not None and known == info:
             info = known  # kept once: most updates of a pod change nothing of its cards
         kept = info or pod
+        # Most pods ask for one vendor's cards, and have them.
+        complete = not problems and info is not None and info.vendors().issuperset(dict(info.ids))
         bound = bool(pod.node_name)
         return WatchedPod(
             uid=kept.uid,
@@ -295,7 +297,7 @@ class _PodReader:
             problems=problems,
             decided_at=_decided_at(pod),
             explanation="" if bound else pod.annotation(annotation_keys.EXPLANATION),
-            bypassed=self._bypassed(pod) if bound and not pod.finished else None,
+            bypassed=self._bypassed(pod) if bound and not pod.finished and not complete else None,
             held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
         )
 
