@@ -39,6 +39,27 @@ WATCH_LIST: Mapping[str, str] = {
 }
 
 
+class Stats(msgspec.Struct):
+    """Counts since the start."""
+
+    #: Full lists in pages, the periodic ones included.
+    lists: int = 0
+    #: Full lists by a watch that begins with one.
+    watch_lists: int = 0
+    #: Watches opened, without those.
+    watches: int = 0
+    #: Events of objects, bookmarks not counted.
+    events: int = 0
+    #: Objects seen and not wanted.
+    ignored: int = 0
+    #: Objects that did not decode.
+    undecodable: int = 0
+    #: Objects that the periodic list found different although the stream had passed that moment.
+    repaired: int = 0
+    #: Lists and watches that failed.
+    errors: int = 0
+
+
 class Change(msgspec.Struct, frozen=True):
     """An object was added, changed or deleted."""
 

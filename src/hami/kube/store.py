@@ -25,8 +25,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic
 
-import msgspec
-
 from hami.kube import listwatch
 from hami.kube.lister import Index, Lister, T, key_of
 from hami.wire import errors as wire_errors
@@ -43,27 +41,6 @@ _NEVER = sys.maxsize
 
 #: Bytes of an object to what is kept of it, or None where it is not wanted; raises WireError.
 Read = Callable[[bytes], T | None]
-
-
-class Stats(msgspec.Struct):
-    """Counts since the start."""
-
-    #: Full lists in pages, the periodic ones included.
-    lists: int = 0
-    #: Full lists by a watch that begins with one.
-    watch_lists: int = 0
-    #: Watches opened, without those.
-    watches: int = 0
-    #: Events of objects, bookmarks not counted.
-    events: int = 0
-    #: Objects seen and not wanted.
-    ignored: int = 0
-    #: Objects that did not decode.
-    undecodable: int = 0
-    #: Objects that the periodic list found different although the stream had passed that moment.
-    repaired: int = 0
-    #: Lists and watches that failed.
-    errors: int = 0
 
 
 class Disorder(Exception):  # noqa: N818 - it names what happened to the stream
@@ -117,7 +94,7 @@ class Store(Lister[T]):
         super().__init__(indexes)
         #: The objects' kind, for logs.
         self.kind = kind
-        self.stats = Stats()
+        self.stats = listwatch.Stats()
         #: Whether a full list has been read since the start.
         self.synced = False
         #: A stream continues here: the newest version of any event, bookmark or list.

@@ -16,7 +16,7 @@ import msgspec
 
 from hami.kube import events
 from hami.kube.events import EventRecorder
-from hami.kube.store import Stats
+from hami.kube.listwatch import Stats
 from hami.scheduler import cluster_metrics
 from hami.scheduler.assumed_pods import AssumedPods, Stage
 from hami.scheduler.events import BypassedPods
