@@ -32,7 +32,8 @@ from hami.node.nvml_cards import Card
 from hami_sandbox import gpus
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.monitor import nodes
-from tests.unit.monitor_process.monitors import NODE, Machine
+from tests.integration.monitor.monitors import NODE
+from tests.integration.monitor.monitors import Machine
 
 CONTAINERS, PROCESSES, CARDS = 64, 2, 8
 ROUNDS = 50

@@ -10,9 +10,9 @@ import yaml
 
 from tests.chart import rendering
 from tests.e2e.parts import catalogue, promtool
+from tests.integration.admission import webhooks
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import pods
-from tests.unit.admission_process import webhooks
 from tests.unit.scheduler import rig
 from tests.unit.serving import servers
 

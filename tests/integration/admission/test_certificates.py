@@ -11,10 +11,10 @@ from cryptography import x509
 
 from tests import processes
 from tests.authority import Issued
+from tests.integration.admission import webhooks
+from tests.integration.admission.webhooks import Webhook
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import pods
-from tests.unit.admission_process import webhooks
-from tests.unit.admission_process.webhooks import Webhook
 from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 

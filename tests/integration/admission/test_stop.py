@@ -8,9 +8,9 @@ import pathlib
 
 import pytest
 
+from tests.integration.admission import webhooks
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import desk, pods
-from tests.unit.admission_process import webhooks
 from tests.unit.serving import servers
 
 ASKS = pods.pod(pods.container(mig={"3g.40gb": 1}))

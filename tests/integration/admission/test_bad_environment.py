@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from tests import processes
+from tests.integration.admission import webhooks
 from tests.scripted_api.server import ScriptedApi
-from tests.unit.admission_process import webhooks
 from tests.unit.kube import kubeconfigs
 
 

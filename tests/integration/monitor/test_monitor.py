@@ -8,11 +8,11 @@ from pathlib import Path
 from hami.wire import state_file
 from hami.wire.hami_region import V1
 from tests import processes
+from tests.integration.monitor.monitors import NODE, Machine
 from tests.native.container import Container
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB, MIB
-from tests.unit.monitor_process.monitors import NODE, Machine
 
 UNMANAGED = "hami_gpu_unmanaged_memory_bytes"
 

@@ -6,9 +6,9 @@ import asyncio
 import pathlib
 
 from tests.builders import GPU
+from tests.integration.admission import webhooks
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import desk, pods
-from tests.unit.admission_process import webhooks
 
 ASKS = pods.pod(pods.container(mig={"3g.40gb": 1}))
 SMALLEST = {f"{pods.MIG}1g.10gb": "7"}
