@@ -31,8 +31,7 @@ from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
-#: Deleted UIDs of which the version is kept: a bound for memory. Late answers to our own requests
-#: arrive within seconds.
+#: Deleted UIDs whose version is kept. Late answers to our own requests arrive within seconds.
 DELETED_KEPT = 20_000
 #: Events of a stream that are remembered, to know duplicates from disorder.
 _EVENTS_KEPT = 1024
@@ -49,9 +48,6 @@ class Disorder(Exception):  # noqa: N818 - it names what happened to the stream
 
 class Unreadable:
     """In place of an object whose bytes do not decode."""
-
-
-_UNREADABLE = Unreadable()
 
 
 class Listing(Generic[T]):
@@ -104,7 +100,7 @@ class Store(Lister[T]):
         self._selected = selected
         #: UID -> version, in the order of deletion.
         self._deleted: dict[str, int] = {}
-        #: Everything up to here is contained in a list: unknown objects below are deleted.
+        #: The version of the last list: unknown objects at or below it are deleted.
         self._floor = 0
         #: The highest version seen in this epoch, offers included.
         self._highest = 0
@@ -159,8 +155,7 @@ class Store(Lister[T]):
         listing, self._listing, self._resync = self._listing, None, None
         assert listing is not None
         listing.version = version
-        restored = listing.is_restored
-        if restored:
+        if restored := listing.is_restored:
             self._begin_epoch(listing)
         if listing.whole:
             for obj in self:
@@ -202,8 +197,7 @@ class Store(Lister[T]):
         if found is None:
             return
         uid, version, obj = found
-        mark = (uid, version, deleted)
-        if mark in self._recent:
+        if (mark := (uid, version, deleted)) in self._recent:
             return
         if version < self._newest:
             raise Disorder(f"version {version} after version {self._newest}")
@@ -280,14 +274,14 @@ class Store(Lister[T]):
         self._resync = None
         for uid, (version, obj) in resync.newer.items():
             known = self._known(uid, obj)
-            if obj is None and uid in self._objects and version > known:
-                self._repair(uid, "is not wanted any more")
-                self._delete(uid, version)
-            elif obj is not None and (
-                version > known or (version == known and uid not in self._objects)
-            ):
+            if version < known or (version == known and uid in self._objects):
+                continue  # the stream knows it by now
+            if obj is not None:
                 self._repair(uid, "is newer")
                 self._add(obj)
+            elif uid in self._objects:
+                self._repair(uid, "is not wanted any more")
+                self._delete(uid, version)
         if resync.whole:
             for obj in list(self._missing(resync)):
                 self._repair(obj.uid, "is deleted")
@@ -373,7 +367,7 @@ class Store(Lister[T]):
             return self._read_object(body)
         except wire_errors.WireError as error:
             self._count_undecodable(body, error)
-            return _UNREADABLE
+            return Unreadable()
 
     def _count_undecodable(self, body: bytes, error: wire_errors.WireError) -> None:
         self.stats.undecodable += 1
