@@ -30,10 +30,9 @@ from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
 from hami.node.nvml_cards import Card
 from hami_sandbox import gpus
+from tests.integration.monitor.monitors import NODE, Machine
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.monitor import nodes
-from tests.integration.monitor.monitors import NODE
-from tests.integration.monitor.monitors import Machine
 
 CONTAINERS, PROCESSES, CARDS = 64, 2, 8
 ROUNDS = 50
