@@ -1,7 +1,7 @@
 """Sizes of bursts, fleets and examples: small in `make e2e`, whole in `make soak`.
 
-HAMI_E2E_WHOLE=1 makes them whole. What they prove does not depend on the number. Times and ratios do, so these are shown in whole
-runs only.
+HAMI_E2E_WHOLE=1 makes them whole. What they prove does not depend on the number. Times and ratios
+do, so these are shown in whole runs only.
 """
 
 from __future__ import annotations
