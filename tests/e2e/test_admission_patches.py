@@ -29,17 +29,18 @@ from hami.serving import metrics, tracing
 from hami.serving.http_server import Request
 from hami.vendors import device_config
 from hami.wire import annotation_keys
+from tests.e2e import sizes
 from tests.kubeapi.client import ApiError, Client, Object
 from tests.kubeapi.paths import group, pods
 from tests.mig_offers import FilledOffer
 from tests.unit.admission import json_patch, pod_documents
 from tests.unit.admission.pod_documents import CORES, GPU, MEMORY
 
-PATCHED = 3000
+PATCHED = sizes.PATCHED_PODS
 # About a quarter of what is drawn is refused by admission, as it must be.
-DRAWN = 4400
-WRITTEN = 600
-SAMPLE = 400
+DRAWN = PATCHED * 3 // 2
+WRITTEN = PATCHED // 5
+SAMPLE = PATCHED // 8
 SENDERS = 4
 TOLD = 3
 NAMESPACE = "default"
@@ -71,7 +72,7 @@ KINDS = (
     *("fallback to a profile", "fallback to a share", "fallback to a whole card"),
 )
 #: How many pods must show each of them; on less the test would show nothing.
-FEWEST = 40
+FEWEST = PATCHED // 75
 
 
 class Case(msgspec.Struct):

@@ -86,6 +86,13 @@ def steps(*, short: bool) -> list[Step]:
             ("tests/native/test_sanitizers.py",),
         ),
         Step(
+            "admission",
+            "3,000 drawn pods, patched, before a real API server",
+            (*real, "tests/e2e/test_admission_patches.py"),
+            whole,
+            root=True,
+        ),
+        Step(
             "bursts",
             "hundreds of pods at once on real Kubernetes",
             (*real, *bursts),
