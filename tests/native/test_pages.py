@@ -37,8 +37,8 @@ def test_the_example_with_stand_in_gpus_prints_what_stands_below_it(tmp_path: Pa
 
 @pytest.mark.parametrize("folder", ["libvgpu", "fakegpu"])
 def test_the_map_names_every_file_and_no_other(folder: str) -> None:
-    text = (build.ROOT / "docs/architecture.md").read_text("utf-8")
-    section = text.split(f"\n## `native/{folder}`", 1)[1].split("\n## ", 1)[0]
+    text = (build.SOURCES / "README.md").read_text("utf-8")
+    section = text.split(f"\n## Files of `{folder}/`", 1)[1].split("\n## ", 1)[0]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
     files = [path.name for path in (build.SOURCES / folder).iterdir() if path.is_file()]
