@@ -40,7 +40,8 @@ class Bench:
         return self.runtime
 
     def spec(self, *argv: str, **more: Any) -> ContainerSpec:
-        container = f"c{next(self._numbers)}"
+        # Processes are found by this id on the whole machine: another worker must not have it.
+        container = f"c{next(self._numbers)}-{os.getpid()}"
         fields = {
             "id": container,
             "pod_uid": UID,
