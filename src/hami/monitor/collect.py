@@ -164,13 +164,14 @@ def _of_container(
         if by_driver is not None and container.limited and container.allocation_ids:
             over = max(by_driver - share.memory_bytes, 0) if share.memory_mib else 0
         used = card.used if card is not None else None
+        limit = card.limit if card is not None else None
         made[share.card] = ShareUsage(
             namespace=container.namespace,
             pod=container.pod,
             container=key.container,
             index=index,
             card=share.card,
-            memory_limit=share.memory_bytes,
+            memory_limit=share.memory_bytes if limit is None else limit,
             core_limit=share.core_limit or WHOLE_CARD,
             # Without the limiter only the driver counts.
             memory_used=used if container.limited else by_driver,

@@ -109,6 +109,7 @@ def usage_of(region: Region) -> ContainerUsage:
                 data=device.data,
                 offset=device.offset,
                 compute=device.core_used,
+                limit=device.limit,
             )
     return ContainerUsage(cards=cards, last_kernel_time=region.last_kernel_time, pids=region.pids)
 

@@ -42,6 +42,8 @@ class CardUsage(msgspec.Struct, kw_only=True):
     offset: int | None = None
     #: Percent, as the library in the container measured it.
     compute: int | None = None
+    #: The limit that the library enforces, which need not be whole MiB as in the share; 0 is none.
+    limit: int | None = None
 
 
 class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -228,7 +228,7 @@ def test_hamis_containers_need_a_pod(tmp_path: Path) -> None:
                 V1,
                 [CARD],
                 regions.process(V1, 7, used=[(0, 0, 6, 0, 6)], sm=[20]),
-                limits=[MIB],
+                limits=[MIB - 1],
             )
         )
     (node.hami_containers / f"{nodes.uid_of('known')}_empty").mkdir()
@@ -238,7 +238,7 @@ def test_hamis_containers_need_a_pod(tmp_path: Path) -> None:
     assert one is not None
     assert (one.namespace, one.pod, one.shares) == ("team", "known", (nodes.share(CARD, MIB),))
     card = hami.usage_of(each.region).cards[CARD]
-    assert (card.used, card.compute) == (6, 20)
+    assert (card.used, card.compute, card.limit) == (6, 20, MIB - 1)
 
 
 def has_ended(node: NodeLayout, pods: Pods) -> bool:

@@ -188,6 +188,13 @@ def test_pods_of_the_same_name_are_never_the_same_series_twice() -> None:
     assert nodes.values(found, "hami_vgpu_core_limit_percent") == [2]
 
 
+def test_a_limit_of_hamis_library_is_shown_to_the_byte() -> None:
+    made = share_usages([(container(), use(limit=10**9))], None, now=NOW)
+    found = nodes.series(text(made, legacy=True))
+    assert nodes.values(found, "hami_vgpu_memory_limit_bytes") == [10**9]
+    assert nodes.values(found, "vGPU_device_memory_limit_in_bytes") == [10**9]
+
+
 def test_cards_keep_their_indexes_in_the_container() -> None:
     made = share_usages(
         [(container(nodes.share(OTHER, MIB), nodes.share(CARD, 2 * MIB)), None)], None, now=NOW
