@@ -34,6 +34,8 @@ _MISCONFIGURED = (
 )
 #: A retry may help: exit code 1.
 _PREVENTED = (kube_errors.KubeError, OSError)
+#: Modules of the extra `agent`, which a plain installation does not have.
+_OF_THE_AGENT = frozenset(("grpc", "pynvml"))
 
 
 API_SERVER = {
@@ -78,7 +80,14 @@ def run(module: str, resolved: Resolved[Any], *, fast: bool = True) -> int:
 
 
 def _serve(module: str, settings: msgspec.Struct, *, fast: bool) -> None:
-    process: Any = importlib.import_module(module)
+    try:
+        process: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_THE_AGENT:
+            raise
+        raise errors.CommandError(
+            f"needs the Python module {error.name}, which is not installed; install 'hami[agent]'"
+        ) from error
     loops: Any = importlib.import_module("uvloop" if fast else "asyncio")
     running: Coroutine[Any, Any, None] = process.run(settings)
     loops.run(running)

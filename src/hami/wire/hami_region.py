@@ -185,7 +185,11 @@ def version_of(mark: bytes, size: int) -> Version:
     if major == V1.number and size >= REGION_V1.size:
         return V1
     raise errors.WireError(
-        f"{_WHAT}: version", major, f"is not known in a file of {size} bytes", _REMEDY
+        f"{_WHAT}: version",
+        major,
+        f"is not known in a file of {size} bytes",
+        "restart the container if the file was cut off; another version of HAMi's library needs "
+        "another version of hami's monitor",
     )
 
 

@@ -163,6 +163,22 @@ def test_python_m_hami_is_hami() -> None:
     assert unknown.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("command", "missing"), [("agent", "grpc"), ("monitor", "pynvml")])
+def test_a_plain_installation_names_the_extra_of_the_agent(command: str, missing: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; from hami.cli.main import main; "
+        f"sys.exit(main([{command!r}, '--node-name=n']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"hami {command}: needs the Python module {missing}, which is not installed; "
+        "install 'hami[agent]'"
+    )
+
+
 def test_a_reader_that_leaves_early_is_no_error_message() -> None:
     shell = f"{sys.executable} -m hami scheduler config --kube-version 1.36 | true"
     done = subprocess.run(

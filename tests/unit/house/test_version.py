@@ -35,6 +35,11 @@ def test_every_distribution_has_it_and_needs_the_same_product(path: Path) -> Non
         assert pinned is None or pinned[1] == VERSION, each
 
 
+@pytest.mark.parametrize("path", PROJECTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_distribution_carries_the_licence(path: Path) -> None:
+    assert (path.parent / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
 def test_the_installed_package_has_it() -> None:
     """Run `make setup` if this fails: the version was changed after the last one."""
     assert importlib.metadata.version("hami") == VERSION
