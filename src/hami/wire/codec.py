@@ -49,7 +49,8 @@ def decode_go(data: str, into: type[T], *, what: str) -> T:
     """Decode JSON as Go does: a value that is null, or required and missing, is its type's zero.
 
     Writers in Go mostly omit such values, so they are looked for only where strict decoding fails.
-    The outermost value must not be null.
+    The outermost value must not be null. Of a repeated key only the last value counts then, even
+    where an earlier one has the wrong type; no writer that we know of repeats a key.
     """
     decoder = _decoder(into)
     try:
