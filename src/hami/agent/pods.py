@@ -8,6 +8,7 @@ pods listed, once for all callers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from hami.kube import errors, listwatch, paths
@@ -30,7 +31,7 @@ class NodePods:
     def __init__(self, client: Client, node: str, *, resync_interval: float) -> None:
         self._client = client
         self._query = {"fieldSelector": f"spec.nodeName={node}"}
-        self._listing: asyncio.Task[None] | None = None
+        self._listing: asyncio.Task[set[str]] | None = None
         self.informer: Informer[Pod] = Informer(
             client,
             paths.pods(),
@@ -66,7 +67,9 @@ class NodePods:
         try:
             async with asyncio.timeout(seconds):
                 while (found := await self._wait_for_watch(uid)) is None:
-                    await self._list()
+                    if uid in await self._list() and uid not in self.informer:
+                        # It takes the pod for an old one: etcd may have been restored.
+                        self.informer.resync()
                 return found
         except TimeoutError:
             return None
@@ -77,17 +80,21 @@ class NodePods:
         except TimeoutError:
             return None
 
-    async def _list(self) -> None:
+    async def _list(self) -> set[str]:
         """List the node's pods; callers at the same time share one list."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.create_task(self._offer_all())
-        await asyncio.shield(self._listing)
+        return await asyncio.shield(self._listing)
 
-    async def _offer_all(self) -> None:
+    async def _offer_all(self) -> set[str]:
+        listed: set[str] = set()
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
                 async for page in listwatch.pages(self._client, paths.pods(), self._query):
                     for body in page.items:
                         self.informer.offer(body)
+                        with contextlib.suppress(wire_errors.WireError):
+                            listed.add(listwatch.identity(body)[0])
         except (errors.KubeError, wire_errors.WireError, TimeoutError) as error:
             _log.warning("cannot list the pods of this node", extra={"error": str(error)})
+        return listed

@@ -29,6 +29,7 @@ import heapq
 import itertools
 import logging
 import random as randomness
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NoReturn
@@ -100,6 +101,7 @@ class Informer(Store[T]):
         self._no_watch_list_until = 0.0
         #: (version, order, future) of `wait_version`, as a heap.
         self._version_waits: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waits_epoch = 0
         self._order = itertools.count()
         #: UID or key -> futures of `wait`.
         self._waits: dict[str, list[asyncio.Future[None]]] = {}
@@ -113,7 +115,7 @@ class Informer(Store[T]):
         await self._synced.wait()
 
     async def wait_version(self, version: int) -> None:
-        """Wait until the store is at least as new as this version."""
+        """Wait until the store is at least as new as this version, or versions begin again."""
         if self.version >= version:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -195,9 +197,11 @@ class Informer(Store[T]):
     async def _list(self) -> None:
         self.stats.lists += 1
         version = 0
+        # Before the request: what is learned while the answer is on its way may be newer than it.
+        self.begin_list()
         async for page in self._pages():
             if page.first:
-                self.begin_list()
+                self.restart_list()
             for body in page.items:
                 self.listed(body)
             version = page.version
@@ -379,6 +383,8 @@ class Informer(Store[T]):
         self.last_contact = self._clock()
         self._backoff.reset()
         version = self.version
+        if self._waits_epoch != self.epoch:  # versions of the epoch before never come
+            self._waits_epoch, version = self.epoch, sys.maxsize
         while self._version_waits and self._version_waits[0][0] <= version:
             _, _, reached = heapq.heappop(self._version_waits)
             if not reached.done():

@@ -67,13 +67,15 @@ class Listing(Generic[T]):
         self.whole = True
         #: UID -> version and object, where a resync seems to know more than we do.
         self.newer: dict[str, tuple[int, T | None]] = {}
+        #: UIDs of objects that do not decode.
+        self.unreadable: set[str] = set()
         #: UID -> the later version that we know, and the object as a full list has it.
         self.older: dict[str, tuple[int, T | None]] = {}
 
     @property
     def is_restored(self) -> bool:
-        """Whether the list contradicts what was known before it began."""
-        return self.version < self.known or any(at <= self.version for at, _ in self.older.values())
+        """Whether the list contradicts what was known before it began, not only later offers."""
+        return self.version < self.known or any(at <= self.known for at, _ in self.older.values())
 
 
 class Store(Lister[T]):
@@ -102,6 +104,10 @@ class Store(Lister[T]):
         self._deleted: dict[str, int] = {}
         #: The version of the last list: unknown objects at or below it are deleted.
         self._floor = 0
+        #: How often versions began again.
+        self.epoch = 0
+        #: Unreadable in the list that began this epoch: any version of them counts.
+        self._unversioned: set[str] = set()
         #: The highest version seen in this epoch, offers included.
         self._highest = 0
         #: The newest version that the present stream has sent.
@@ -122,6 +128,11 @@ class Store(Lister[T]):
         self._listing = Listing(self._highest)
         self._resync = None
 
+    def restart_list(self) -> None:
+        """Forget the pages so far; what was known before the list began stays the measure."""
+        assert self._listing is not None
+        self._listing.begin()
+
     def listed(self, body: bytes) -> None:
         """Take one object of the list. Nothing is deleted before the list is complete."""
         assert self._listing is not None
@@ -136,6 +147,7 @@ class Store(Lister[T]):
             return
         self._listing.uids.add(uid)
         if isinstance(obj, Unreadable):
+            self._listing.unreadable.add(uid)
             return
         known = self._known(uid, obj)
         if version < known:
@@ -158,8 +170,10 @@ class Store(Lister[T]):
         if restored := listing.is_restored:
             self._begin_epoch(listing)
         if listing.whole:
+            # An offer does not show that an object left the selection; the stream shows its return.
+            certain = restored or self._selected
             for obj in self:
-                if obj.uid not in listing.uids and (restored or obj.version <= version):
+                if obj.uid not in listing.uids and (certain or obj.version <= version):
                     self._delete(obj.uid, min(obj.version, version))
         self.synced = True
         self._floor = self.version = version
@@ -172,8 +186,10 @@ class Store(Lister[T]):
             "the API server is older than what was known, forgetting versions",
             extra={"kind": self.kind, "version": listing.version, "known": listing.known},
         )
+        self.epoch += 1
         self._deleted.clear()
         self._highest = listing.version
+        self._unversioned = listing.unreadable & self._objects.keys()
         for uid, (_, obj) in listing.older.items():
             if uid in listing.uids and obj is not None:
                 self._add(obj)
@@ -260,6 +276,9 @@ class Store(Lister[T]):
             obj = self._decode(body)
             if obj is None:
                 resync.uids.discard(uid)
+            elif not isinstance(obj, Unreadable) and version < (known := self._known(uid, obj)):
+                resync.older[uid] = known, None  # a later object has its name
+                continue
             if not isinstance(obj, Unreadable) and (obj is not None or uid in self._objects):
                 resync.newer[uid] = version, obj
 
@@ -286,7 +305,8 @@ class Store(Lister[T]):
             for obj in list(self._missing(resync)):
                 self._repair(obj.uid, "is deleted")
                 self._delete(obj.uid, obj.version)
-        self._floor = max(self._floor, resync.version)
+            # Only now: the end of an object that the list may lack is still to come.
+            self._floor = max(self._floor, resync.version)
         self.version = max(self.version, resync.version)
         self._highest = max(self._highest, resync.version)
         return True
@@ -309,6 +329,8 @@ class Store(Lister[T]):
 
     def _known(self, uid: str, obj: T | None = None) -> int:
         """Return the version kept for a UID, deleted ones included, or of a newer namesake."""
+        if uid in self._unversioned:
+            return 0
         kept = self._objects.get(uid)
         known = kept.version if kept is not None else self._deleted.get(uid, 0)
         if kept is None and obj is not None:
@@ -326,6 +348,7 @@ class Store(Lister[T]):
             self._add(obj)
 
     def _add(self, obj: T) -> None:
+        self._unversioned.discard(obj.uid)
         if obj.uid not in self._objects:
             namesake = self.by_key(key_of(obj))
             if namesake is not None:
@@ -335,6 +358,7 @@ class Store(Lister[T]):
 
     def _delete(self, uid: str, version: int) -> None:
         # Unknown objects are remembered during a resync only: its list may still name them.
+        self._unversioned.discard(uid)
         if uid in self._objects or self._resync is not None:
             self._remember_deleted(uid, version)
             self.drop(uid)

@@ -312,6 +312,10 @@ class LostAnswers:
                 self._assumed_pods.release(assumed.uid)
             elif pod.node_name:
                 self._watched.pods.offer(body)
+                if self._assumed_pods.get(assumed.uid) is assumed:
+                    # The informer knows a later version: etcd may have been restored.
+                    self._watched.pods.resync()
+                    await asyncio.sleep(pause.next())
             elif asked_at >= certain_at:
                 _log.info("pod was not bound, releasing its cards", extra=extra)
                 self._assumed_pods.release(assumed.uid)

@@ -86,12 +86,14 @@ class Binder:
 
     async def bind(self, args: extender_api.BindingArgs, *, trace: str = "") -> AssumedPod | None:
         """Bind a pod, or raise BindRefusedError; None: it held no cards, or was bound before."""
+        # Before any wait: a placement after the lease was lost and gained again has not caught up.
+        term = self._leadership.term
         assumed = await self._assumed_pod(args)
         if assumed is None:
             return None
         assumed.trace = trace or assumed.trace
         patience = self._group_patience if assumed.group else math.inf
-        caller = Caller(self._leadership, waits_until=self._clock() + patience)
+        caller = Caller(self._leadership, term=term, waits_until=self._clock() + patience)
         self._assumed_pods.enter(assumed, Stage.BINDING)
         if self._needs_lock(assumed):
             begin = self._clock()
@@ -189,10 +191,10 @@ class Binder:
             async with asyncio.timeout(None if math.isinf(patience) else patience):
                 return await self._queue.wait(assumed.node)
         except TimeoutError:
-            self._back_to_held(assumed)
+            self._back_to_held(assumed, caller)
             raise node_lock.lock_timeout(assumed.node) from None
         except asyncio.CancelledError:
-            self._back_to_held(assumed)
+            self._back_to_held(assumed, caller)
             raise
 
     async def _to_its_end(self, work: Coroutine[Any, Any, None], caller: Caller) -> None:
@@ -222,7 +224,7 @@ class Binder:
             self._metrics.queue_seconds.observe(self._clock() - begin)
             await self._post(assumed, caller)
         except BaseException as error:
-            self._back_to_held(assumed)
+            self._back_to_held(assumed, caller)
             if lock and assumed.stage is not Stage.UNKNOWN:
                 await self._release_lock(assumed.node, lock)
             if isinstance(error, errors.KubeError):
@@ -275,7 +277,7 @@ class Binder:
             )
             await self._send(body, caller)
         except CallerLeftError as error:
-            self._back_to_held(assumed)
+            self._back_to_held(assumed, caller)
             raise BindRefusedError(str(error)) from error
         except (NotLeadingError, wire_errors.WireError) as error:
             self._assumed_pods.release(uid)
@@ -331,9 +333,13 @@ class Binder:
                 return
         raise refusal
 
-    def _back_to_held(self, assumed: AssumedPod) -> None:
-        if assumed.stage is Stage.BINDING:
-            self._assumed_pods.enter(assumed, Stage.HELD)
+    def _back_to_held(self, assumed: AssumedPod, caller: Caller) -> None:
+        """Hold the pod for another /bind; release it if the lease was lost since the decision."""
+        if assumed.stage is not Stage.BINDING:
+            return
+        self._assumed_pods.enter(assumed, Stage.HELD)
+        if not self._leadership.leading or caller.term != self._leadership.term:
+            self._assumed_pods.release(assumed.uid)
 
 
 def decision_annotations(

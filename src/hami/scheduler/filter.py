@@ -26,7 +26,7 @@ from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, Stage
 from hami.scheduler.errors import RefusedError
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
-from hami.scheduler.readiness import Readiness
+from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.scheduler.unschedulable import UnschedulablePods, note_of
 from hami.wire import errors, extender_api, objects
 
@@ -98,6 +98,8 @@ class Filter:
         """Wait until this replica may decide about a pod; raise if there is nothing to decide."""
         await self._readiness.require(self._budget)
         assumed = await self._assumed_pods.settled(pod.uid, self._budget)
+        if not self._readiness.ready:  # the lease was lost meanwhile, and maybe gained again
+            raise NotReadyError(self._readiness.why_not())
         if assumed is not None and assumed.stage is Stage.ACCEPTED:
             raise RefusedError(
                 f"pod {pod.namespace}/{pod.name} was bound to {assumed.node} a moment ago; "

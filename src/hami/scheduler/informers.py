@@ -206,6 +206,8 @@ class WatchedCluster:
             self._annotated_until.pop(pod.uid, None)
             self.cluster.forget_pod(pod.uid)
         else:
+            if old is not None and old.node and not new.node:
+                self.cluster.forget_pod(new.uid)  # only a restore of etcd unbinds a pod
             info = None if self._has_lapsed(new) else new.info
             self.cluster.set_pod(new.uid, info, new.problems, finished=new.finished)
         self._note_freed(before, self.cluster.pods.get(pod.uid))

@@ -85,6 +85,7 @@ class NodeLocks:
                 await self._refresh(name)
             else:
                 return value
+        self._watched.nodes.resync()  # after a restore of etcd every version that we name conflicts
         raise BindRefusedError(
             f"node {name} changed {WRITE_ATTEMPTS} times while it was being locked; nothing to "
             "do: kube-scheduler retries"
@@ -299,10 +300,12 @@ class CallerLeftError(Exception):
 class Caller:
     """A /bind caller: deadline, disconnect, and the term of leadership it came in."""
 
-    def __init__(self, leadership: Leadership, *, waits_until: float = math.inf) -> None:
+    def __init__(
+        self, leadership: Leadership, *, term: int | None = None, waits_until: float = math.inf
+    ) -> None:
         self._leadership = leadership
         #: The term of leadership in which the bind began; a decision holds in its term alone.
-        self.term = leadership.term
+        self.term = leadership.term if term is None else term
         #: Monotonic.
         self._waits_until = waits_until
         #: Done when the caller has disconnected.

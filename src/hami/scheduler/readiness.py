@@ -34,6 +34,8 @@ LEADER, FOLLOWER = "leader", "follower"
 CATCH_UP_S = 1.0
 #: Seconds between two attempts to catch up.
 RETRY_S = 0.5
+#: Seconds after which the version is asked for again: after a restore of etcd it may never come.
+CATCH_UP_AT_MOST_S = 30.0
 
 
 class Watch(Protocol):
@@ -88,7 +90,8 @@ class LeaderLabel:
         except TimeoutError:
             _log.info("the pod watch is silent, resyncing", extra={"version": version})
             self._pods.resync()
-            await self._pods.wait_version(version)
+            async with asyncio.timeout(CATCH_UP_AT_MOST_S):
+                await self._pods.wait_version(version)
 
     async def _lead(self) -> int:
         """Label our own pod; returns a version that is not older than this moment."""
