@@ -11,8 +11,7 @@ versions are one sequence of numbers for the whole server:
 - An event below the newest of its own stream is out of order (`Disorder`): the stream is not
   trusted any more. An event that was sent before is a duplicate and harmless.
 - A list beside a stream (a resync) that knows more than the stream repairs the store, counted.
-- A list that is older than what was known before it began shows that the server's store was
-  restored from a backup. Versions begin again: a new epoch.
+- A list older than what was known before it began shows a restore from a backup: a new epoch.
 
 An object whose bytes do not decode keeps the state that we know, until the next list.
 """
@@ -129,7 +128,7 @@ class Store(Lister[T]):
         self._resync = None
 
     def restart_list(self) -> None:
-        """Forget the pages so far; what was known before the list began stays the measure."""
+        """Forget the pages so far, but not what was known before the list began."""
         assert self._listing is not None
         self._listing.begin()
 
@@ -149,10 +148,10 @@ class Store(Lister[T]):
         if isinstance(obj, Unreadable):
             self._listing.unreadable.add(uid)
             return
-        known = self._known(uid, obj)
-        if version < known:
-            self._listing.older[uid] = known, obj
-        elif version > known or uid not in self._objects:
+        known, older = self._known(uid, obj), self._listing.older
+        if version < known or uid in older:  # a WatchList may show it again, changed
+            older[uid] = older.get(uid, (known, None))[0], obj
+        if version > known or (version == known and uid not in self._objects):
             self._add(obj)
 
     def unlisted(self, body: bytes) -> None:
