@@ -42,6 +42,8 @@ def cluster() -> Iterator[Cluster]:
         return
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     with clusters.temporary(Layout(f"tests{worker}")) as running:
+        with running.joined_network(), running.client as client:
+            pods.await_account(client, "default")  # the first test may create pods there at once
         yield running
 
 
