@@ -147,7 +147,8 @@ class LateBinding:
             )
             first = record
             record = await self._reconciler.admit(
-                claim.uid, lambda now: _with_allocations(now or first, claim)
+                claim.uid,
+                lambda now: _with_allocations(now or self._healthy(first), claim),
             )
         claimed = {held.allocation_id for held in claim.held}
         for allocation in record.allocations:
@@ -166,6 +167,9 @@ class LateBinding:
         with self._tracer.span("prepare", parent=pod.annotation(tracing.ANNOTATION)) as span:
             span.set("pod", f"{pod.namespace}/{pod.name}")
             record = self._grants.record_of(pod, now=self._now())
+        return self._healthy(record)
+
+    def _healthy(self, record: LedgerRecord) -> LedgerRecord:
         allocations.check_health(record, self._cards)
         return record
 

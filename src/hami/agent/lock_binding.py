@@ -116,7 +116,7 @@ class LockBinding:
         first = self._allocator.ledger.get(pod.uid) or self._new_record(pod)
         allocation_id = new_allocation_id()
         record = await self._reconciler.admit(
-            pod.uid, lambda now: _with_next(now or first, allocation_id, device_ids)
+            pod.uid, lambda now: _with_next(now or self._healthy(first), allocation_id, device_ids)
         )
         allocation = record.allocation(allocation_id)
         assert allocation is not None
@@ -126,7 +126,9 @@ class LockBinding:
         return allocate_response(allocation_id, edits)
 
     def _new_record(self, pod: Pod) -> LedgerRecord:
-        record = self._grants.record_of(pod, now=self._now())
+        return self._healthy(self._grants.record_of(pod, now=self._now()))
+
+    def _healthy(self, record: LedgerRecord) -> LedgerRecord:
         allocations.check_health(record, self._cards)
         return record
 

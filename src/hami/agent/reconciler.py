@@ -45,6 +45,7 @@ from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import codec, policy_file
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
+from hami.wire.shares import Share
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +100,9 @@ class Reconciler:
         self._clock = clock
         self._requested = asyncio.Event()
         self._releasing = asyncio.Lock()
+        self._recovering = asyncio.Lock()
+        #: Whether pods that an earlier agent started were recovered since the start.
+        self._recovered_once = False
         #: By pod UID, why it was not recovered: logged once, tried again.
         self._refused: dict[str, str] = {}
         self._handlers: list[Recovered] = []
@@ -119,11 +123,16 @@ class Reconciler:
     async def admit(self, uid: str, change: Change, *, patience: float = _PATIENCE) -> LedgerRecord:
         """Add or update a pod's record, releasing deleted pods where the cards are full.
 
-        RefusalError: it does not fit. `patience`: seconds that deleted pods get to end their
+        A new pod waits until running pods that the ledger has lost are recovered: their cards are
+        taken. RefusalError: it does not fit. `patience`: seconds that deleted pods get to end their
         processes.
         """
         if self._ledger.get(uid) is None:
             await self._allocator.wait_ready()
+            await self._recover_first()
+        return await self._admit(uid, change, patience=patience)
+
+    async def _admit(self, uid: str, change: Change, *, patience: float) -> LedgerRecord:
         deadline = self._clock() + patience
         last = False
         while True:
@@ -208,10 +217,23 @@ class Reconciler:
         await self.recover_pods()
         self.remove_orphaned_files()
 
+    async def _recover_first(self) -> None:
+        """Recover pods before the first new one is recorded."""
+        if not self._recovered_once:
+            try:
+                await self.recover_pods()
+            except (AgentError, OSError) as error:
+                _log.warning("cannot recover running pods", extra={"error": str(error)})
+
     async def recover_pods(self) -> None:
         """Record every pod of kubelet's checkpoint that holds allocations of ours."""
-        if not self._allocator.ready:
-            return
+        async with self._recovering:
+            if self._allocator.ready:
+                complete = self._pods.synced
+                await self._recover_pods()
+                self._recovered_once = self._recovered_once or complete
+
+    async def _recover_pods(self) -> None:
         refused_before = self._refused
         self._refused = {}
         prepared = self._prepared()
@@ -223,7 +245,8 @@ class Reconciler:
                 continue
             try:
                 found = self._with_allocations(self._grants.record_of(pod, now=time.time()), held)
-                record = await self.admit(uid, _unless_known(found), patience=0)
+                found = self._with_resize(pod, found)
+                record = await self._admit(uid, _unless_known(found), patience=0)
             except RefusalError as error:
                 self._refused[uid] = why = str(error)
                 if refused_before.get(uid) != why:
@@ -266,6 +289,23 @@ class Reconciler:
         found = tuple(self._allocation(record, *each) for each in held)
         return msgspec.structs.replace(record, allocations=found)
 
+    def _with_resize(self, pod: Pod, record: LedgerRecord) -> LedgerRecord:
+        """Count the resize that the policy files of a pod already have; others come later."""
+        try:
+            devices = self._grants.resize_of(pod, record)
+        except RefusalError:
+            return record  # the resizer reports it
+        resized = msgspec.structs.replace(
+            record, resize=devices, generation=record.generation + bool(devices)
+        )
+        enforced = [self._is_enforced(resized, each) for each in record.allocations]
+        return resized if devices and enforced and all(enforced) else record
+
+    def _is_enforced(self, record: LedgerRecord, allocation: AllocationRecord) -> bool:
+        policy = self._policy(allocation.allocation_id)
+        wanted = limits.by_card(record.shares_of(allocation.container_index))
+        return policy is not None and _amounts(policy.shares) == _amounts(wanted)
+
     def _allocation(
         self, record: LedgerRecord, allocation_id: str, entry: Entry, response: AllocateResponse
     ) -> AllocationRecord:
@@ -292,11 +332,14 @@ class Reconciler:
         known = self._ledger.by_allocation_id(allocation_id)
         if known is not None:
             return known.uid
+        policy = self._policy(allocation_id)
+        return policy.pod_uid if policy is not None else ""
+
+    def _policy(self, allocation_id: str) -> policy_file.Policy | None:
         try:
-            policy = policy_file.decode(self._layout.policy(allocation_id).read_bytes())
+            return policy_file.decode(self._layout.policy(allocation_id).read_bytes())
         except (OSError, wire_errors.WireError):
-            return ""
-        return policy.pod_uid
+            return None
 
     def _ours(self) -> Iterator[_KubeletAllocation]:
         for entry, response in self._responses():
@@ -344,6 +387,10 @@ class Reconciler:
         if mounted_by_specs is not None:
             in_answers = {library.digest_of(self._layout, mount.host_path) for mount in mounts}
             self._library.prune(mounted_by_specs | in_answers)
+
+
+def _amounts(shares: Sequence[Share]) -> list[tuple[str, int, int | None]]:
+    return [(share.card, share.memory_mib, share.core_limit) for share in shares]
 
 
 def _unless_known(found: LedgerRecord) -> Change:
