@@ -1,4 +1,4 @@
-"""What roles allow, and how a refusal is worded."""
+"""Roles: what they allow, and the words of a refusal."""
 
 from __future__ import annotations
 

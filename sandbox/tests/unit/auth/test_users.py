@@ -1,4 +1,4 @@
-"""Who shows a token, and until when that counts."""
+"""Tokens: the user behind one, and its end."""
 
 from __future__ import annotations
 

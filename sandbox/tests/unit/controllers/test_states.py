@@ -1,4 +1,4 @@
-"""What controllers read off pods and replica sets, and the conditions that they make of it."""
+"""States of pods and replica sets, and the conditions that controllers make of them."""
 
 from __future__ import annotations
 

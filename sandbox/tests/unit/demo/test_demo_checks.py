@@ -1,4 +1,4 @@
-"""What examples expect, held against a world: met or not, and told in words."""
+"""Checks of examples against a cluster: met or not, and explained in words."""
 
 from __future__ import annotations
 

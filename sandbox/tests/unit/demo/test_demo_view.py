@@ -1,4 +1,4 @@
-"""What the demo draws and tells: every number is there as text, whatever the terminal."""
+"""The demo's view: every number is there as text, on any terminal."""
 
 from __future__ import annotations
 

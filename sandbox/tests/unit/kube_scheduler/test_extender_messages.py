@@ -1,4 +1,4 @@
-"""What is said to extenders, and what they say."""
+"""Messages to extenders, and their answers."""
 
 from __future__ import annotations
 

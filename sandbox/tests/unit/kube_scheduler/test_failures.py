@@ -1,4 +1,4 @@
-"""What goes wrong around the scheduler, and that it goes on."""
+"""Failures around the scheduler, which it survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is tried next, and when again."""
+"""The queue: which pod is tried next, and when again."""
 
 from __future__ import annotations
 

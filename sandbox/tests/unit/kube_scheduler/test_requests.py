@@ -1,4 +1,4 @@
-"""What a pod takes on a node."""
+"""Resources that a pod takes on a node."""
 
 from __future__ import annotations
 

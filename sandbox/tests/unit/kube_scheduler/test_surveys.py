@@ -1,4 +1,4 @@
-"""What is kept of judged nodes is what a fresh look would find."""
+"""Kept surveys of nodes equal fresh ones."""
 
 from __future__ import annotations
 

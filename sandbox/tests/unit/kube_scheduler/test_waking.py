@@ -1,4 +1,4 @@
-"""What makes a waiting pod be tried again, and what does not."""
+"""Events that make an unschedulable pod be tried again, and those that do not."""
 
 from __future__ import annotations
 

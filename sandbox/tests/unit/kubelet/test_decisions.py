@@ -1,4 +1,4 @@
-"""What is started, and when a pod is over."""
+"""Decisions: which containers start, and when a pod has ended."""
 
 from __future__ import annotations
 
