@@ -1,4 +1,4 @@
-"""What libvgpu costs: the same program without it and in a container with a memory limit.
+"""Cost of libvgpu: a program without it, and in a container with a memory limit.
 
     python -m benchmarks.isolation [--full]
 

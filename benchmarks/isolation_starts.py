@@ -1,4 +1,4 @@
-"""What libvgpu adds to starting: of any program, of CUDA, and of memory that a process holds."""
+"""Cost of libvgpu at the start of a program, of CUDA, and with memory held."""
 
 from __future__ import annotations
 

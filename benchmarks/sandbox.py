@@ -1,4 +1,4 @@
-"""How fast the embedded cluster is: to its start, and to pods that run on it.
+"""Speed of the embedded cluster: its start, and pods that run on it.
 
     python -m benchmarks.sandbox [--pods 100] [--nodes 1000]
 

@@ -1,4 +1,4 @@
-"""How long the API server waits for a review, how many a core answers, and what it takes to hold.
+"""Latency, throughput per core and memory of the admission webhook.
 
     python -m benchmarks.webhook [--nodes 1000] [--seconds 5] [--full] [--no-baseline]
 

@@ -1,4 +1,4 @@
-"""An API server for `benchmarks.webhook`: its nodes, in pages, whole or as the begin of a watch.
+"""An API server for `benchmarks.webhook`: nodes, in pages or as a watch.
 
     python -m benchmarks.webhook_api NODES CERTIFICATE KEY [pages]
 

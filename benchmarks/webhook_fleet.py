@@ -1,4 +1,4 @@
-"""What `benchmarks.webhook` sends: nodes and reviews of the size that real ones have.
+"""Nodes and reviews of `benchmarks.webhook`, of the size that real ones have.
 
 A node of a GPU cluster is some 30 kB long: fifty images with two names each, the labels of feature
 discovery, and once more the name of each of them in managedFields. Of all that a webhook wants the

@@ -1,4 +1,4 @@
-"""The API server's side of `benchmarks.webhook`: kept-alive TLS connections, and reviews on them.
+"""Load of `benchmarks.webhook`: reviews on kept-alive TLS connections.
 
 kube-apiserver speaks HTTP/1.1 to a webhook that offers nothing newer, with one request at a time on
 a connection, and keeps connections for the next one. A client library would spend as long on a call

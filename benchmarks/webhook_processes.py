@@ -1,4 +1,4 @@
-"""The processes of `benchmarks.webhook`, each on a core that it does not share with what it serves.
+"""Processes of `benchmarks.webhook`, client and server on cores of their own.
 
 The webhook has one core for itself; the API server and this process, which sends the reviews, have
 another. A process inherits the core that its parent is bound to when it starts it.

@@ -1,4 +1,4 @@
-"""Generated tests are the same in every run, so that a red run means a changed product.
+"""Generated tests are the same in every run: a red run is a changed product.
 
 `HYPOTHESIS_EXPLORE=1` draws new examples instead, to look for what the fixed ones miss.
 

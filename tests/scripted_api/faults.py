@@ -1,4 +1,4 @@
-"""What can be scripted to go wrong, per request and per watch stream."""
+"""Scripted faults, per request and per watch stream."""
 
 from __future__ import annotations
 

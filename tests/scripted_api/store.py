@@ -1,4 +1,4 @@
-"""A small store of Kubernetes objects: one counter of versions, and a history to watch.
+"""A small store of Kubernetes objects: one version counter, and a history.
 
 It does what kube-apiserver does where tests/conformance says so, for the few kinds that hami uses;
 it validates nothing else. Everything is synchronous, so a test can change it between two awaits.

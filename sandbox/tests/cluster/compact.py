@@ -1,4 +1,7 @@
-"""Compact the sandbox's history: `python -m sandbox.tests.cluster.compact REVISION`."""
+"""Compact the history of the sandbox's API server up to a revision.
+
+    python -m sandbox.tests.cluster.compact REVISION
+"""
 
 from __future__ import annotations
 

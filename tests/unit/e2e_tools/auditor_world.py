@@ -1,4 +1,4 @@
-"""An API server in a dict and a node in a folder: enough to gather from and to plant in."""
+"""An API server in a dict and a node in a folder, for the auditor's tests."""
 
 from __future__ import annotations
 

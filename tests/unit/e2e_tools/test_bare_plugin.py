@@ -1,4 +1,4 @@
-"""The bare plugin on real sockets: a stand-in plays kubelet, another the API server."""
+"""The bare plugin on real sockets, with stand-ins of kubelet and API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets a token: the bare plugin's decisions on files alone, without kubelet and grpc."""
+"""Owners of tokens: the bare plugin's decisions on files alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find words and references that the writing rules forbid, in names and texts of a tree.
+"""Find words and references that the writing rules forbid, in a tree.
 
 As a program it prints a work list: `python words.py TREE [PATH ...]`, one `file:line: found -> use`
 per line; paths are below the tree, without them `src` and `sandbox/src` are read. The words are in

@@ -1,4 +1,4 @@
-"""An informer follows the server: lists, changes, and every way in which a watch can end."""
+"""An informer follows the server: lists, changes, every end of a watch."""
 
 from __future__ import annotations
 

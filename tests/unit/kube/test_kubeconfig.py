@@ -1,4 +1,4 @@
-"""Finding the server: which file counts, and what is said of those that cannot be used."""
+"""Finding the server: the file that counts, and errors of unusable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real TLS: whom we trust, how we prove who we are, and how both change while we run."""
+"""Real TLS: trust, our own identity, and changes of both while running."""
 
 from __future__ import annotations
 

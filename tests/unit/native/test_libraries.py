@@ -1,4 +1,4 @@
-"""Compiled libraries are found by name and machine, and their absence says what to do."""
+"""Compiled libraries, found by name and machine; a missing one says the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every promise to users is kept by a test that runs, told in a page, or openly missing."""
+"""Every promise to users has a test that runs, a page, or an open gap."""
 
 from __future__ import annotations
 

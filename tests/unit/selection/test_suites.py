@@ -1,4 +1,4 @@
-"""Which changes make a suite run."""
+"""Changes that make a suite run."""
 
 from __future__ import annotations
 
