@@ -171,13 +171,13 @@ class TestServiceAccounts:
                 await client.get(paths.pods())
                 token = folder / "..data" / "token"
                 times = token.stat()
-                token.write_text("newer")  # of the same length, and the clock stands still
+                token.write_text("newer")  # of the same length, and the clock does not move
                 os.utime(token, ns=(times.st_atime_ns, times.st_mtime_ns))
                 api.tokens = {"newer"}
                 await client.get(paths.pods())
         assert api.requests[-1].headers["Authorization"] == "Bearer newer"
 
-    async def test_an_expired_token_is_told_with_its_folder(
+    async def test_an_expired_token_is_reported_with_its_folder(
         self,
         folder: pathlib.Path,
         authority: Authority,
@@ -191,7 +191,7 @@ class TestServiceAccounts:
                 with pytest.raises(errors.Unauthorized, match="expired or revoked") as raised:
                     await client.get(paths.pods())
         assert str(folder) in str(raised.value)
-        assert len(api.requests) == 1  # the same token a second time would help nobody
+        assert len(api.requests) == 1  # the same token a second time would not help
 
     async def test_a_new_authority_is_trusted_without_a_restart(
         self,
@@ -244,9 +244,9 @@ class TestPrograms:
             async with Client(access.find(path), user_agent="t") as client:
                 await client.get(paths.pods())
                 await client.get(paths.pods())
-        (told,) = [json.loads(line) for line in calls.read_text().splitlines()]
-        assert told["kind"] == "ExecCredential"
-        assert told["spec"] == {"interactive": False, "cluster": {"server": api.url}}
+        (request,) = [json.loads(line) for line in calls.read_text().splitlines()]
+        assert request["kind"] == "ExecCredential"
+        assert request["spec"] == {"interactive": False, "cluster": {"server": api.url}}
         assert {r.headers["Authorization"] for r in api.requests} == {"Bearer secret"}
 
     async def test_a_refused_token_makes_it_run_again_once(self, tmp_path: pathlib.Path) -> None:
@@ -296,7 +296,7 @@ class TestPrograms:
             await ask(access.find(path))
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("print('not a credential')", "wrote no ExecCredential"),
             ("sys.exit('log in first')", "code 1: log in first"),
@@ -312,7 +312,7 @@ class TestPrograms:
         ],
     )
     async def test_a_program_that_fails_is_quoted(
-        self, tmp_path: pathlib.Path, text: str, told: str
+        self, tmp_path: pathlib.Path, text: str, message: str
     ) -> None:
         user = self.user(tmp_path / "plugin", text)
         path = kubeconfigs.write(
@@ -320,10 +320,10 @@ class TestPrograms:
         )
         with pytest.raises(errors.AccessError) as raised:
             await ask(access.find(path))
-        assert told in str(raised.value)
+        assert message in str(raised.value)
         assert path in str(raised.value)
 
-    async def test_a_program_that_is_not_there_is_told_with_its_hint(
+    async def test_a_program_that_is_not_there_is_reported_with_its_hint(
         self, tmp_path: pathlib.Path
     ) -> None:
         user = {
