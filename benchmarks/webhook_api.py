@@ -54,8 +54,8 @@ class Api:
         if with_list:
             for node in self._nodes:
                 await response.write(b'{"type":"ADDED","object":%s}\n' % node)
-            told = {"k8s.io/initial-events-end": "true"}
-            metadata = {"resourceVersion": self._version, "annotations": told}
+            end_of_list = {"k8s.io/initial-events-end": "true"}
+            metadata = {"resourceVersion": self._version, "annotations": end_of_list}
             end = {"type": "BOOKMARK", "object": {"kind": "Node", "metadata": metadata}}
             await response.write(codec.encode(end) + b"\n")
         await asyncio.sleep(float(request.query.get("timeoutSeconds", "300")))

@@ -41,7 +41,7 @@ class Load(msgspec.Struct, frozen=True):
     #: Reviews in a second of the clock, and in a second of the webhook's CPU.
     rate: float
     cpu_rate: float
-    #: The part of the time in which the webhook could have run, and somebody else had its core.
+    #: The part of the time in which the webhook could have run, and another process had its core.
     disturbed: float
 
 

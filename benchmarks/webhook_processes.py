@@ -123,8 +123,8 @@ def _started(cluster: Cluster, command: Sequence[str], *, ready: str) -> Iterato
             extender_processes.wait_until(process, lambda: _answers(cluster, port, ready))
         except extender_processes.StartError as error:
             log.seek(0)
-            told = log.read()[-2000:].decode(errors="replace")
-            raise extender_processes.StartError(f"{error}: {told}") from error
+            output = log.read()[-2000:].decode(errors="replace")
+            raise extender_processes.StartError(f"{error}: {output}") from error
         yield Webhook(process.pid, port, cluster.authority)
 
 

@@ -61,7 +61,7 @@ def new_key() -> str:
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM,
-        # Everybody reads this form; kube-apiserver checks tokens with a private key in no other.
+        # Every reader takes this form; kube-apiserver checks tokens with a private key in no other.
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.NoEncryption(),
     ).decode()

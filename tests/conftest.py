@@ -24,7 +24,7 @@ SETTINGS = hypothesis.settings(
     database=None,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],  # it is a matter of the machine
-    # A mutant only has to fail; nobody reads its smallest example.
+    # A mutant only has to fail; its smallest example is not read.
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
     if TESTED
     else list(hypothesis.Phase),

@@ -145,7 +145,7 @@ class Store:
             uid = meta.pop("uid", None)
             made = self.create(resource, namespace, {**obj, "metadata": meta})
             if uid:
-                # Nobody has seen the other one: no await lies between.
+                # No request has seen the other one: no await lies between.
                 made["metadata"]["uid"] = uid
             return made
         before = self.find(resource, namespace, name)

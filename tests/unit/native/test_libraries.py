@@ -56,7 +56,7 @@ def test_a_checkout_has_them_in_one_folder_for_all_packages(tmp_path: Path) -> N
     assert found == tmp_path / "native/lib/x86_64/probe"
 
 
-def test_a_machine_without_libraries_is_told(package: Path) -> None:
+def test_a_machine_without_libraries_is_reported(package: Path) -> None:
     with pytest.raises(library.LibraryError, match="machine 'riscv64' is none of aarch64"):
         library.find_built("libvgpu.so", "riscv64")
 
