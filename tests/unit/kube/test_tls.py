@@ -6,8 +6,10 @@ import base64
 import json
 import os
 import pathlib
+import ssl
 import stat
 import sys
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,24 @@ async def test_a_server_of_our_authority_is_trusted(
             {"server": api.url, "insecure-skip-tls-verify": True},
         ):
             await ask(access.find(kubeconfigs.write(tmp_path / "config", cluster=cluster)))
+
+
+async def test_a_server_of_an_authority_without_key_identifier_is_trusted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ssl.create_default_context
+
+    def strict(*args: Any, **more: Any) -> ssl.SSLContext:
+        """Do as Python 3.13, whatever Python this is."""
+        context = made(*args, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    old = Authority("old", old=True)
+    async with ScriptedApi(tls=old.server(tmp_path, "127.0.0.1")) as api:
+        cluster = {"server": api.url, "certificate-authority-data": data(old.pem)}
+        await ask(access.find(kubeconfigs.write(tmp_path / "config", cluster=cluster)))
 
 
 async def test_a_server_of_another_authority_is_not_and_the_message_says_what_to_correct(
