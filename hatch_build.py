@@ -1,4 +1,4 @@
-"""Build hook of both wheels: compiles their native files, and adds the examples to the sandbox's.
+"""Build hook of both wheels: native files, and the examples of the sandbox.
 
 hami has libvgpu and the probe, hami-sandbox the stand-in driver and the examples that `hami demo`
 runs where there is no checkout. A wheel has the native files of one architecture (or those of

@@ -1,1 +1,1 @@
-"""Measurements that anyone can repeat: `python -m benchmarks.<name>`."""
+"""Repeatable measurements: `python -m benchmarks.<name>`."""

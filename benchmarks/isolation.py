@@ -1,4 +1,4 @@
-"""What libvgpu costs: the same program without it and in a container with a memory limit.
+"""Cost of libvgpu: a program without it, and in a container with a memory limit.
 
     python -m benchmarks.isolation [--full]
 
@@ -80,11 +80,11 @@ class _Bed:
         driver: Path | None,
         *,
         limit: int = isolation_sides.LIMIT,
-        mirror: bool = False,
+        region: bool = False,
     ) -> Sides:
         folder = self._folder / name
         folder.mkdir()
-        names = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "region")} if mirror else {}
+        names = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "region")} if region else {}
         sides = Sides(folder, driver, limit, names)
         self._stack.enter_context(sides.container)
         return sides
@@ -128,9 +128,9 @@ def _calls(
     keep = 1024 * MIB - _NEAR
     both = isolation_calls.pair(near, loops, 2 * MIB, turns, keep=keep)
     _line(f"... 2 MiB, {_NEAR // MIB} MiB below the limit", both, scale, 1, unit)
-    mirrored = bed.sides(f"{kind}-mirror", driver, mirror=True)
-    both = isolation_calls.pair(mirrored, loops, 2 * MIB, max(turns // 50, 500))
-    _line("... 2 MiB, with HAMi's region as a mirror", both, scale, 1, unit)
+    with_region = bed.sides(f"{kind}-region", driver, region=True)
+    both = isolation_calls.pair(with_region, loops, 2 * MIB, max(turns // 50, 500))
+    _line("... 2 MiB, with HAMi's region as well", both, scale, 1, unit)
     both = isolation_calls.asynchronous(sides, loops, MIB, turns)
     _line("cuMemAllocAsync + cuMemFreeAsync 1 MiB", both, scale, 1, unit)
     both = isolation_calls.info(sides, loops, max(turns // 100, 200))

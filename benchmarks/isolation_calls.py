@@ -1,4 +1,4 @@
-"""What libvgpu adds to single driver calls: C loops (tests/gpu/loops.c) in fresh processes."""
+"""Cost of libvgpu in single driver calls: loops in C, in fresh processes."""
 
 from __future__ import annotations
 

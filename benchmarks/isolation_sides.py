@@ -1,4 +1,4 @@
-"""Two sides of each measurement: a process without libvgpu, and the same one in a container.
+"""Two sides of a measurement: a process without libvgpu, and in a container.
 
 The driver behind both is the stand-in (native/fakegpu) or the hollow one (isolation_hollow.c).
 Every figure is measured in the order native, ours, ours, native, so a drift falls on both.

@@ -1,4 +1,4 @@
-"""What libvgpu adds to starting: of any program, of CUDA, and of memory that a process holds."""
+"""Cost of libvgpu at the start of a program, of CUDA, and with memory held."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> float:
 def cuda(sides: Sides, count: int, rounds: int, *lines: str, before: Before = "one lives") -> Both:
     """Let `count` waiting processes do `lines` at once: seconds until the last has done so.
 
-    `before` says who was in the container: nobody, so that the state file is made; one process that
+    `before` is the container's history: none, so that the state file is made; one process that
     lives on; or 256 that have ended with their contexts.
     """
 
@@ -76,7 +76,7 @@ def _all_do(probes: Sequence[Probe], lines: Sequence[str]) -> None:
 
 
 def memory(sides: Sides) -> dict[str, Both]:
-    """Give the KiB that processes hold: resident, and (`private`) shared with nobody."""
+    """Give the KiB that processes hold: resident, and (`private`) shared with no process."""
     found: dict[str, Both] = {}
     for name, holding in (("no CUDA", _idle), ("a context", _with_context)):
         for kind, both in compare_all(sides, _measured(holding), 3).items():

@@ -1,4 +1,4 @@
-"""How long late binding delays a burst of pods on a real kubelet.
+"""Delay of a burst of pods by late binding, on a real kubelet.
 
     python -m benchmarks.late_binding [--pods 100] [--rounds 3]
 

@@ -1,4 +1,4 @@
-"""Cost of a scrape of a full node: 64 containers of two processes each, on eight cards.
+"""Cost of a scrape of a full node: 64 containers on eight cards.
 
     python -m benchmarks.monitor
 

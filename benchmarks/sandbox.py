@@ -1,4 +1,4 @@
-"""How fast the embedded cluster is: to its start, and to pods that run on it.
+"""Speed of the embedded cluster: its start, and pods that run on it.
 
     python -m benchmarks.sandbox [--pods 100] [--nodes 1000]
 
@@ -88,12 +88,12 @@ async def run(count: int, nodes: int) -> None:
             placed.append(await burst(client, 5 * count, SHARE, SIMULATED))
     base = statistics.median(plain)
     print(f"{count} pods without a card on one node Running: {base:.2f} s (baseline)")
-    told = statistics.median(shares)
-    print(f"{count} pods with a share: {told:.2f} s, {told / base:.2f} times the baseline")
-    told = statistics.median(placed)
+    seconds = statistics.median(shares)
+    print(f"{count} pods with a share: {seconds:.2f} s, {seconds / base:.2f} times the baseline")
+    seconds = statistics.median(placed)
     print(
-        f"{5 * count} pods with a share placed on {nodes} simulated nodes: {told:.2f} s, "
-        f"{told / base:.2f} times the baseline"
+        f"{5 * count} pods with a share placed on {nodes} simulated nodes: {seconds:.2f} s, "
+        f"{seconds / base:.2f} times the baseline"
     )
 
 

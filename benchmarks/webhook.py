@@ -1,4 +1,4 @@
-"""How long the API server waits for a review, how many a core answers, and what it takes to hold.
+"""Latency, throughput per core and memory of the admission webhook.
 
     python -m benchmarks.webhook [--nodes 1000] [--seconds 5] [--full] [--no-baseline]
 
@@ -12,7 +12,7 @@ patch, but for one case. With `--full` the webhook within `hami scheduler` is me
 Two baselines run in the same way: the same HTTP server that always answers the same bytes, which
 is the floor; and a webhook of the standard library that lists the nodes for each review, as the one
 that ours follows does. Each case is measured in rounds, of which the median one is shown: times on
-a shared machine are noise. `taken` is how much of the time somebody else had the webhook's core
+a shared machine are noise. `taken` is how much of the time another process had the webhook's core
 while it could have run; where that is much, the times say nothing about the webhook.
 """
 
@@ -214,7 +214,7 @@ def _measure_scheduler(cluster: Cluster, nodes: int, seconds: float) -> None:
 
 
 def _median(rounds: list[Load]) -> Load:
-    """Return the round that stands in the middle by its 99th percentile."""
+    """Return the round in the middle by its 99th percentile."""
     return sorted(rounds, key=lambda load: load.p99)[len(rounds) // 2]
 
 
@@ -238,21 +238,21 @@ def _print_aims(found: Found) -> None:
         p99, best = _median(rounds).p99, min(each.p99 for each in rounds)
         print(
             f"  aim, p99 <= {AIM_P99_MS:g} ms at {rate} a second: "
-            f"{_verdict(p99 * 1e3, 'ms', reached=p99 * 1e3 <= AIM_P99_MS)}, best round "
+            f"{_outcome(p99 * 1e3, 'ms', reached=p99 * 1e3 <= AIM_P99_MS)}, best round "
             f"{best * 1e3:.2f} ms"
         )
     load = _median(found.cases[_saturated("medium")])
     print(
         f"  aim, >= {AIM_RATE:g} reviews/s on one core: "
-        f"{_verdict(load.rate, 'a second', reached=load.rate >= AIM_RATE)}, "
+        f"{_outcome(load.rate, 'a second', reached=load.rate >= AIM_RATE)}, "
         f"{load.cpu_rate:.0f} for each second of CPU"
     )
     most = max(found.ready, found.end)
-    verdict = _verdict(most, "MiB", reached=most <= AIM_MIB)
-    print(f"  aim, resident <= {AIM_MIB:g} MiB when ready and after the load: {verdict}")
+    outcome = _outcome(most, "MiB", reached=most <= AIM_MIB)
+    print(f"  aim, resident <= {AIM_MIB:g} MiB when ready and after the load: {outcome}")
 
 
-def _verdict(value: float, unit: str, *, reached: bool) -> str:
+def _outcome(value: float, unit: str, *, reached: bool) -> str:
     return f"{'reached' if reached else 'missed'} ({value:.2f} {unit})"
 
 

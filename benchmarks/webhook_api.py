@@ -1,9 +1,12 @@
-"""An API server for `benchmarks.webhook`: its nodes, in pages, whole or as the begin of a watch.
+"""An API server for `benchmarks.webhook`: nodes, in pages or as a watch.
 
     python -m benchmarks.webhook_api NODES CERTIFICATE KEY [pages]
 
 It serves HTTPS as the real one does, prints its address once it serves, and changes nothing. With
 `pages` it refuses a watch that begins with a list, as servers before 1.32 do.
+
+The scripted API server of the tests cannot serve here: it copies and encodes every object for each
+request, on the core of the client, and the webhook's start and its answers are measured.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ class Api:
         if with_list:
             for node in self._nodes:
                 await response.write(b'{"type":"ADDED","object":%s}\n' % node)
-            told = {"k8s.io/initial-events-end": "true"}
-            metadata = {"resourceVersion": self._version, "annotations": told}
+            end_of_list = {"k8s.io/initial-events-end": "true"}
+            metadata = {"resourceVersion": self._version, "annotations": end_of_list}
             end = {"type": "BOOKMARK", "object": {"kind": "Node", "metadata": metadata}}
             await response.write(codec.encode(end) + b"\n")
         await asyncio.sleep(float(request.query.get("timeoutSeconds", "300")))

@@ -1,4 +1,4 @@
-"""What `hami webhook` is compared with, each a process of its own.
+"""Baselines of `hami webhook`, each a process of its own.
 
     python -m benchmarks.webhook_baselines floor   PORT CERTIFICATE KEY
     python -m benchmarks.webhook_baselines listing PORT CERTIFICATE KEY API-SERVER AUTHORITY

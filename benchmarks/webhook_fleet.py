@@ -1,9 +1,9 @@
-"""What `benchmarks.webhook` sends: nodes and reviews of the size that real ones have.
+"""Nodes and reviews of `benchmarks.webhook`, of the size that real ones have.
 
 A node of a GPU cluster is some 30 kB long: fifty images with two names each, the labels of feature
 discovery, and once more the name of each of them in managedFields. Of all that a webhook wants the
 name and a few numbers. A pod as small as they come is a review of 2 kB; with service meshes and
-init containers it is 10, and 50 where a whole configuration stands in the environment.
+init containers it is 10, and 50 where a whole configuration is in the environment.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _condition(kind: str) -> dict[str, str]:
         "lastHeartbeatTime": extender_fleet.CREATED,
         "lastTransitionTime": extender_fleet.CREATED,
         "reason": f"Kubelet{kind}",
-        "message": f"kubelet has told about {kind}",
+        "message": f"kubelet reported on {kind}",
     }
 
 

@@ -1,4 +1,4 @@
-"""The API server's side of `benchmarks.webhook`: kept-alive TLS connections, and reviews on them.
+"""Load of `benchmarks.webhook`: reviews on kept-alive TLS connections.
 
 kube-apiserver speaks HTTP/1.1 to a webhook that offers nothing newer, with one request at a time on
 a connection, and keeps connections for the next one. A client library would spend as long on a call
@@ -41,7 +41,7 @@ class Load(msgspec.Struct, frozen=True):
     #: Reviews in a second of the clock, and in a second of the webhook's CPU.
     rate: float
     cpu_rate: float
-    #: The part of the time in which the webhook could have run, and somebody else had its core.
+    #: The part of the time in which the webhook could have run, and another process had its core.
     disturbed: float
 
 

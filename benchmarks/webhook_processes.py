@@ -1,4 +1,4 @@
-"""The processes of `benchmarks.webhook`, each on a core that it does not share with what it serves.
+"""Processes of `benchmarks.webhook`, client and server on cores of their own.
 
 The webhook has one core for itself; the API server and this process, which sends the reviews, have
 another. A process inherits the core that its parent is bound to when it starts it.
@@ -123,8 +123,8 @@ def _started(cluster: Cluster, command: Sequence[str], *, ready: str) -> Iterato
             extender_processes.wait_until(process, lambda: _answers(cluster, port, ready))
         except extender_processes.StartError as error:
             log.seek(0)
-            told = log.read()[-2000:].decode(errors="replace")
-            raise extender_processes.StartError(f"{error}: {told}") from error
+            output = log.read()[-2000:].decode(errors="replace")
+            raise extender_processes.StartError(f"{error}: {output}") from error
         yield Webhook(process.pid, port, cluster.authority)
 
 

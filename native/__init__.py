@@ -1,1 +1,1 @@
-"""C sources of the product and its test tools, and how they are compiled (build.py)."""
+"""C sources of the product and its test tools, and their build (build.py)."""

@@ -14,6 +14,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID_DAYS = 30
 _SLACK = dt.timedelta(hours=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Issued(NamedTuple):
@@ -22,12 +33,20 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    def __init__(self, name: str) -> None:
+    """An authority of a test; `old`: without the extensions that Python 3.13's clients demand."""
+
+    def __init__(self, name: str, *, old: bool = False) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
+        self._id = (
+            None if old else x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        )
         builder = _builder(self._name, self._name, self._key, days=VALID_DAYS).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
+        if self._id is not None:
+            builder = builder.add_extension(self._id, critical=False)
+            builder = builder.add_extension(_SIGNS, critical=True)
         self.pem = self._signed(builder)
 
     def issue(
@@ -44,6 +63,9 @@ class Authority:
         builder = _builder(_name(name, groups), self._name, key, days=days).add_extension(
             x509.ExtendedKeyUsage(uses), critical=False
         )
+        if self._id is not None:
+            by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._id)
+            builder = builder.add_extension(by, critical=False)
         if hosts:
             names = [_alternative_name(host) for host in hosts]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -61,7 +83,7 @@ def new_key() -> str:
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM,
-        # Everybody reads this form; kube-apiserver checks tokens with a private key in no other.
+        # Every reader takes this form; kube-apiserver checks tokens with a private key in no other.
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.NoEncryption(),
     ).decode()

@@ -1,4 +1,4 @@
-"""Generated tests are the same in every run, so that a red run means a changed product.
+"""Generated tests are the same in every run: a red run is a changed product.
 
 `HYPOTHESIS_EXPLORE=1` draws new examples instead, to look for what the fixed ones miss.
 
@@ -24,7 +24,7 @@ SETTINGS = hypothesis.settings(
     database=None,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],  # it is a matter of the machine
-    # A mutant only has to fail; nobody reads its smallest example.
+    # A mutant only has to fail; its smallest example is not read.
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
     if TESTED
     else list(hypothesis.Phase),

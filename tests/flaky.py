@@ -1,4 +1,4 @@
-"""`make flaky SUITE=<pytest paths> N=<times>`: repeat tests, and name those that failed.
+"""Repeat tests, and name those that failed (`make flaky SUITE= N=`).
 
     python -m tests.flaky --times 10 tests/unit/kube
 

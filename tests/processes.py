@@ -18,7 +18,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-#: Seconds after which somebody hangs.
+#: Seconds after which a process counts as hanging.
 PATIENCE = 60.0
 
 
@@ -55,7 +55,7 @@ class Process:
             self._process.kill()
 
     async def ended(self) -> int:
-        """Return the exit code, once it has ended and all it said was read."""
+        """Return the exit code, once it has ended and all its output was read."""
         code = await asyncio.wait_for(self._process.wait(), PATIENCE)
         await self._reading
         return code
@@ -74,7 +74,7 @@ class Process:
         """Wait for a log record with this message, and return the first one."""
         await eventually(lambda: bool(self.records(message)) or not self.running)
         found = self.records(message)
-        assert found, f"it never said {message!r}, but {self.lines[-10:]}"
+        assert found, f"it never logged {message!r}, but {self.lines[-10:]}"
         return found[0]
 
 
@@ -102,7 +102,7 @@ async def running(
 
 
 async def fails(*arguments: str) -> tuple[int, str]:
-    """Return the exit code and what is said in the end, after the log."""
+    """Return the exit code and the last output, after the log."""
     async with running(*arguments) as started:
         code = await started.ended()
     log = list(itertools.takewhile(lambda line: line.startswith("{"), started.lines))
@@ -117,5 +117,5 @@ async def eventually(check: Callable[[], bool]) -> None:
 
 
 def own_address() -> str:
-    """Return a loopback address that nobody else has in use."""
+    """Return a loopback address that is not in use."""
     return f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(255)}.{1 + secrets.randbelow(254)}"

@@ -1,4 +1,4 @@
-"""The architecture map: packages and modules with the first line of each docstring."""
+"""The architecture map: packages, modules, the first lines of docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown of the generated pages: headings, tables, the note that they are generated."""
+"""Markdown of the generated pages: headings, tables, the note at the top."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster and a node with one of everything, for the labels of hand-written metrics."""
+"""A cluster and a node with one of everything, for labels of metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the pods run: confined, watched, spread, and ended in order."""
+"""The chart's pods: confined, probed, spread, and ended in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with only make and Python, entered as an ordinary user for one command.
+"""A machine with only make and Python, for one command of an ordinary user.
 
     python -m tests.clean_room.room ROOT HOME TMP yes|no COMMAND ...
 

@@ -1,4 +1,4 @@
-"""Rooms for tests: a fresh clone of this checkout in a user's home, and commands in it."""
+"""Rooms for tests: a fresh clone in a user's home, and commands in it."""
 
 from __future__ import annotations
 

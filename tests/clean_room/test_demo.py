@@ -1,4 +1,4 @@
-"""`make demo` on a machine that has nothing but make and Python, by an ordinary user.
+"""`make demo` by an ordinary user on a machine with only make and Python.
 
 With user namespaces and without, without a terminal and on one. The first test sets everything up,
 as a stranger's first command does; the others find it done.

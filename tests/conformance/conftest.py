@@ -1,4 +1,4 @@
-"""What every conformance test gets: the target, a namespace of its own and nodes of its own."""
+"""Fixtures of the conformance tests: target, namespace, nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An admission webhook that a test starts: an HTTPS server with a certificate of its own.
+"""An admission webhook that a test starts: HTTPS with its own certificate.
 
 The target learns of a webhook some time after its configuration was written. So every
 configuration begins with one more webhook, for objects that only `installed` makes, and a test goes

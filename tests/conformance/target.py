@@ -1,4 +1,4 @@
-"""The API server under judgement: its address, and what a test may ask of the machine around it.
+"""The API server under test: its address, and commands of its machine.
 
 Everything comes from the environment, so that the same files judge a real kube-apiserver and any
 other server that claims to be one:

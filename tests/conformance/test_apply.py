@@ -1,4 +1,4 @@
-"""Server-side apply: fields have owners, and taking a field from its owner must be meant."""
+"""Server-side apply: fields have owners; taking one needs force."""
 
 from __future__ import annotations
 

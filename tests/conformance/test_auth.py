@@ -1,4 +1,4 @@
-"""Who may ask what: credentials, service accounts and their rights."""
+"""Credentials, service accounts and their rights."""
 
 from __future__ import annotations
 

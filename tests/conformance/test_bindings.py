@@ -1,4 +1,4 @@
-"""Binding: one write that puts a pod on a node and carries a decision's annotations along."""
+"""Binding: one write sets a pod's node and the decision's annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimistic concurrency: who writes on top of a state that has changed is told so."""
+"""Optimistic concurrency: a write to an outdated version is a conflict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client finds out what there is: versions, groups, resources, health."""
+"""Discovery: versions, groups, resources, health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says of a past that it has forgotten: 410, as a status and inside a watch.
+"""Answers about a compacted past: 410, as a status and inside a watch.
 
 Events are asked for because kube-apiserver reads them from etcd itself; of other kinds it keeps a
 history of its own in memory, which outlives etcd's by a minute or more and cannot be cut short.

@@ -1,4 +1,4 @@
-"""Kinds that the product reads and writes besides pods and nodes, and how values are written."""
+"""Kinds of the product besides pods and nodes, and the form of values."""
 
 from __future__ import annotations
 

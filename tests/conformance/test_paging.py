@@ -1,4 +1,4 @@
-"""Lists in pages: limit, continue, and what is promised about the pages that follow."""
+"""Lists in pages: limit, continue, and consistency of the pages that follow."""
 
 from __future__ import annotations
 

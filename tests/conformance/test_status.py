@@ -1,4 +1,4 @@
-"""The status subresource: it writes the status, and the object itself writes everything else."""
+"""The status subresource: it writes the status and nothing else."""
 
 from __future__ import annotations
 

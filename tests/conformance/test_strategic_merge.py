@@ -1,4 +1,4 @@
-"""Strategic merge patch: lists that are merged by a key, and the directives for the rest."""
+"""Strategic merge patch: lists that are merged by a key, and the directives."""
 
 from __future__ import annotations
 

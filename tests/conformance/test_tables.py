@@ -1,4 +1,4 @@
-"""What kubectl prints: tables made by the server, and objects reduced to their metadata."""
+"""Tables made by the server for kubectl, and objects as metadata only."""
 
 from __future__ import annotations
 

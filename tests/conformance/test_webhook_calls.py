@@ -1,4 +1,4 @@
-"""Admission webhooks: which requests reach them, and what happens when they do not answer."""
+"""Admission webhooks: requests that reach them, and missing answers."""
 
 from __future__ import annotations
 

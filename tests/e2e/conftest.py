@@ -1,4 +1,4 @@
-"""What every end-to-end test gets: one real cluster, a namespace of its own, and an audit.
+"""Fixtures of the end-to-end tests: one cluster, a namespace each, an audit.
 
 Each worker of pytest-xdist has a cluster of its own.
 

@@ -1,4 +1,4 @@
-"""Pods for the tests: built in one line, awaited with an answer when they do not come."""
+"""Pods for the tests: built in one line, awaited with a reason on failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated pods, patched by admission and sent to the real API server with dryRun=All.
+"""Generated pods, patched by admission, pass the real API server's dry run.
 
 The webhook answers in this process, so that thousands of pods take seconds. The API server is
 strict: a field that it does not know is an error. Each pod is reviewed three times: as it was

@@ -1,4 +1,4 @@
-"""What a pod was granted, and what a node has, is said by hami alone: the API server sees to that.
+"""Only hami writes grants and nodes' cards: the API server refuses others.
 
 The grant that pods carry here holds no card. So the auditor, who looks after each test, finds
 nothing wrong with it, and would report a forged one that came through.

@@ -1,4 +1,4 @@
-"""What the agent reads and cannot use: it names it, and nobody else suffers."""
+"""Bad input of the agent: it is named, and harms nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many pods at once on one node, in both modes: each gets its own, and no bind fails.
+"""Many pods at once on one node, in both modes: each gets its own cards.
 
 The times are for the reader; neither they nor the ratio to the bare plugin decide. The ratio is
 measured in whole runs only (sizes.py).

@@ -1,4 +1,4 @@
-"""Whatever dies in the middle: a container starts with its own share or not at all.
+"""Crashes in the middle: a container starts with its own share or not at all.
 
 Nothing is granted twice, and nothing stays stuck. The product has no points to stop it at, so what
 it leaves on disk tells where it is: it is killed at just that moment.

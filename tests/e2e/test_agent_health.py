@@ -1,4 +1,4 @@
-"""A card that fails, and a driver that is missing: what leaves, what stays, and what comes back."""
+"""A failing card and a missing driver: cards leave, stay, and come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose limits a container has, whatever the order in which kubelet asks, and whatever it wants."""
+"""Containers get their own limits, in every order of kubelet's calls."""
 
 from __future__ import annotations
 

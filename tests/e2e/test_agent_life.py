@@ -1,4 +1,4 @@
-"""One pod's life, from `kubectl apply` to its end, on both nodes, with the time of every step."""
+"""One pod's life from `kubectl apply` to its end, with the time of each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes show of running containers, held against what the driver counts."""
+"""Metrics of running containers against the driver's counts."""
 
 from __future__ import annotations
 

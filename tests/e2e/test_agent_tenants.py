@@ -1,4 +1,4 @@
-"""Tricks of a tenant: his accounts spoiled while they are read, and work past the limiter."""
+"""Tricks of a tenant: corrupt accounts, and work past the limiter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of fault, planted on the real cluster, is reported, and nothing else is."""
+"""Every kind of fault, planted on the real cluster, is reported alone."""
 
 from __future__ import annotations
 

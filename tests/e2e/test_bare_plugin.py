@@ -1,4 +1,4 @@
-"""Late binding by token on a real kubelet: the floor that hami's agent is compared with."""
+"""Late binding by token on a real kubelet: the baseline of hami's agent."""
 
 from __future__ import annotations
 

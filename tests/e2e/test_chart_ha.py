@@ -1,4 +1,4 @@
-"""Two replicas under two hundred admissions a second, and the leader goes: killed, or in order.
+"""Two replicas under 200 admissions a second; the leader is killed or ends.
 
 failurePolicy is Fail, so that whoever is not answered hears of it, and nothing passes unchanged.
 """

@@ -1,4 +1,4 @@
-"""`helm install` with Helm 4 on the real cluster: ordinary pods become placed pods.
+"""`helm install` with Helm 4 on the real cluster: ordinary pods are placed.
 
 One release with two replicas serves all tests. The cards are on a real node, behind the bare
 plugin. What takes all replicas away brings them back; the last tests have it upgraded.

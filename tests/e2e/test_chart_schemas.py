@@ -1,4 +1,4 @@
-"""Every Kubernetes takes all that the chart makes for it, whole; Helm 3 makes the same."""
+"""Every Kubernetes accepts the chart's objects whole; Helm 3 makes the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart in webhook-only mode: MIG fallback beside Kubernetes' own scheduler, and nothing else.
+"""The chart in webhook-only mode: MIG fallback beside Kubernetes' scheduler.
 
 The examples of the webhook that this one follows, on a real cluster: a Deployment whose replicas
 are decided one by one, and the three cases of a cluster with mixed profiles. Its examples write

@@ -1,4 +1,4 @@
-"""The cluster under the tests is a real one: what later tests rely on works, seen from outside."""
+"""The cluster under the tests: features that later tests rely on."""
 
 from __future__ import annotations
 

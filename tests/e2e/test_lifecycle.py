@@ -1,4 +1,4 @@
-"""However a cluster ends, nothing of it stays, and nothing else on the machine notices it."""
+"""The end of a cluster, in every way: nothing of it stays on the machine."""
 
 from __future__ import annotations
 

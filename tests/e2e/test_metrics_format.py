@@ -1,4 +1,4 @@
-"""What Prometheus itself says of our /metrics: promtool reads them as it would."""
+"""Prometheus' promtool accepts our /metrics."""
 
 from __future__ import annotations
 

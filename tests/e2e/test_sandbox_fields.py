@@ -1,4 +1,4 @@
-"""The fields that the sandbox's API server knows, held against Kubernetes' own description."""
+"""Fields of the sandbox's API server against Kubernetes' own description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hami scheduler` beside kube-scheduler, newest and oldest: pods go where the core says."""
+"""`hami scheduler` beside kube-scheduler, newest and oldest."""
 
 from __future__ import annotations
 

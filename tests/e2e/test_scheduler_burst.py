@@ -1,4 +1,4 @@
-"""Hundreds of pods onto hundreds of nodes: one write of ours a pod, none of them in vain."""
+"""Hundreds of pods onto hundreds of nodes: one write a pod, none in vain."""
 
 from __future__ import annotations
 

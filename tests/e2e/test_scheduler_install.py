@@ -1,4 +1,4 @@
-"""The installation for tests itself: what a replica is, and that none outlives its runner."""
+"""The installation for tests: a replica, and its end with its runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that need HAMi's lock: binds to one node wait for each other, and none of them fails."""
+"""Nodes that need HAMi's lock: binds to a node wait, and none fails."""
 
 from __future__ import annotations
 

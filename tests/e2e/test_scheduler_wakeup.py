@@ -1,4 +1,4 @@
-"""A freed card finds its waiting pod, also when our watch is late: we wake the pod up."""
+"""A freed card requeues its unschedulable pod, even when our watch is late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces that a cluster could leave on this machine, and whether they are still there.
+"""Traces that a cluster could leave on this machine.
 
 Everything is named exactly while the cluster is up (processes with their start times, namespaces by
 number), so that other things on a busy machine never count as ours, and ours never hide among them.

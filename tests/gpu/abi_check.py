@@ -1,4 +1,4 @@
-"""Compare native/include/{cuda,nvml}_abi.h with the machine's own cuda.h and nvml.h.
+"""Compare native/include/*_abi.h with the machine's cuda.h and nvml.h.
 
 native/include/check_cuda_abi.c prints every number that our headers state. It is built twice, with
 our headers and with NVIDIA's, and the two lists must be equal.

@@ -1,4 +1,4 @@
-"""What every section of the run has: the card, the judge, containers, workers, and rows."""
+"""Common parts of all sections: card, judge, containers, workers, rows."""
 
 from __future__ import annotations
 

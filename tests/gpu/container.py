@@ -1,4 +1,4 @@
-"""A container as libvgpu sees one: the library, its policy and its state in a folder.
+"""A container as libvgpu sees it: library, policy and state in a folder.
 
 The policy is packed here and not with hami.wire.policy_file: the Python on a GPU machine need
 not have this project's dependencies.

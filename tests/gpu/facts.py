@@ -1,7 +1,8 @@
-"""What this driver and card do, where libvgpu's rules depend on it: asked without any preload.
+"""Behaviour of driver and card on which libvgpu's rules depend.
 
-Prints one line per fact as it is found and writes all of them to facts.json in the folder $OUT (or
-build/gpu). Each fact stands alone: one that fails says so and the rest go on.
+They are asked without any preload. Prints one line per fact as it is found and writes all of them
+to facts.json in the folder $OUT (or build/gpu). Each fact stands alone: one that fails says so and
+the rest go on.
 """
 
 from __future__ import annotations

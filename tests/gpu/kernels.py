@@ -1,4 +1,4 @@
-"""PTX text for the few kernels that tests/gpu needs; the driver compiles it, without nvcc."""
+"""PTX text for the kernels of tests/gpu; the driver compiles it, not nvcc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make gpu`: libvgpu on a real GPU, every case without it and with it, in one run of minutes.
+"""`make gpu`: libvgpu on a real GPU, every case without it and with it.
 
 Needs the NVIDIA driver and `make native`; a C compiler for the timings and a Python with torch
 (GPU_PYTHON, else python3) for its sections; what is missing is named and left out. Give names of

@@ -1,4 +1,4 @@
-"""The judge: a process without preload that reads NVML all the while and keeps the highest values.
+"""The judge: a process without preload that keeps NVML's highest values.
 
 Questions on stdin: `reset` forgets, and leaves out the processes that are there now; `read` answers
 with the peaks since then; `rest` does the same and then waits for the next `reset`.

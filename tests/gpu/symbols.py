@@ -1,4 +1,4 @@
-"""The names that a shared library exports, and those of native/libvgpu/entry_points.def."""
+"""Names that a library exports, and those of entry_points.def."""
 
 from __future__ import annotations
 

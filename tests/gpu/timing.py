@@ -1,4 +1,4 @@
-"""Nanoseconds per driver call: builds loops.c with the machine's compiler and runs its loops."""
+"""Nanoseconds per driver call: loops.c, built by the machine's compiler."""
 
 from __future__ import annotations
 

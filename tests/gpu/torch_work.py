@@ -1,4 +1,7 @@
-"""What a worker does with PyTorch, under any Python that has it; it answers as work.py does."""
+"""A worker's part with PyTorch, under any Python that has it.
+
+It answers as work.py does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker process does: the questions of workers.Worker, answered on the GPU.
+"""A worker process: the questions of workers.Worker, answered on the GPU.
 
 Every public method of Work and of Cuda is a question. Handles travel as numbers.
 """

@@ -1,4 +1,4 @@
-"""Processes that use the GPU on a runner's behalf, with libvgpu.so preloaded or without.
+"""Processes that use the GPU for a runner, with libvgpu.so or without.
 
 A worker is tests/gpu/work.py in a process of its own: one JSON question per line, one answer. The
 runner itself never has a CUDA context and never a preload, so it can be the judge.

@@ -1,4 +1,4 @@
-"""Where an API server is and who is asking: read from a kubeconfig or given piece by piece.
+"""Address and credentials of an API server, from a kubeconfig or given.
 
 Certificates are kept as PEM text, whether they came from a file or as base64, so that a client
 can be copied with other credentials and never depends on a file that is gone later.

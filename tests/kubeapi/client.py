@@ -1,4 +1,4 @@
-"""A small Kubernetes client for tests: plain HTTP, parsed JSON, errors in the server's own words.
+"""A small Kubernetes client for tests: plain HTTP, parsed JSON, API errors.
 
 It knows nothing of the product, so it can judge it. One client may be used by many threads.
 """

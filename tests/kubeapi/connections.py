@@ -1,4 +1,4 @@
-"""Open connections to one API server, kept for the next call and never shared by two at once."""
+"""Open connections to one API server, each used by one call at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting with a bound, and with a message that says what was awaited and what was there."""
+"""Wait with a bound, and a message with the condition and the last state."""
 
 from __future__ import annotations
 

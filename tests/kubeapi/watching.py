@@ -1,4 +1,4 @@
-"""One watch: a thread of its own reads the stream, so that nobody who waits for an event hangs."""
+"""One watch: a thread of its own reads the stream, so no waiting test hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both runners of mutants do: put an error into a copy, and run the tests that must notice.
+"""Put an error into a copy, and run the tests that must notice it.
 
 pytest's exit code says what happened: 1 means that tests failed, and not that nothing could run.
 """

@@ -1,4 +1,4 @@
-"""The mutants of a run are those that a change concerns, at most a number, by a seed."""
+"""The mutants of a run: those that a change concerns, limited by a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the native tests run: the built libraries, and builds of the same sources under sanitizers.
+"""The built libraries, and builds of the same sources under sanitizers.
 
 Sanitized builds are made by the host's gcc, because a sanitizer's runtime belongs to its compiler:
 `sanitized("address")` (with undefined behaviour) and `sanitized("thread")`. Everything in the

@@ -1,4 +1,4 @@
-"""The libraries under test are built from the sources beside the tests before the first of them."""
+"""Build the libraries under test before the first test."""
 
 from __future__ import annotations
 

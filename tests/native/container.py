@@ -1,4 +1,4 @@
-"""A container as libvgpu sees it: a folder with the library, the agent's policy and the state file.
+"""A container as libvgpu sees it: library, policy file and state file.
 
 No container runtime is needed: what matters are the files beside the library, the environment, and
 which processes there are. The cards belong to the stand-in driver, which keeps its own account of

@@ -1,4 +1,4 @@
-"""What a library asks of the machine that loads it, read from the file without objdump."""
+"""Requirements of a library on its machine, read without objdump."""
 
 from __future__ import annotations
 

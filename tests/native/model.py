@@ -1,4 +1,4 @@
-"""The counting rules as a Python model: what one process must have in the books and on the card.
+"""The counting rules as a Python model: one process in file and on card.
 
 The rules are those measured on a real card. Linear memory is the number of 2 MiB pages under live
 allocations, so the model needs the addresses; everything else follows from the sizes.

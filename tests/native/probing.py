@@ -1,4 +1,4 @@
-"""A running probe: one CUDA program under a test's command (native/probe says what it can do).
+"""A running probe: one CUDA program under a test's command (native/probe).
 
 Every question has a deadline, so whatever hangs is a failing test that says which command hung.
 """

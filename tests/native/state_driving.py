@@ -1,4 +1,4 @@
-"""Processes of a container, as seen by libvgpu's parts for limits, state and mirror.
+"""Processes of a container, as libvgpu's limits and state see them.
 
 state_driver.c links these parts and obeys one command per line. It looks for its files beside
 itself, so every test gets its own copy in its own folder: that folder is the container.

@@ -1,4 +1,4 @@
-"""What is built can be loaded anywhere it must be, and nothing more comes with it."""
+"""Built files can be loaded on every target, and bring nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sanitized builds notice errors, also with libvgpu preloaded: else silence proves nothing."""
+"""Sanitized builds notice errors, also with libvgpu preloaded.
+
+Without this the silence of a sanitizer would prove nothing.
+"""
 
 from __future__ import annotations
 

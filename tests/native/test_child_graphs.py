@@ -1,4 +1,4 @@
-"""Graphs in graphs: what their allocations take when launched is charged when they are made ready.
+"""Graphs in graphs: their allocations are charged when made ready.
 
 A program in plain Python (ctypes) puts a graph that allocates into another one, which has nothing
 of its own, and launches that if it was allowed to make it ready.

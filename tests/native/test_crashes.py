@@ -1,4 +1,4 @@
-"""SIGKILL at every labelled point of the library: the others go on and have the whole limit.
+"""SIGKILL at every labelled point of the library: others have the whole limit.
 
 The labels are read from the sources, so a new one is tested as soon as it is written. A label that
 the victim's work never reaches fails the test: then the work below must be extended.

@@ -1,4 +1,4 @@
-"""The stand-in driver's graphs: their memory, stream capture, and what goes with a context."""
+"""The stand-in driver's graphs: memory, stream capture, contexts."""
 
 from __future__ import annotations
 

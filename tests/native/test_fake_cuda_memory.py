@@ -1,4 +1,4 @@
-"""The stand-in driver counts memory as a real H200 does: the table of the measurements, row by row.
+"""The stand-in driver counts memory as a real H200 does, row by row.
 
 A program runs on the stand-in alone, without libvgpu; the judge is NVML's list of processes.
 """

@@ -1,4 +1,4 @@
-"""The stand-in NVML as nvidia-ml-py sees it: what a device plugin and a monitor ask of a driver.
+"""The stand-in NVML as nvidia-ml-py, a device plugin and a monitor see it.
 
 Each question runs in a process of its own, on the built library, with the Python bindings that the
 product uses.

@@ -1,4 +1,4 @@
-"""Both halves of the stand-in driver in one process: each has its own copy of the store.
+"""Both halves of the stand-in driver in one process: two copies of the store.
 
 A lock that one of them gave away by closing a file, or a process that one takes for dead because it
 cannot see its own lock, would free memory that is in use.

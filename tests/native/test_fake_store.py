@@ -1,4 +1,4 @@
-"""The stand-in driver's store: memory of the dead is free, and the auditor's record misses nothing.
+"""The stand-in driver's store: memory of the dead is free, peaks are kept.
 
 What a user of the stand-in sees, whatever way processes end, fork or share a card.
 """

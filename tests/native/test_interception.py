@@ -1,4 +1,4 @@
-"""Who gets a hook and who gets the driver's own function, in every way of asking.
+"""Hooks and the driver's own functions, in every way of asking.
 
 A small driver with all names (interception_driver.c) and a program that asks
 (interception_program.c) are run with and without the preloaded library. What the program is told

@@ -1,4 +1,4 @@
-"""Kernels of libraries belong to no context: their local memory must fit wherever they can run.
+"""Kernels of libraries: their local memory must fit wherever they can run.
 
 A program in plain Python (ctypes) asks for a kernel whose local memory exceeds the limit, before it
 has a context or while another card's is current, and launches what it got. The same with a function

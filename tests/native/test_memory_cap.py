@@ -1,4 +1,4 @@
-"""A container never has more of a card than its limit, whatever API its programs use.
+"""A container never has more of a card than its limit, by any API.
 
 The driver's own record of what was ever allocated decides. A full container must also have had
 nearly all of its limit, and everything that is given back must be there for the next one.

@@ -1,4 +1,4 @@
-"""The driver fails by itself: its answer is passed on, and the books say what is really there."""
+"""The driver fails by itself: its answer is passed on, accounts stay exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver takes by itself: loaded code, local memory of kernels, stacks.
+"""Memory that the driver takes: loaded code, local memory, stacks.
 
 Local memory and stacks can be computed, so they are refused before they exceed the limit. Loaded
 code is seen only afterwards: it is charged at once, and the next allocation is refused.

@@ -1,4 +1,4 @@
-"""Where limits come from: the agent's policy file, HAMi's environment names, or nowhere."""
+"""Sources of limits: the agent's policy file, HAMi's environment, none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that two processes of a container have is counted once, also when its maker dies first."""
+"""Memory that two processes share is counted once, also if its maker dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container is told about memory: one answer, whoever asks and by whatever function."""
+"""Memory as a container sees it: one answer, by every function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages say about native/ is true: the example of testing.md, the map of the files."""
+"""The pages about native/ are true: the example, the map of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container may have: the agent's policy file, or HAMi's environment names without one."""
+"""A container's limits: the agent's policy file, or HAMi's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes come and go in every way there is; what they had is theirs while they live.
+"""Processes come and go in every way; each keeps its memory while it lives.
 
 The account of a process must not be lost, doubled or inherited: not by fork, vfork, exec, a raw
 clone, nor when a restarted container has the same process numbers and the same state file again.

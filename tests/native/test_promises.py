@@ -1,6 +1,7 @@
-"""What users of other systems suffer from and what only a container as a whole can show.
+"""Promises that only a container as a whole can show.
 
-tests/promises.toml names these beside the tests of the parts.
+Users of other systems suffer where these are not kept. tests/promises.toml names them beside the
+tests of the parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tests of the limit once more under sanitizers: memory and undefined behaviour, then threads.
+"""The tests of the limit under sanitizers: address, undefined, threads.
 
 Everything in the process is instrumented: libvgpu, the stand-in driver, the probe. What a sanitizer
 reports fails the test in which it happened (container.py looks for reports).

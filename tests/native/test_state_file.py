@@ -1,4 +1,4 @@
-"""The shared state file: one slot per living process, totals that survive any death."""
+"""The state file: one entry per living process, totals survive any death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs in a container are told about a card's memory and processes.
+"""A card's memory and processes as programs in a container see them.
 
 CUDA and NVML must say the same, whoever asks and in whatever shape: the limit is the card, what the
 container's processes have is what is used, and nobody else exists.

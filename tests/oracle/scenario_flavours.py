@@ -1,4 +1,4 @@
-"""How likely which trouble is: flavours shift the weights of the scenarios.
+"""Flavours shift the weights of the scenarios.
 
 So rare things (quota, NUMA, the second try) occur often enough. The counts at the end of
 test_agreement.py show what each change here does.

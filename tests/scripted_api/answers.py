@@ -1,4 +1,4 @@
-"""What a request that is no watch is answered with."""
+"""Answers to requests that are no watches."""
 
 from __future__ import annotations
 

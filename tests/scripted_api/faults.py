@@ -1,4 +1,4 @@
-"""What can be scripted to go wrong, per request and per watch stream."""
+"""Scripted faults, per request and per watch stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Fault:
     """What happens to requests that match. Checked in the order of `api.fault` calls."""
 
     method: str = ""
-    #: Stands somewhere in the path.
+    #: A part of the path.
     path: str = ""
     when: Callable[[Recorded], bool] | None = None
     #: How often; None: for ever.

@@ -1,4 +1,4 @@
-"""A scripted API server: a real small store behind plain HTTP, and a script of faults.
+"""A scripted API server: a small store behind plain HTTP, a script of faults.
 
     async with ScriptedApi() as api:
         api.put({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}})  # past all faults

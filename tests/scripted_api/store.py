@@ -1,4 +1,4 @@
-"""A small store of Kubernetes objects: one counter of versions, and a history to watch.
+"""A small store of Kubernetes objects: one version counter, and a history.
 
 It does what kube-apiserver does where tests/conformance says so, for the few kinds that hami uses;
 it validates nothing else. Everything is synchronous, so a test can change it between two awaits.
@@ -145,7 +145,7 @@ class Store:
             uid = meta.pop("uid", None)
             made = self.create(resource, namespace, {**obj, "metadata": meta})
             if uid:
-                # Nobody has seen the other one: no await lies between.
+                # No request has seen the other one: no await lies between.
                 made["metadata"]["uid"] = uid
             return made
         before = self.find(resource, namespace, name)

@@ -45,7 +45,7 @@ async def serve(api: ScriptedApi, request: web.Request, recorded: Recorded) -> w
                     return response
         await response.write_eof()
     except ConnectionResetError:
-        pass  # the client is gone
+        pass  # the client has disconnected
     finally:
         api.watching -= 1
     return response
@@ -72,9 +72,9 @@ async def _lines(
     query, store, generation = request.query, api.store, api.generation
     ends = time.monotonic() + int(query.get("timeoutSeconds") or 1800)
     bookmarks = query.get("allowWatchBookmarks") in ("1", "true")
-    since, told = int(query.get("resourceVersion") or 0), 0
+    since, sent = int(query.get("resourceVersion") or 0), 0
     if not since or query.get("sendInitialEvents") == "true":
-        since = told = store.version
+        since = sent = store.version
         for obj in answers.selected(store, where, dict(query)):
             yield "ADDED", obj
         if query.get("sendInitialEvents") == "true":
@@ -89,7 +89,7 @@ async def _lines(
         for event in [e for e in store.history[where.resource] if e.version > since]:
             since = event.version
             if line := _seen(event, where, wanted):
-                told = since
+                sent = since
                 yield line
         left = ends - time.monotonic()
         if left <= 0:
@@ -100,9 +100,9 @@ async def _lines(
             continue
         # What came as the time ran out must not be passed over by a bookmark.
         late = any(event.version > since for event in store.history[where.resource])
-        if not late and bookmarks and api.bookmarks and max(since, store.version) > told:
-            since = told = max(since, store.version)
-            yield "BOOKMARK", _bookmark(where, told)
+        if not late and bookmarks and api.bookmarks and max(since, store.version) > sent:
+            since = sent = max(since, store.version)
+            yield "BOOKMARK", _bookmark(where, sent)
 
 
 def _seen(event: Event, where: answers.Place, wanted: Any) -> Line | None:

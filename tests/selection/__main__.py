@@ -24,9 +24,9 @@ def main(arguments: list[str]) -> int:
     repository = Repository(ROOT)
     base = repository.base()
     changed = repository.changed(base.commit) if base.commit else set[str]()
-    verdict = judge(SUITES[name], base, changed, ROOT)
-    sys.stdout.write(f"{name}: {'runs' if verdict.run else 'is left out'}: {verdict.why}\n")
-    return 0 if verdict.run else LEFT_OUT
+    choice = judge(SUITES[name], base, changed, ROOT)
+    sys.stdout.write(f"{name}: {'runs' if choice.run else 'is left out'}: {choice.why}\n")
+    return 0 if choice.run else LEFT_OUT
 
 
 if __name__ == "__main__":

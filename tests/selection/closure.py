@@ -1,4 +1,4 @@
-"""The files that some tests can reach: what they import, start or load by name, and all beyond.
+"""The files that tests can reach: imported, started or loaded by name.
 
 Files are read, not imported. An import inside a function counts like any other, and so does a text
 that is a module's name, so the closure is rather too large than too small.

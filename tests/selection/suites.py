@@ -37,22 +37,22 @@ SUITES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class Choice:
     run: bool
     why: str
 
 
-def judge(suite: Suite, base: Base, changed: Collection[str], root: pathlib.Path) -> Verdict:
+def judge(suite: Suite, base: Base, changed: Collection[str], root: pathlib.Path) -> Choice:
     """Decide whether a suite runs, from the paths that differ from the base."""
     if base.commit is None:
-        return Verdict(run=True, why=f"no base to compare with: {base.why}")
+        return Choice(run=True, why=f"no base to compare with: {base.why}")
     since = f"since {base.commit[:12]} ({base.why})"
     reach = _reach(suite, root)
     found = sorted(path for path in changed if _concerns(path, suite, reach))
     if not found:
-        return Verdict(run=False, why=f"none of its files changed {since}")
+        return Choice(run=False, why=f"none of its files changed {since}")
     more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return Verdict(run=True, why=f"{', '.join(found[:SHOWN])}{more} changed {since}")
+    return Choice(run=True, why=f"{', '.join(found[:SHOWN])}{more} changed {since}")
 
 
 @dataclasses.dataclass(frozen=True)

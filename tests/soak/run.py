@@ -1,4 +1,4 @@
-"""`make soak`: what is too long for CI, and docs/soak-results.md about its last run.
+"""`make soak`: runs too long for CI, and the page docs/soak-results.md.
 
     python -m tests.soak.run [--short] [--only churn,storms]
 

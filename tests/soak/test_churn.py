@@ -1,4 +1,4 @@
-"""The churn of sandbox/tests/cluster with more pods, kills and seeds; part of `make soak`.
+"""The churn of sandbox/tests/cluster with more pods, kills and seeds.
 
 `HAMI_SOAK_SEEDS` says how many seeds are tried, `HAMI_SOAK_PODS` how many pods each of them has.
 """

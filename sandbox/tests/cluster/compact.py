@@ -1,4 +1,9 @@
-"""Compact the sandbox's history: `python -m sandbox.tests.cluster.compact REVISION`."""
+"""Compact the history of the sandbox's API server up to a revision.
+
+    python -m sandbox.tests.cluster.compact REVISION
+
+tests/conformance calls it for the tests of answers about a compacted past.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Judge the sandbox's API server: `python -m sandbox.tests.cluster.conformance [pytest ...]`.
+"""Run tests/conformance on the sandbox's API server.
+
+    python -m sandbox.tests.cluster.conformance [pytest ...]
 
 It is started in a folder of its own and judged by tests/conformance, the tests that a real
 kube-apiserver passes. Left out is only what its list of differences names.

@@ -1,4 +1,4 @@
-"""One API server of the sandbox for all tests with kubectl, and a namespace for each."""
+"""One API server for all tests with kubectl, and a namespace for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real kubectl on the sandbox's API server, and the little around it that a test needs."""
+"""Real kubectl on the sandbox's API server."""
 
 from __future__ import annotations
 

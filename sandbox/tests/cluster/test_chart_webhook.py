@@ -1,4 +1,4 @@
-"""The chart's own webhook configuration on the sandbox: it is asked about pods with cards only."""
+"""The chart's webhook configuration on the sandbox: only pods with cards."""
 
 from __future__ import annotations
 

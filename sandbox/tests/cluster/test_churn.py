@@ -1,4 +1,4 @@
-"""80 pods on the embedded cluster while agents, kubelets and containers are killed by schedule.
+"""80 pods on the embedded cluster under scheduled kills.
 
 The auditor that judges the tests on real Kubernetes judges this, too: ledger, annotations,
 PodResources, kubelet's checkpoint and the driver's own record of peaks must agree, and at no moment

@@ -1,4 +1,4 @@
-"""`hami demo` as a user runs it: with a pipe it ends by itself, on a terminal by Ctrl-C.
+"""`hami demo` as users run it: it ends by itself in a pipe, else by Ctrl-C.
 
 However it ends, no process and no file of it is left.
 """

@@ -1,4 +1,4 @@
-"""Real kubectl and the sandbox's controllers: deployments, jobs, owners; and who may what."""
+"""Real kubectl and the controllers: deployments, jobs, owners, permissions."""
 
 from __future__ import annotations
 

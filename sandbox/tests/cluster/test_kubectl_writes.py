@@ -1,4 +1,4 @@
-"""Real kubectl changes what the sandbox has: apply in both ways, patches, labels, deletion."""
+"""Real kubectl writes: both kinds of apply, patches, labels, deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded cluster's programs are killed while pods run: these run on, and new ones do, too.
+"""Pods run on while programs of the embedded cluster are killed and restart.
 
 First the API server, which everybody watches; then all programs at once. The API server is asked to
 end, as it keeps its objects in memory and writes them down then; the others are killed. (Agents and

@@ -1,4 +1,4 @@
-"""A cluster that is left and picked up again from its snapshot, with slices of MIG on its node."""
+"""A cluster resumed from its snapshot, with MIG slices on its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sandbox that cannot start: it says why, leaves nothing, and keeps its logs where told."""
+"""A sandbox that cannot start: it names the reason, cleans up, keeps its logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-in nodes: the same again when made again, and clear words for what cannot be."""
+"""Stand-in nodes: reproducible, and clear errors for impossible ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of a sandbox: kept alive, told to end, and gone with whoever started them."""
+"""Programs of a sandbox: kept alive, ended on request and with their starter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of the API: written in UTC whatever zone they come in, and read as they were written."""
+"""Times of the API: written in UTC from any zone, and read back unchanged."""
 
 from __future__ import annotations
 

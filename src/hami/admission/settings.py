@@ -16,14 +16,13 @@ from hami.admission.mig_fallback import End, Mode, Plan
 from hami.admission.mig_offer import MigOffer
 from hami.cluster.quota import Headroom
 from hami.placement.request import Defaults
+from hami.vendors import table
 from hami.vendors.device_config import NvidiaSettings
 from hami.vendors.table import Vendor
 from hami.wire import mig
 
 ANY = "*"
 """In a list of namespaces: all of them."""
-
-_NVIDIA = "nvidia"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +121,7 @@ def plan(vendors: tuple[Vendor, ...], *, mode: str, end: str, file: str) -> Plan
         mode=chosen,
         end=End(end),
         chains=mig_fallback.load(file) if file else mig_fallback.built_in(),
-        vendor=next(vendor for vendor in vendors if vendor.section == _NVIDIA),
+        vendor=table.nvidia(vendors),
     )
 
 

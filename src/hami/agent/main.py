@@ -50,9 +50,8 @@ from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
 from hami.serving.lifetime import ServingError
-from hami.vendors import device_config
+from hami.vendors import device_config, table
 from hami.vendors.device_config import DeviceConfig
-from hami.vendors.table import Vendor
 from hami.wire import text_values
 
 _log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class Agent:
         self.config_file = config_file
         self.layout = layout_of(settings)
         self.metrics = Metrics()
-        vendor = _nvidia(config)
+        vendor = table.nvidia(config.vendors)
         resource = vendor.resources.count
         injection = cast("Injection", settings.driver_injection)
 
@@ -225,11 +224,6 @@ def layout_of(settings: Settings) -> NodeLayout:
         cdi_dir=Path(settings.cdi_dir),
         kubelet_dir=Path(settings.kubelet_dir),
     )
-
-
-def _nvidia(config: DeviceConfig) -> Vendor:
-    (vendor,) = (vendor for vendor in config.vendors if vendor.section == "nvidia")
-    return vendor
 
 
 def _socket(resource: str) -> str:

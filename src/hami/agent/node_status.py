@@ -75,7 +75,7 @@ class NodeStatus:
         self._client = client
         self.name = node_name
         self._events = events
-        (self.keys,) = (v.annotations for v in table.built_in() if v.section == "nvidia")
+        self.keys = table.nvidia(table.built_in()).annotations
         self._clock = clock
         self._sleep = sleep
         self._random = random

@@ -17,7 +17,7 @@ from hami.kube import access, client, paths
 from hami.kube import errors as kube_errors
 from hami.scheduler import kube_scheduler
 from hami.scheduler.settings import Settings
-from hami.vendors import device_config, table
+from hami.vendors import device_config
 from hami.wire import codec
 
 _TIMEOUT_S = 15.0
@@ -30,11 +30,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
         raise errors.usage("POD", asked.pod, "names no pod", "write NAME or NAMESPACE/NAME")
     if given and asked.namespace and given != asked.namespace:
         raise errors.usage("POD", asked.pod, f"is not in {asked.namespace}", "drop -n")
-    vendors = (
-        device_config.load(asked.device_config_file).vendors
-        if asked.device_config_file
-        else table.built_in()
-    )
+    vendors = device_config.load_or_built_in(asked.device_config_file or "").vendors
     try:
         found = access.find(asked.kubeconfig, context=asked.context)
         namespace = given or asked.namespace or found.namespace

@@ -244,7 +244,7 @@ def _cleanup_parser(prog: str) -> errors.Parser:
 
 def _marks() -> tuple[str, ...]:
     """Return the annotations of nodes that only our own processes write."""
-    (keys,) = (vendor.annotations for vendor in table.built_in() if vendor.section == "nvidia")
+    keys = table.nvidia(table.built_in()).annotations
     agents = (keys.register, keys.pair_scores, keys.binding, keys.lock_reason, keys.shares)
     return (annotation_keys.REQUEUE, *agents)
 

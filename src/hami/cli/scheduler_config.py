@@ -15,7 +15,7 @@ import msgspec
 from hami.cli import errors, flag_values
 from hami.scheduler import kube_scheduler
 from hami.scheduler.kube_scheduler import Options
-from hami.vendors import device_config, table
+from hami.vendors import device_config
 from hami.wire import errors as wire_errors
 from hami.wire import text_values
 
@@ -44,16 +44,12 @@ _DURATIONS: Mapping[str, str] = {
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
     asked = _parser(prog).parse_args(arguments)
-    if asked.device_config_file:
-        configured = device_config.load(asked.device_config_file)
-        vendors, warnings = configured.vendors, configured.warnings
-    else:
-        vendors, warnings = table.built_in(), ()
-    for warning in warnings:
+    configured = device_config.load_or_built_in(asked.device_config_file or "")
+    for warning in configured.warnings:
         print(f"{prog}: {warning}", file=sys.stderr)  # noqa: T201 - for the user
     options = msgspec.structs.replace(
         _DEFAULTS,
-        managed_resources=kube_scheduler.managed_resources(vendors),
+        managed_resources=kube_scheduler.managed_resources(configured.vendors),
         leader_elect=text_values.parse_bool(asked.leader_elect, what="--leader-elect"),
         **{name: getattr(asked, name) for name in _TEXTS},
         **{

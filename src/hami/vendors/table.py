@@ -15,6 +15,7 @@ import collections
 import functools
 import importlib.resources
 import tomllib
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -108,6 +109,12 @@ def built_in() -> tuple[Vendor, ...]:
     """Return the built-in vendors in the order in which they are checked."""
     text = importlib.resources.files("hami.vendors").joinpath(_FILE).read_text("utf-8")
     return parse(text, source=_FILE)
+
+
+def nvidia(vendors: Iterable[Vendor]) -> Vendor:
+    """Return NVIDIA among these; every table has it once."""
+    (found,) = (vendor for vendor in vendors if vendor.section == "nvidia")
+    return found
 
 
 def parse(text: str, *, source: str) -> tuple[Vendor, ...]:

@@ -1,4 +1,4 @@
-"""Why a pod is unschedulable, kept on the pod (`hami.io/explanation`).
+"""Explanation of an unschedulable pod, kept on it (`hami.io/explanation`).
 
 The scheduler writes it when its decision changes, so that the last explanation outlives a failover
 and can be read with the pod; `hami explain` shows it. Every watch of the pod carries the

@@ -1,4 +1,6 @@
-"""python -m tests.e2e.auditor: print what is wrong with a cluster; exit 1 if anything is.
+"""Print the faults of a cluster; exit 1 if there are any.
+
+    python -m tests.e2e.auditor --kubeconfig FILE [--node NAME=ROOT ...]
 
 `--node` names the nodes whose folders can be read here; without any the API alone is judged.
 """

@@ -1,4 +1,4 @@
-"""Whether the pods on a card hold more of it than there is; one rule for now and for any moment.
+"""The limits of a card, as one rule for now and for any moment.
 
 Cards in mode `mig` are not judged: their slices are placed by a later step, and so counted then.
 """

@@ -1,4 +1,4 @@
-"""Cards above their count, memory or cores now, by the grants of the pods that hold cards."""
+"""Cards above their count, memory or cores now, by the grants of pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kubelet's own books: one holder for each device id, and PodResources as in the checkpoint.
+"""kubelet's records: one holder per device id, checkpoint as PodResources.
 
 kubelet gives the ids of an init container, which runs alone and ends, to a later container of the
 same pod. Nobody else may share an id.

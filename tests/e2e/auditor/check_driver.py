@@ -1,4 +1,4 @@
-"""Processes and containers above their limit, and cards above what they have, by the driver.
+"""Processes, containers and cards above their limit, by the driver.
 
 A container's limit is what its pod was granted of the card; a grant of 0 MiB is none. The grants of
 pods that are gone come from the timeline. A pod of which neither API nor timeline knows cannot be

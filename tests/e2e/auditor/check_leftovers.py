@@ -1,4 +1,4 @@
-"""What is left behind: node locks, CDI specs, token folders, state files, ledger entries.
+"""Leftovers: node locks, CDI specs, token folders, state files, ledger entries.
 
 A thing of a token is left behind when no entry of kubelet's checkpoint names the token, or when
 the pod of that entry is no longer in the API on this node. Entries of gone pods are kubelet's own:

@@ -1,4 +1,4 @@
-"""Cards above their count, memory or cores at any moment, and grants that were changed."""
+"""Cards above a limit at any moment, and grants that were changed."""
 
 from __future__ import annotations
 

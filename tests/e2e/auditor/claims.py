@@ -1,4 +1,4 @@
-"""What the files of a token say about its container: for whom they are, and which limits it has.
+"""The files of a token: the container they are for, and its limits.
 
 Each plugin writes its own files, so each has readers of its own, and a layout names them. A claim
 holds only what a reader found; checks compare that and skip the rest. A reader raises

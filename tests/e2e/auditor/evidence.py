@@ -1,4 +1,4 @@
-"""What the auditor judges: plain data, gathered once, that no check changes.
+"""Input of the auditor: plain data, gathered once, that no check changes.
 
 Checks are functions of it and of nothing else, so a fault can be planted in a value as well as in
 a cluster. Whatever should have been read and could not be stands in `NodeFiles.unreadable`: missing

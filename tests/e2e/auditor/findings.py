@@ -1,4 +1,4 @@
-"""What the auditor can find: a closed set of kinds, each with the rule that was broken.
+"""Kinds of findings, a closed set, each with the rule that was broken.
 
 A finding states facts: whose thing it is, the value, the rule, and where it was read. It proposes
 no remedy, since its reader has to find out which code did it.

@@ -1,4 +1,4 @@
-"""Where the evidence comes from: node folders first, then the pods, then the nodes of the API.
+"""Gather the evidence: node folders first, then pods, then nodes of the API.
 
 Pods are listed in one piece, so what they hold together is what they held at one moment. Nodes come
 after them: a card is registered before anybody is given it.

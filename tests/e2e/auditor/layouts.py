@@ -1,4 +1,4 @@
-"""Where a plugin keeps what belongs to a token: hami's agent, and the bare plugin.
+"""Folders and files of a token: hami's agent, and the bare plugin.
 
 Paths are as the node sees them. A file that lies in one of these places belongs to the token in its
 name, and the token to the container whose entry in kubelet's checkpoint names it.

@@ -1,4 +1,4 @@
-"""The one error of the auditor's decoders, and the small values they have in common."""
+"""The error of the auditor's decoders, and their common values."""
 
 from __future__ import annotations
 

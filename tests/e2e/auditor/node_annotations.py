@@ -1,7 +1,7 @@
-"""The auditor's own reading of what stands on nodes: docs/designs/006-hami-protocol.md.
+"""The auditor's own decoder of node annotations.
 
-Readers of the product are liberal where the page says so. This one is strict: what no writer of
-ours or of HAMi would write is malformed.
+It is written from docs/designs/006-hami-protocol.md alone. Readers of the product are liberal where
+the page says so. This one is strict: what no writer of ours or of HAMi would write is malformed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the auditor reads of a node: its name, its annotations, its NVIDIA cards."""
+"""A node as the auditor reads it: name, annotations, NVIDIA cards."""
 
 from __future__ import annotations
 

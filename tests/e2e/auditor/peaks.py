@@ -1,4 +1,4 @@
-"""The fake driver's own record, `peaks.jsonl` in its state folder: how much was ever allocated.
+"""The stand-in driver's record of allocations, `peaks.jsonl`.
 
 The driver is the only one who counts without asking hami, so its word decides whether a limit
 held. The format, which the stand-in driver (native/fakegpu) writes:

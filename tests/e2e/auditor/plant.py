@@ -1,4 +1,4 @@
-"""Every fault that can be planted on a real cluster today, to prove that the auditor sees it.
+"""Plant every fault on a real cluster, to prove that the auditor sees it.
 
     with Recorder(client, path) as recorder:
         undo = one.plant(context)

@@ -1,4 +1,4 @@
-"""What a planted fault is: put in, expected, and taken out again; and the files it changes.
+"""A planted fault: put in, expected, taken out; and the files it changes.
 
 `plant.py` has the list of all.
 """

@@ -1,4 +1,4 @@
-"""Faults planted in the folders of a real node: files, kubelet's checkpoint, the driver's record.
+"""Faults in a real node's folders: files, checkpoint, driver's record.
 
 They leave the pod that runs there alone: kubelet reads its checkpoint at starts only, and a
 container's spec and policy are read when it is made.

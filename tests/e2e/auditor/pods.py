@@ -1,4 +1,4 @@
-"""What the auditor reads of a pod, and what the pod holds: docs/placement.md section 7, read anew.
+"""The auditor's own reading of a pod: docs/placement.md section 7.
 
 A pod holds cards from its binding until its phase is Succeeded or Failed or it is gone; one that is
 being deleted still holds them. On each card it holds the peak of slots, of memory and of cores.

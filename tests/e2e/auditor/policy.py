@@ -1,4 +1,4 @@
-"""hami's policy file, read anew from the layout that native/libvgpu/abi.h describes.
+"""The auditor's own reader of hami's policy file (native/libvgpu/abi.h).
 
 It says for whom a token's folder is and what that container may have. The library obeys it, so a
 file that the library would refuse is malformed here as well: its container has no card. So is one

@@ -1,4 +1,4 @@
-"""Writes the timeline: a watch on pods and one on nodes, each event to the file as it comes.
+"""Write the timeline: watches of pods and nodes, event by event to a file.
 
 A broken watch goes on where it stopped; if the server no longer has that place (410), a new list
 is written. `catch_up` waits until all that has happened so far is written: what the API has must

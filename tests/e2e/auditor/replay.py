@@ -1,4 +1,4 @@
-"""The timeline played again: what was held of each card at every moment, and who held it.
+"""Replay of the timeline: the holders of each card at every moment.
 
 Only the cards that an event touches are judged after it, so a long history costs what its events
 cost. A pod holds what it was bound with, whatever its annotation says later; that it says something

@@ -1,4 +1,4 @@
-"""When may something be reported? Things in progress are legal, double-bookings never are.
+"""Delay of reports: things in progress are legal, double use never is.
 
 A look at a living cluster sees containers that are being made and pods that are being taken away:
 a folder whose token kubelet has not written down yet, a lock between bind and Allocate, files that

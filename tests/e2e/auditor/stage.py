@@ -1,4 +1,4 @@
-"""A place for planted faults in the API: a node without kubelet, and pods on it that never start.
+"""A place for planted faults in the API: a node without kubelet, and its pods.
 
 Nothing runs there, so nothing of the real nodes is touched, and taking it down is deleting it.
 """

@@ -1,4 +1,4 @@
-"""The history of pods and nodes that the harness records, so that nothing of it has to last.
+"""The recorded history of pods and nodes.
 
 One JSON object per line, in the order of the watch:
 

@@ -1,4 +1,4 @@
-"""Whose a token is: kubelet's checkpoint knows, it keeps the plugin's answer word for word."""
+"""Map a token to its container, by the answer in kubelet's checkpoint."""
 
 from __future__ import annotations
 

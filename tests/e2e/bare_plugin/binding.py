@@ -1,9 +1,9 @@
-"""A token at Allocate, an owner at PreStart: docs/designs/001-late-binding.md, nothing else.
+"""A token at Allocate, an owner at PreStart; nothing else.
 
-Allocate does not say for whom it is. So the container gets a token: a CDI device that nothing
-describes yet and a folder that is still empty. When kubelet is about to create the container,
-its checkpoint says whose token that is; now the folder gets the policy and CDI the device.
-All of it blocks (files, the API): call it from a thread.
+It follows docs/designs/001-late-binding.md. Allocate does not say for whom it is. So the container
+gets a token: a CDI device that nothing describes yet and a folder that is still empty. When kubelet
+is about to create the container, its checkpoint says whose token that is; now the folder gets the
+policy and CDI the device. All of it blocks (files, the API): call it from a thread.
 """
 
 from __future__ import annotations

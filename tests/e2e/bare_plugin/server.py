@@ -25,6 +25,8 @@ SOCKET = "bare.sock"
 LOOK_EVERY = 0.2
 SWEEP_EVERY = 5.0
 GRACE = 10.0
+#: Seconds that calls under way may take to end.
+ENDING = 1.0
 
 _FAILURES = (ApiError, CheckpointError, OSError, http.client.HTTPException)
 _log = logging.getLogger(__name__)
@@ -38,10 +40,16 @@ class BarePlugin:
     def __init__(self, binding: LateBinding, count: int) -> None:
         self._binding = binding
         self._devices = [Device(f"vgpu-{index:03}") for index in range(count)]
+        self._ended = asyncio.Event()
 
     async def devices(self) -> AsyncIterator[Sequence[Device]]:
         yield self._devices
-        await asyncio.Event().wait()  # the list never changes; the call ends with the server
+        await self._ended.wait()  # the list never changes; the call ends with the server
+
+    def end_lists(self) -> None:
+        """End the open calls: of one that it has to cancel grpc logs a traceback."""
+        self._ended.set()
+        self._ended = asyncio.Event()
 
     async def allocate(self, requests: Sequence[frozenset[str]]) -> Sequence[Allocation]:
         # Here and now: kubelet admits one pod after the other and waits for this answer, and while
@@ -93,7 +101,8 @@ async def _serve(
     except grpc.aio.AioRpcError as error:
         _log.warning("kubelet did not register us: %s", error.details())
     finally:
-        await server.stop(None)  # grpc removes the socket
+        plugin.end_lists()
+        await server.stop(ENDING)  # grpc removes the socket
 
 
 def _identity(socket: pathlib.Path) -> tuple[int, int] | None:

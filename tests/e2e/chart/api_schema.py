@@ -1,4 +1,4 @@
-"""Whether an object is one that a release of Kubernetes knows, field by field.
+"""Check an object's fields against a release of Kubernetes.
 
 Strict, as `kubectl apply --validate=strict` is: a field that the release does not have is an error,
 because its API server would drop it in silence.

@@ -1,4 +1,4 @@
-"""Pods that ask for cards as users write them: without a scheduler's name, and what became of them.
+"""Pods that request cards as users write them, and their outcome.
 
 A dry run passes admission like any other create and leaves nothing, so most tests only try.
 """

@@ -1,4 +1,4 @@
-"""What every test has that has the chart installed: an audit with its keys, and words on failure.
+"""Fixtures of tests with the chart: an audit with its keys, logs on failure.
 
 A test module imports these; it must have a fixture `release`. `_audited` takes the place of the one
 that all tests have, since the grants are signed with the chart's keys.

@@ -1,4 +1,4 @@
-"""What an installation leaves behind: every object of every kind, before and after.
+"""Leftovers of an installation: all objects of all kinds, before and after.
 
 Kinds are asked of the API server, so a template that brings a new one is looked for as well. Beside
 the release's own namespace the cluster-wide kinds count, kube-system, where a scheduler needs a

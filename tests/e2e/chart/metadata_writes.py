@@ -1,4 +1,4 @@
-"""Every way that leads to a pod's metadata, each as one call: who writes, which pod, what.
+"""Every call that writes a pod's metadata: writer, pod, change.
 
 What is written is a part of `metadata`, where None removes a key.
 """

@@ -1,4 +1,4 @@
-"""The images that the chart names, in the runtime of every real node: there is no registry.
+"""The chart's images, loaded into the runtime of every real node.
 
 Our own is built from this checkout once in a run of the tests, however many releases are installed;
 kube-scheduler's is a part.

@@ -1,4 +1,4 @@
-"""Whose annotations are whose, from the product's own names: a new one must be put down here."""
+"""Owners of annotations, by the product's own names; each new key is listed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart's admission policies in force on the cluster, and accounts that run against them.
+"""The chart's admission policies in force, and accounts to try them.
 
 The policies are what Helm makes of the templates, alone: no scheduler runs. Its account and the
 agent's exist, with the rights that they need, so that tests can speak with their tokens. Every

@@ -1,4 +1,4 @@
-"""What befalls a pod of the release: its containers are killed from outside, without a word.
+"""Kill containers of the release's pods from outside.
 
 A container's processes are those of its control group, which kubelet names after its id.
 """

@@ -1,4 +1,4 @@
-"""The test cluster by hand: real Kubernetes on this machine, in namespaces of its own.
+"""The test cluster by hand: real Kubernetes in namespaces of this machine.
 
     up [--nodes N] [--scheduler 1.30] [--name NAME]   build what is missing, start it
     shell [COMMAND ...]       kubectl and helm at hand, in the cluster's network

@@ -1,4 +1,4 @@
-"""The cluster's certificates and kubeconfig files: one authority, one identity per component.
+"""The cluster's certificates and kubeconfigs: one identity per component.
 
 Identities are the ones that Kubernetes' own roles are written for, so RBAC and the node authorizer
 judge our components as they would in any cluster.

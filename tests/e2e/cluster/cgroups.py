@@ -1,4 +1,4 @@
-"""A control group per cluster: each kubelet's own root, and the kernel's list of what we started.
+"""A control group per cluster: kubelet roots, and the list of its processes.
 
 Two kubelets under one root take each other's pods for orphans and destroy them, so every node has a
 root of its own in every hierarchy. All daemons of a machine join a group beside it. Membership is

@@ -1,4 +1,4 @@
-"""Make the cluster's etcd forget its history, from inside of the cluster's network.
+"""Compact the cluster's etcd, from inside the cluster's network.
 
     python -m tests.e2e.cluster.compact REVISION
 

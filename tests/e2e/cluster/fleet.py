@@ -1,4 +1,4 @@
-"""Nodes that exist only in the API, by the thousand: kwok keeps their leases and plays their pods.
+"""Nodes by the thousand that exist only in the API, kept alive by kwok.
 
 They are for the scheduler's side: a pod bound to one is Running at once and disappears when it is
 deleted. They carry a taint, so that nothing lands on them that does not ask for it.

@@ -1,4 +1,4 @@
-"""One machine of the test cluster: a process that holds its namespaces and is process 1 in them.
+"""A machine of the test cluster: process 1 that holds its namespaces.
 
     python -m tests.e2e.cluster.holder ROOT HOSTNAME LIFELINE [SOURCE:TARGET:ro|rw ...]
 

@@ -1,4 +1,4 @@
-"""Images of the test cluster, built here and given to the nodes' runtimes: there is no registry."""
+"""Images of the test cluster, built here, loaded without a registry."""
 
 from __future__ import annotations
 

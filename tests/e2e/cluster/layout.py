@@ -1,4 +1,4 @@
-"""What a test cluster consists of: its machines, addresses and folders, as plain data.
+"""Layout of a test cluster: machines, addresses and folders, as plain data.
 
 Addresses mean something only inside the cluster's own network namespaces, so every cluster uses the
 same ones, and several can run side by side.

@@ -1,4 +1,4 @@
-"""Cables and routes: one bridge on the control plane's machine, a cable to each node.
+"""Cables and routes: a bridge at the control plane, a cable to each node.
 
 Everything is made inside the machines' own network namespaces; this machine's interfaces, routes
 and packet filter are never touched. Nodes route to each other's pods directly, without translation.

@@ -1,4 +1,4 @@
-"""Processes as the kernel lists them, each told from a later one of the same number."""
+"""Processes of the kernel's list, distinct from later ones of the same id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the parts lie inside a machine: the whole cache, read-only, under one folder."""
+"""Paths of the parts inside a machine: the cache, read-only, in one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kube-proxy: cluster addresses of services work on every machine, the control plane's too."""
+"""kube-proxy: service addresses work on every machine."""
 
 from __future__ import annotations
 

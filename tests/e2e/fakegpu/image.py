@@ -1,4 +1,4 @@
-"""The test image: a shell, Debian's libc, the probe and the stand-in driver, in a few megabytes.
+"""The test image: a shell, libc, the probe and the stand-in driver.
 
 Everything but the probe and the driver is copied from the part that the nodes' own /usr is made of,
 so nothing is fetched. The driver lies in a folder where no program looks by itself: on a node with

@@ -1,4 +1,4 @@
-"""Cards on the nodes of the test cluster: the stand-in driver, and how it gets into containers.
+"""Cards on nodes of the test cluster: the stand-in driver in containers.
 
 On each node: libraries and probe in PLACE, the driver's folder in /run/fakegpu, and NVIDIA's CDI
 spec in /etc/cdi. A node without CDI has no spec; its containers get the libraries from the test

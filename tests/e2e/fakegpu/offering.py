@@ -1,4 +1,4 @@
-"""Cards that are offered and registered without anything of hami's, for tests of the driver alone.
+"""Cards offered without hami, for tests of the driver alone.
 
 kubelet hears of the first card of each node from a plugin, the API of all of them by annotations:
 that is how the auditor knows them, and how a scheduler would.

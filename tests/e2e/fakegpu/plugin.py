@@ -1,4 +1,4 @@
-"""NVIDIA's device plugin, as far as containers notice it: kubelet asks, a card is the answer.
+"""NVIDIA's device plugin as containers notice it: a card per request.
 
 It offers one card of the node, several times over. With CDI the answer names the card in the node's
 NVIDIA spec; without, it sets NVIDIA_VISIBLE_DEVICES as the plugin does for NVIDIA's own runtime.

@@ -1,4 +1,4 @@
-"""Pods whose containers drive a card: the probe reads its commands, the log has its answers."""
+"""Pods that drive a card: commands for the probe, answers in its log."""
 
 from __future__ import annotations
 

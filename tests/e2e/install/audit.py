@@ -1,4 +1,4 @@
-"""The API server's audit log from a mark on: who wrote what, when, and with which answer.
+"""The API server's audit log from a mark on: writers, writes, answers.
 
 Reads (get, list, watch) are not in it. Pods, their subresources and nodes stand there with their
 contents, everything else without. The log is written as requests end, so whoever needs all of

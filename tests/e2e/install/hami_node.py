@@ -1,4 +1,4 @@
-"""A node of HAMi's: kubelet and device plugin played by one loop, with the lock of HAMi's.
+"""A node of HAMi's: kubelet and device plugin in one loop, with its lock.
 
 A pod that was bound here gets its cards only when the lock names it: the plugin writes
 `bind-phase=success`, takes the lock away, and the pod runs. Simulated nodes cannot show that, since

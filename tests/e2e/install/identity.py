@@ -1,4 +1,4 @@
-"""Who the scheduler is to the API server, and the keys that it signs grants with.
+"""The scheduler's account at the API server, and its keys for grants.
 
 `hami` has a service account of its own with no more rights than it needs: the tests prove that they
 suffice, and the audit log tells its requests from everybody else's. kube-scheduler stays who it

@@ -1,4 +1,4 @@
-"""Nodes with GPUs: what a node's agent would tell the scheduler, planted through `hami.wire`.
+"""Nodes with GPUs: the agent's annotations, planted through `hami.wire`.
 
 A real node gets its device ids from the bare plugin, a simulated one has them in its status. With
 the mark of late binding the scheduler takes no lock; without it the node is one of HAMi's.

@@ -1,4 +1,4 @@
-"""Pods for the scheduler, and what the core says about them on the same objects of the API."""
+"""Pods for the scheduler, and the core's decisions on the same objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One replica of the scheduler: a kube-scheduler and a `hami scheduler`, as in one pod.
+"""One replica: a kube-scheduler and a `hami scheduler`, as in one pod.
 
 It is a machine of the cluster (own host name, network, processes) in which both programs, the
 supervisors that keep them alive and, where a test wants it, a proxy run. So the pair's 127.0.0.1 is

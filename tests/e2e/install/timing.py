@@ -1,4 +1,4 @@
-"""The numbers by which a replica's programs are kept alive; the chart uses the same ones.
+"""Intervals and timeouts of a replica's programs, the same as the chart's.
 
 They belong together with the lease (8 s, 6 s, 1 s; see `hami.scheduler.settings`). A program that
 hangs is killed after at most PROBE_PERIOD_S * PROBE_FAILURES + PROBE_TIMEOUT_S = 7 s and started

@@ -1,4 +1,4 @@
-"""kubelet's device checkpoint: which container of which pod was given which device ids.
+"""kubelet's device checkpoint: device ids per container and pod.
 
 kubelet writes it (a temporary file, then renamed, so a reader sees a whole one) after each Allocate
 and each list of a plugin's devices. It does not write it when a pod ends: entries of pods that are

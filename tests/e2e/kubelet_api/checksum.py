@@ -1,4 +1,4 @@
-"""The checksum of kubelet's checkpoint, to tell a file that kubelet would take from one it drops.
+"""The checksum of kubelet's checkpoint; kubelet drops a file without it.
 
 kubelet hashes (FNV-1a, 32 bits) how a Go dumper writes its data: types, names and values in one
 line. Checked against files that kubelet 1.36.3's own code had written (tests/unit/e2e_tools).

@@ -1,4 +1,4 @@
-"""kubelet's device-plugin API, v1beta1: the messages, and both ends of its two services.
+"""kubelet's device-plugin API, v1beta1: messages, both ends of its services.
 
 `plugin_handler` and `register` are a plugin's ends; `PluginClient` and `registration_handler` are
 kubelet's, for tests that play kubelet.

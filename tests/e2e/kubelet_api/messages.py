@@ -1,4 +1,4 @@
-"""Message classes and calls from compact tables of public field numbers, built at import time.
+"""Message classes and calls, built at import from tables of field numbers.
 
 A message is one line of `name=number type` fields: `*` after the type means repeated, `?` optional,
 `map` a map from string to string; a type that is no scalar is a message of the same table. A call

@@ -1,4 +1,4 @@
-"""What each Kubernetes release says an object may look like: its own OpenAPI document.
+"""The OpenAPI document of each Kubernetes release.
 
 It lies in the module of the release, which Go fetches and checks in seconds. For the chart, whose
 output must fit old releases as well as new ones.

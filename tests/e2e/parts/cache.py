@@ -1,4 +1,4 @@
-"""Finished parts, each built once for its version and toolchain, and checked at every use.
+"""Finished parts, built once per version and toolchain, checked at each use.
 
 A part appears under its final name only when it is whole: it is made beside it, its manifest (size
 and SHA-256 of every file) is written last, and one rename publishes it. What does not agree with

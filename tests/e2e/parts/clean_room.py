@@ -1,4 +1,4 @@
-"""The root file system of a machine on which nothing was ever installed but make and Python.
+"""The root file system of a machine with only make and Python.
 
 What every Debian has (its essential packages), and what README asks for.
 """

@@ -1,4 +1,4 @@
-"""What a node's root file system is made of: Debian's packages, unpacked, not installed here.
+"""Root file system of a node: Debian's packages, unpacked, not installed.
 
 containerd 1.6 is here because it is the runtime without CDI; runc and the CNI plugins serve both
 runtimes; the rest is what kubelet and kube-proxy call.

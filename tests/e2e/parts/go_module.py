@@ -1,4 +1,4 @@
-"""Parts that are Go programs: built from the module proxy by a go.mod and go.sum of ours.
+"""Parts that are Go programs, built from the module proxy by our go.sum.
 
 Each folder beside this file has a go.mod that names the programs as tools. Nothing of their sources
 is committed. The key of the cache holds both files, the flags and Go's own version, so a new pin or

@@ -1,4 +1,4 @@
-"""Images as archives: what every node starts with, a kube-scheduler, and hami itself."""
+"""Images as archives: those of every node, kube-scheduler, hami itself."""
 
 from __future__ import annotations
 

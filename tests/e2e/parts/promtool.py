@@ -1,4 +1,4 @@
-"""promtool, which says whether Prometheus would read what we write: out of Debian's package.
+"""promtool out of Debian's package: it reads metrics as Prometheus does.
 
 Of the package and all it depends on the one program is kept; it runs on the libraries of this
 machine, whose packages they are.

@@ -1,4 +1,4 @@
-"""What a call costs with the library in front of the driver, beside what it costs without."""
+"""Cost of a call with the library in front of the driver, and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory limit, one row for every way to get device memory: 4096 MiB, one process."""
+"""The memory limit, one row for every way to get memory: 4096 MiB, one process."""
 
 from __future__ import annotations
 

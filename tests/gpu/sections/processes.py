@@ -1,4 +1,4 @@
-"""Several processes in one container: filling at once, and being killed in the middle of it."""
+"""Several processes in a container: filling at once, killed in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch under the limit: running out and going on, what it sees, sharing, late code."""
+"""PyTorch under the limit: out of memory, its views, sharing, late code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training and decoding with a memory limit beside the same without, in one stretch of time.
+"""Training and decoding with a memory limit and without, in one run.
 
 Four native processes and four of ours stay alive and work one after the other in short turns, in
 the order native, ours, ours, native, native, ... and back: clocks and the machine's moods fall on

@@ -1,4 +1,4 @@
-"""When a card is left out, and when it comes back."""
+"""Conditions that leave a card out, and that bring it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the driver is listened to and asked, whatever it does."""
+"""The driver's events and answers are read, whatever it does."""
 
 from __future__ import annotations
 

@@ -2,69 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
+import asyncio
 import json
 import pathlib
-import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from hami.cli import main
 from tests import builders
+from tests.scripted_api.server import ScriptedApi
 from tests.unit.cli import pods
 
-PODS = {
-    "/api/v1/namespaces/team/pods/train": pods.pod(pods.MAIN),
-    "/api/v1/namespaces/default/pods/web": pods.pod(builders.container("web")),
-}
-DENIED = {
-    "/api/v1/namespaces/team/pods/secret": (403, "Forbidden", "pods is forbidden"),
-    "/api/v1/namespaces/team/pods/unknown": (401, "Unauthorized", "Unauthorized"),
-}
 
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path in PODS:
-            self._answer(200, PODS[self.path])
-            return
-        status, reason, message = DENIED.get(self.path, (404, "NotFound", "pods not found"))
-        reply = {"kind": "Status", "code": status, "reason": reason, "message": message}
-        self._answer(status, json.dumps(reply).encode())
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
-        pass
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    with contextlib.closing(serving.socket):
-        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{serving.server_port}"
-        serving.shutdown()
-        thread.join()
-        serving.server_close()
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    async with ScriptedApi() as serving:
+        serving.put({"kind": "Pod", **json.loads(pods.pod(pods.MAIN))})
+        web = {"kind": "Pod", **json.loads(pods.pod(builders.container("web")))}
+        serving.put({**web, "metadata": {"name": "web", "namespace": "default"}})
+        forbidden = {"reason": "Forbidden", "message": "pods is forbidden"}
+        serving.fault(path="/pods/secret", status=403, times=None, **forbidden)
+        serving.fault(path="/pods/unknown", status=401, reason="Unauthorized", times=None)
+        yield serving
 
 
 @pytest.fixture
-def config(server: str, tmp_path: pathlib.Path) -> str:
+def config(api: ScriptedApi, tmp_path: pathlib.Path) -> str:
     contexts = {"team": ("here", "team"), "plain": ("here", ""), "away": ("nowhere", "team")}
     document = {
         "current-context": "team",
         "clusters": [
-            {"name": "here", "cluster": {"server": server}},
+            {"name": "here", "cluster": {"server": api.url}},
             {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}},
         ],
         "users": [{"name": "me", "user": {"token": "t"}}],
@@ -78,8 +48,8 @@ def config(server: str, tmp_path: pathlib.Path) -> str:
     return str(file)
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main.main(["explain", *words])
+async def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = await asyncio.to_thread(main.main, ["explain", *words])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
@@ -87,24 +57,24 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     "words", [["train"], ["team/train"], ["train", "-n", "team"], ["train", "--context=team"]]
 )
-def test_a_pod_is_found_by_namespace_argument_or_context(
+async def test_a_pod_is_found_by_namespace_argument_or_context(
     capsys: pytest.CaptureFixture[str], config: str, words: list[str]
 ) -> None:
-    code, out, err = run(capsys, *words, f"--kubeconfig={config}")
+    code, out, err = await run(capsys, *words, f"--kubeconfig={config}")
     assert (code, err) == (0, "")
-    assert out.startswith("team/train waits since 2026-02-03T04:00:00Z")
+    assert out.startswith("team/train waits since 2026-01-01T00:00:00Z")
 
 
-def test_another_context_may_have_another_namespace(
+async def test_another_context_may_have_another_namespace(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
-    code, out, _ = run(capsys, "web", "--context=plain", f"--kubeconfig={config}")
+    code, out, _ = await run(capsys, "web", "--context=plain", f"--kubeconfig={config}")
     assert code == 0
     assert "asks for no card" in out
 
 
-def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str], config: str) -> None:
-    code, out, _ = run(capsys, "train", "-o", "json", f"--kubeconfig={config}")
+async def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    code, out, _ = await run(capsys, "train", "-o", "json", f"--kubeconfig={config}")
     assert code == 0
     story = json.loads(out)
     assert (story["namespace"], story["name"], story["state"]) == ("team", "train", "waiting")
@@ -113,10 +83,10 @@ def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str], config: st
     }
 
 
-def test_the_name_of_the_scheduler_can_be_given(
+async def test_the_name_of_the_scheduler_can_be_given(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:
-    _, out, _ = run(capsys, "train", "--scheduler-name=mine", f"--kubeconfig={config}")
+    _, out, _ = await run(capsys, "train", "--scheduler-name=mine", f"--kubeconfig={config}")
     assert "its schedulerName is hami-scheduler, not mine" in out
 
 
@@ -136,44 +106,44 @@ def test_the_name_of_the_scheduler_can_be_given(
         (["train", "--device-config-file=/none"], 2, "/none: the file cannot be read"),
     ],
 )
-def test_what_prevents_it_is_one_line_and_a_code(
+async def test_what_prevents_it_is_one_line_and_a_code(
     capsys: pytest.CaptureFixture[str], config: str, words: list[str], code: int, message: str
 ) -> None:
-    found, out, err = run(capsys, *words, f"--kubeconfig={config}")
+    found, out, err = await run(capsys, *words, f"--kubeconfig={config}")
     assert (found, out) == (code, "")
     assert err.startswith("hami explain: ")
     assert message in err
     assert err.count("\n") == 1
 
 
-def test_a_kubeconfig_that_cannot_be_read_is_reported(
+async def test_a_kubeconfig_that_cannot_be_read_is_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
-    code, out, err = run(capsys, "train", f"--kubeconfig={tmp_path / 'none'}")
+    code, out, err = await run(capsys, "train", f"--kubeconfig={tmp_path / 'none'}")
     assert (code, out) == (2, "")
     assert str(tmp_path / "none") in err
 
 
-def test_kubeconfig_may_list_files_of_which_some_are_missing(
+async def test_kubeconfig_may_list_files_of_which_some_are_missing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     config: str,
     tmp_path: pathlib.Path,
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{config}")
-    assert run(capsys, "train")[0] == 0
-    assert run(capsys, "web", "--context=plain")[0] == 0
+    assert (await run(capsys, "train"))[0] == 0
+    assert (await run(capsys, "web", "--context=plain"))[0] == 0
 
 
-def test_a_context_without_any_kubeconfig_is_reported(
+async def test_a_context_without_any_kubeconfig_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    code, _, err = run(capsys, "train", "--context=plain")
+    code, _, err = await run(capsys, "train", "--context=plain")
     assert code == 2
     assert "--context: 'plain' is in no kubeconfig, as there is none" in err
-    code, _, err = run(capsys, "train")
+    code, _, err = await run(capsys, "train")
     assert code == 2
     assert "no API server" in err

@@ -1,4 +1,4 @@
-"""Pages point at things that exist, and README leads to the answers of first questions."""
+"""Pages point at existing things, and README answers first questions."""
 
 from __future__ import annotations
 

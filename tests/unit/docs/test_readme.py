@@ -15,7 +15,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_the_example_prints_what_stands_below_it(tmp_path: Path) -> None:
+def test_the_example_prints_the_text_below_it(tmp_path: Path) -> None:
     (example,) = blocks("python")
     (printed,) = blocks("text")
 

@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference name all that the code, the chart and the map have."""
+"""The generated pages of docs/reference name all of code, chart and map."""
 
 from __future__ import annotations
 

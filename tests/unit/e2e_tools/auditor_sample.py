@@ -1,4 +1,4 @@
-"""A small cluster without any fault, as evidence that tests can change before it is judged."""
+"""A small cluster without faults, as evidence that tests can change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API server in a dict and a node in a folder: enough to gather from and to plant in."""
+"""An API server in a dict and a node in a folder, for the auditor's tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ RESOURCE = "example.com/vgpu"
 
 
 class FakeApi:
-    """Keeps pods and nodes by path, each change with a new version."""
+    """Keeps pods and nodes by path, each change with a new version.
+
+    It replaces the client, not a server: the auditor's client is synchronous and used by threads,
+    and tests decide at which event a watch ends. So the scripted API server cannot serve here.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}

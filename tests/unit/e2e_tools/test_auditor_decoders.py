@@ -1,4 +1,4 @@
-"""The auditor's own decoders: what they take, what they refuse, and that nothing else escapes."""
+"""The auditor's own decoders: accepted and refused input, one error class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of finding: the fault is put into a clean cluster, and exactly it is found."""
+"""Every kind of finding: a fault in a clean cluster is found, and only it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the auditor must not report: a cluster without fault, and everything odd that is legal."""
+"""Clusters without findings: no fault, and everything odd that is legal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every plant is found as what it says, and leaves nothing; here in a dict and a folder."""
+"""Every plant is found and leaves nothing; here in a dict and a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The auditor's reader of hami's policy file takes what the agent writes, and nothing broken."""
+"""The auditor reads the agent's policy files, and refuses broken ones."""
 
 from __future__ import annotations
 

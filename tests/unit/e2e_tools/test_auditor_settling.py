@@ -1,4 +1,4 @@
-"""What is in progress is not reported, what must never be is reported once seen."""
+"""Things in progress are not reported, impossible ones once seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bare plugin on real sockets: a stand-in plays kubelet, another the API server."""
+"""The bare plugin on real sockets, with stand-ins of kubelet and API server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import ctypes
-import http.server
 import json
 import os
 import pathlib
@@ -14,10 +13,8 @@ import signal
 import struct
 import sys
 import tempfile
-import threading
-import urllib.parse
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -29,21 +26,24 @@ from tests.e2e.kubelet_api import checksum, device_plugin
 from tests.e2e.kubelet_api.device_plugin import Allocation, PluginClient, Registration
 from tests.kubeapi import access
 from tests.kubeapi.client import Client, wait_for
+from tests.scripted_api.server import ScriptedApi
 
 RESOURCE = "example.com/vgpu"
 PATIENCE = 30
 REPOSITORY = pathlib.Path(__file__).parents[3]
 
 
-class Api(http.server.ThreadingHTTPServer):
-    """An API server that knows one path: the pods of a node."""
+class Api(ScriptedApi):
+    """The API server of the node: its pods, and a kubeconfig for it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.pods: list[dict[str, Any]] = []
-        self.broken = False
+        super().__init__()
         self.kubeconfig = folder / "kubeconfig"
-        access.write(access.Access(f"http://127.0.0.1:{self.server_port}"), self.kubeconfig)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        access.write(access.Access(self.url), self.kubeconfig)
+        return self
 
     def add(self, uid: str, containers: Sequence[str], init: Sequence[str] = ()) -> None:
         limits = {"limits": {RESOURCE: "1"}}
@@ -53,27 +53,7 @@ class Api(http.server.ThreadingHTTPServer):
             "initContainers": [{"name": name, "resources": limits} for name in init],
         }
         metadata = {"uid": uid, "namespace": "team", "name": f"pod-{uid}"}
-        self.pods.append({"metadata": metadata, "spec": spec})
-
-
-class _Answer(http.server.BaseHTTPRequestHandler):
-    server: Api
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        address = urllib.parse.urlsplit(self.path)
-        selector = urllib.parse.parse_qs(address.query)["fieldSelector"]
-        right = address.path == "/api/v1/pods" and selector == ["spec.nodeName=node-a"]
-        status = 500 if self.server.broken else 200 if right else 404
-        items = self.server.pods if status == 200 else []
-        body = json.dumps({"kind": "PodList", "items": items}).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.put({"kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 class Kubelet:
@@ -184,13 +164,9 @@ def root() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
-def api(root: pathlib.Path) -> Iterator[Api]:
-    with Api(root) as served:
-        thread = threading.Thread(target=served.serve_forever, args=(0.01,))
-        thread.start()
+async def api(root: pathlib.Path) -> AsyncIterator[Api]:
+    async with Api(root) as served:
         yield served
-        served.shutdown()
-        thread.join()
 
 
 @contextlib.asynccontextmanager
@@ -219,195 +195,170 @@ def policy_of(root: pathlib.Path, token: str) -> Any:
     return json.loads((root / f"var/lib/bare-plugin/tokens/{token}/policy.json").read_text())
 
 
-def test_it_registers_and_lists_its_devices(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        async with plugged(root, api) as (kubelet, plugin):
-            assert kubelet.known == Registration("bare.sock", RESOURCE, pre_start_required=True)
-            async with asyncio.timeout(PATIENCE):
-                devices = await anext(plugin.devices())
-            assert [device.id for device in devices] == ["vgpu-000", "vgpu-001", "vgpu-002"]
-            assert {device.health for device in devices} == {"Healthy"}
-
-    asyncio.run(case())
+async def test_it_registers_and_lists_its_devices(root: pathlib.Path, api: Api) -> None:
+    async with plugged(root, api) as (kubelet, plugin):
+        assert kubelet.known == Registration("bare.sock", RESOURCE, pre_start_required=True)
+        async with asyncio.timeout(PATIENCE):
+            devices = await anext(plugin.devices())
+        assert [device.id for device in devices] == ["vgpu-000", "vgpu-001", "vgpu-002"]
+        assert {device.health for device in devices} == {"Healthy"}
 
 
-def test_a_request_for_several_containers_gets_a_token_each(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        async with plugged(root, api) as (_kubelet, plugin):
-            answers = await plugin.allocate(["vgpu-000"], ["vgpu-001"])
-            assert len({answer.cdi_devices for answer in answers}) == 2
-            for answer in answers:
-                assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
-                (mount,) = answer.mounts
-                assert (mount.container_path, mount.read_only) == ("/run/bare/policy", True)
-                assert list((root / mount.host_path.lstrip("/")).iterdir()) == []
-
-    asyncio.run(case())
-
-
-def test_every_container_of_many_pods_gets_its_own_pod(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        expected = {}
-        async with plugged(root, api) as (kubelet, plugin):
-            for number in range(20):
-                uid, device = f"uid-{number}", f"vgpu-{number}"
-                inits = ["load"] if number % 4 == 0 else []
-                api.add(uid, ["main"], inits)
-                for container in [*inits, "main"]:
-                    token = await kubelet.admit(uid, container, device)
-                    expected[token] = (uid, f"team/pod-{uid}", container, [device])
-            starts = [plugin.pre_start([f"vgpu-{number}"]) for number in range(20)]
-            await asyncio.gather(*starts)
-        for token, (uid, pod, container, devices) in expected.items():
-            assert policy_of(root, token) == {
-                "uid": uid,
-                "pod": pod,
-                "container": container,
-                "devices": devices,
-            }
-            (device,) = json.loads(spec_of(root, token).read_text())["devices"]
-            assert device["containerEdits"]["env"] == [
-                f"NVIDIA_VISIBLE_DEVICES=GPU-{devices[0]}",
-                f"BARE_POD_UID={uid}",
-                f"BARE_CONTAINER={container}",
-            ]
-
-    asyncio.run(case())
+async def test_a_request_for_several_containers_gets_a_token_each(
+    root: pathlib.Path, api: Api
+) -> None:
+    async with plugged(root, api) as (_kubelet, plugin):
+        answers = await plugin.allocate(["vgpu-000"], ["vgpu-001"])
+        assert len({answer.cdi_devices for answer in answers}) == 2
+        for answer in answers:
+            assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+            (mount,) = answer.mounts
+            assert (mount.container_path, mount.read_only) == ("/run/bare/policy", True)
+            assert list((root / mount.host_path.lstrip("/")).iterdir()) == []
 
 
-def test_the_spec_is_renamed_in_whole_before_the_answer(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        api.add("a", ["main"])
-        async with plugged(root, api) as (kubelet, plugin):
-            token = await kubelet.admit("a", "main", "vgpu-001")
-            watched = Watched(root / "etc/cdi")
-            await plugin.pre_start(["vgpu-001"])
-            assert watched.events() == [(Watched.MOVED_TO, spec_of(root, token).name)]
-            await plugin.pre_start(["vgpu-001"])  # a restart of the container
-            assert watched.events() == []
-            watched.close()
+async def test_every_container_of_many_pods_gets_its_own_pod(root: pathlib.Path, api: Api) -> None:
+    expected = {}
+    async with plugged(root, api) as (kubelet, plugin):
+        for number in range(20):
+            uid, device = f"uid-{number}", f"vgpu-{number}"
+            inits = ["load"] if number % 4 == 0 else []
+            api.add(uid, ["main"], inits)
+            for container in [*inits, "main"]:
+                token = await kubelet.admit(uid, container, device)
+                expected[token] = (uid, f"team/pod-{uid}", container, [device])
+        starts = [plugin.pre_start([f"vgpu-{number}"]) for number in range(20)]
+        await asyncio.gather(*starts)
+    for token, (uid, pod, container, devices) in expected.items():
+        assert policy_of(root, token) == {
+            "uid": uid,
+            "pod": pod,
+            "container": container,
+            "devices": devices,
+        }
+        (device,) = json.loads(spec_of(root, token).read_text())["devices"]
+        assert device["containerEdits"]["env"] == [
+            f"NVIDIA_VISIBLE_DEVICES=GPU-{devices[0]}",
+            f"BARE_POD_UID={uid}",
+            f"BARE_CONTAINER={container}",
+        ]
 
-    asyncio.run(case())
+
+async def test_the_spec_is_renamed_in_whole_before_the_answer(root: pathlib.Path, api: Api) -> None:
+    api.add("a", ["main"])
+    async with plugged(root, api) as (kubelet, plugin):
+        token = await kubelet.admit("a", "main", "vgpu-001")
+        watched = Watched(root / "etc/cdi")
+        await plugin.pre_start(["vgpu-001"])
+        assert watched.events() == [(Watched.MOVED_TO, spec_of(root, token).name)]
+        await plugin.pre_start(["vgpu-001"])  # a restart of the container
+        assert watched.events() == []
+        watched.close()
 
 
-def test_a_refused_start_says_why_to_kubelet(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        async with plugged(root, api) as (kubelet, plugin):
+async def test_a_refused_start_says_why_to_kubelet(root: pathlib.Path, api: Api) -> None:
+    async with plugged(root, api) as (kubelet, plugin):
 
-            async def refusal(*ids: str) -> str:
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await plugin.pre_start(ids)
-                assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-                return caught.value.details() or ""
+        async def refusal(*ids: str) -> str:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await plugin.pre_start(ids)
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            return caught.value.details() or ""
 
-            assert "gives example.com/vgpu vgpu-002 with a token of ours to no pod" in (
-                await refusal("vgpu-002")
-            )
-            await kubelet.admit("ghost", "main", "vgpu-001")
-            assert "no pod with UID ghost on this node" in await refusal("vgpu-001")
-            api.broken = True
-            assert "vgpu-001: 500" in await refusal("vgpu-001")
-            (kubelet.folder / "kubelet_internal_checkpoint").write_text("{")
-            assert "vgpu-001: " in (told := await refusal("vgpu-001"))
-            assert "the checkpoint is no JSON" in told
-            assert list((root / "etc/cdi").glob("*.json")) == []
-
-    asyncio.run(case())
+        assert "gives example.com/vgpu vgpu-002 with a token of ours to no pod" in (
+            await refusal("vgpu-002")
+        )
+        await kubelet.admit("ghost", "main", "vgpu-001")
+        assert "no pod with UID ghost on this node" in await refusal("vgpu-001")
+        api.fault(path="/pods", status=500, times=None)
+        assert "vgpu-001: 500" in await refusal("vgpu-001")
+        (kubelet.folder / "kubelet_internal_checkpoint").write_text("{")
+        assert "vgpu-001: " in (told := await refusal("vgpu-001"))
+        assert "the checkpoint is no JSON" in told
+        assert list((root / "etc/cdi").glob("*.json")) == []
 
 
 @pytest.mark.parametrize("tidy", [True, False])
-def test_a_new_kubelet_is_registered_with_and_knows_the_old_tokens(
+async def test_a_new_kubelet_is_registered_with_and_knows_the_old_tokens(
     root: pathlib.Path, api: Api, *, tidy: bool
 ) -> None:
-    async def case() -> None:
-        api.add("a", ["main"])
-        async with plugged(root, api) as (kubelet, _plugin):
-            token = await kubelet.admit("a", "main", "vgpu-001")
-            for _restart in range(3):
-                await kubelet.stop()
-                await kubelet.start(tidy=tidy)
-                plugin = await kubelet.plugin()
-                async with asyncio.timeout(PATIENCE):
-                    assert len(await anext(plugin.devices())) == 3
-                await plugin.pre_start(["vgpu-001"])
-            assert policy_of(root, token)["uid"] == "a"
-
-    asyncio.run(case())
-
-
-def test_a_lost_socket_is_made_again(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        async with plugged(root, api) as (kubelet, _plugin):
-            (kubelet.folder / "bare.sock").unlink()
+    api.add("a", ["main"])
+    async with plugged(root, api) as (kubelet, _plugin):
+        token = await kubelet.admit("a", "main", "vgpu-001")
+        for _restart in range(3):
+            await kubelet.stop()
+            await kubelet.start(tidy=tidy)
             plugin = await kubelet.plugin()
-            assert await plugin.pre_start_required()
+            async with asyncio.timeout(PATIENCE):
+                assert len(await anext(plugin.devices())) == 3
+            await plugin.pre_start(["vgpu-001"])
+        assert policy_of(root, token)["uid"] == "a"
 
-    asyncio.run(case())
+
+async def test_a_lost_socket_is_made_again(root: pathlib.Path, api: Api) -> None:
+    async with plugged(root, api) as (kubelet, _plugin):
+        (kubelet.folder / "bare.sock").unlink()
+        plugin = await kubelet.plugin()
+        assert await plugin.pre_start_required()
 
 
-def test_a_pod_that_is_gone_is_swept_while_serving(
+async def test_a_pod_that_is_gone_is_swept_while_serving(
     root: pathlib.Path, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "SWEEP_EVERY", 0.01)
 
-    async def case() -> None:
-        async with plugged(root, api) as (kubelet, plugin):
-            api.add("a", ["main"])
-            token = await kubelet.admit("a", "main", "vgpu-001")
-            await plugin.pre_start(["vgpu-001"])
-            assert spec_of(root, token).exists()
-            api.pods.clear()
-            monkeypatch.setattr(server, "GRACE", 0)  # only now: it protects what is being admitted
-            places = (spec_of(root, token).parent, root / "var/lib/bare-plugin/tokens")
-            await asyncio.to_thread(
-                wait_for,
-                "no spec and no folder",
-                lambda: not any(list(place.glob("[!.]*")) for place in places),
-                PATIENCE,
-            )
-
-    asyncio.run(case())
-
-
-def test_the_program_serves_until_it_is_told_to_stop(root: pathlib.Path, api: Api) -> None:
-    async def case() -> None:
-        kubelet = Kubelet(root)
+    async with plugged(root, api) as (kubelet, plugin):
         api.add("a", ["main"])
-        flags = {
-            "--node-root": root,
-            "--node": "node-a",
-            "--kubeconfig": api.kubeconfig,
-            "--resource": RESOURCE,
-            "--devices": 5,
-            "--cdi-dir": "/run/cdi",
-        }
-        program = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tests.e2e.bare_plugin",
-            *(str(part) for flag in flags.items() for part in flag),
-            cwd=REPOSITORY,
-            stderr=asyncio.subprocess.PIPE,
+        token = await kubelet.admit("a", "main", "vgpu-001")
+        await plugin.pre_start(["vgpu-001"])
+        assert spec_of(root, token).exists()
+        api.remove("pods", "pod-a", "team")
+        monkeypatch.setattr(server, "GRACE", 0)  # only now: it protects what is being admitted
+        places = (spec_of(root, token).parent, root / "var/lib/bare-plugin/tokens")
+        await asyncio.to_thread(
+            wait_for,
+            "no spec and no folder",
+            lambda: not any(list(place.glob("[!.]*")) for place in places),
+            PATIENCE,
         )
-        try:
-            await kubelet.start()  # after the plugin: it waits for kubelet
-            plugin = await kubelet.plugin()
-            async with asyncio.timeout(PATIENCE):
-                assert len(await anext(plugin.devices())) == 5
-            token = await kubelet.admit("a", "main", "vgpu-004")
-            await plugin.pre_start(["vgpu-004"])
-            program.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(PATIENCE):
-                _, log = await program.communicate()
-        finally:
-            if program.returncode is None:
-                program.kill()
-                await program.wait()
-            await kubelet.stop()
-        assert program.returncode == 0, log.decode()
-        assert b"prepared vgpu-004 for team/pod-a" in log
-        assert b"Traceback" not in log
-        assert not (kubelet.folder / "bare.sock").exists()
-        assert [path.name for path in (root / "run/cdi").iterdir()] == [spec_of(root, token).name]
 
-    asyncio.run(case())
+
+async def test_the_program_serves_until_it_is_told_to_stop(root: pathlib.Path, api: Api) -> None:
+    kubelet = Kubelet(root)
+    api.add("a", ["main"])
+    flags = {
+        "--node-root": root,
+        "--node": "node-a",
+        "--kubeconfig": api.kubeconfig,
+        "--resource": RESOURCE,
+        "--devices": 5,
+        "--cdi-dir": "/run/cdi",
+    }
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.e2e.bare_plugin",
+        *(str(part) for flag in flags.items() for part in flag),
+        cwd=REPOSITORY,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await kubelet.start()  # after the plugin: it waits for kubelet
+        plugin = await kubelet.plugin()
+        async with asyncio.timeout(PATIENCE):
+            assert len(await anext(plugin.devices())) == 5
+        token = await kubelet.admit("a", "main", "vgpu-004")
+        await plugin.pre_start(["vgpu-004"])
+        program.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            _, log = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+        await kubelet.stop()
+    assert program.returncode == 0, log.decode()
+    assert b"prepared vgpu-004 for team/pod-a" in log
+    assert b"Traceback" not in log
+    assert not (kubelet.folder / "bare.sock").exists()
+    assert [path.name for path in (root / "run/cdi").iterdir()] == [spec_of(root, token).name]

@@ -1,4 +1,4 @@
-"""Who gets a token: the bare plugin's decisions on files alone, without kubelet and grpc."""
+"""Owners of tokens: the bare plugin's decisions on files alone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ RESOURCE = "example.com/vgpu"
 
 
 class FakeApi:
+    """Replaces the client by a list of pods: these tests have no event loop and no sockets."""
+
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.asked: list[str | float] = []

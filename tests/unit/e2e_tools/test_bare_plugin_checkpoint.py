@@ -1,4 +1,4 @@
-"""kubelet's checkpoint is read as kubelet 1.36.3's own code wrote it; anything else is named."""
+"""kubelet 1.36.3's own checkpoint is read; anything else is an error."""
 
 from __future__ import annotations
 

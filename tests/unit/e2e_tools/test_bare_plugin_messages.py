@@ -1,4 +1,4 @@
-"""The messages are kubelet's: the bytes here are what kubelet 1.36.3's own Go types encode."""
+"""The messages have the bytes that kubelet 1.36.3's own Go types encode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The tests' own client, against a small server of plain HTTP."""
+"""The tests' own client, against a small server of plain HTTP.
+
+The server answers what no API server does: broken streams, a proxy's pages, 429 by count. So
+it is none of the common ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make soak` runs, and the page that it writes about it."""
+"""The steps of `make soak`, and the page that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and texts of the product keep the writing rules of docs/style.md."""
+"""Names and texts of product and tests keep the writing rules of docs/style.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def result() -> tuple[list[str], list[object]]:
     return [str(finding) for finding in findings], unused
 
 
-def test_the_product_uses_the_words_of_the_glossary(result: tuple[list[str], list[object]]) -> None:
+def test_product_and_tests_keep_the_writing_rules(
+    result: tuple[list[str], list[object]],
+) -> None:
     findings, _ = result
     assert not findings, f"{len(findings)} places:\n" + "\n".join(findings)
 
@@ -47,6 +49,7 @@ def test_every_exception_is_still_needed(result: tuple[list[str], list[object]])
     ("source", "found"),
     [
         ('"""What a module is."""', ["first line begins with What"]),
+        ('"""Why a module is."""', ["first line begins with Why"]),
         ('"""' + "x" * 81 + '"""', ["first line of 81 characters"]),
         ('"""A module.\n\nIt keeps every booking.\n"""', ["booking"]),
         ('"""A module."""\nclass WakeUps: ...', ["wake ups (in WakeUps)"]),
@@ -62,5 +65,26 @@ def test_a_module_with_a_forbidden_word_is_found(
 ) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/module.py").write_text(source)
+    findings, _ = words.check(tmp_path)
+    assert [finding.found for finding in findings] == found
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("tests/unit/kube/test_module.py", ["booking", "first line begins with Who"]),
+        ("benchmarks/module.py", ["booking", "first line begins with Who"]),
+        ("tests/unit/house/test_module.py", ["first line begins with Who"]),
+        ("tests/e2e/test_module.py", ["first line begins with Who"]),
+        ("sandbox/tests/unit/module.py", ["first line begins with Who"]),
+        ("hatch_build.py", ["first line begins with Who"]),
+    ],
+)
+def test_a_module_beside_the_product_is_held_to_the_rules_of_its_folder(
+    path: str, found: list[str], tmp_path: Path
+) -> None:
+    module = tmp_path / path
+    module.parent.mkdir(parents=True, exist_ok=True)
+    module.write_text('"""Who has a booking, see docs/nowhere.md."""')
     findings, _ = words.check(tmp_path)
     assert [finding.found for finding in findings] == found

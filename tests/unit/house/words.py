@@ -1,28 +1,35 @@
-"""Find words and references that the writing rules forbid, in names and texts of a tree.
+"""Find words and references that the writing rules forbid, in a tree.
 
 As a program it prints a work list: `python words.py TREE [PATH ...]`, one `file:line: found -> use`
-per line; paths are below the tree, without them `src` and `sandbox/src` are read. The words are in
-`replaced_words.toml` beside this file.
+per line. Paths are below the tree, and every rule is checked there; without paths each folder is
+checked by the rules that `FOLDERS` has for it. The words are in `replaced_words.toml` beside this
+file.
 """
 
 from __future__ import annotations
 
 import ast
+import enum
 import fnmatch
+import inspect
 import io
 import re
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOTS = ("src", "sandbox/src")
 LIST = Path(__file__).with_name("replaced_words.toml")
 #: The first line of a module's docstring says what the module is, on one line of the map.
 FIRST_LINE = 80
-_QUESTION = re.compile(r"(what|who|whose|whom|whoever|whether)\b", re.IGNORECASE)
+_QUESTION = re.compile(
+    r"(what(ever)?|who(se|m|ever)?|whether|how(ever)?|why|when(ever)?|where(ver)?|which(ever)?)\b",
+    re.IGNORECASE,
+)
+#: A first line as a word of an exception.
+_FIRST = "first line"
 _TEXT, _NAMES = "text", "names"
 
 #: Documents that are not part of the repository, by the marks under which they used to be cited.
@@ -32,6 +39,38 @@ _ELSEWHERE = re.compile(
 )
 _PAGE = re.compile(r"(?<![\w:/.])[\w.-]+(?:/[\w.-]+)*\.(?:md|rst)\b")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class Rules(enum.IntEnum):
+    """How much is checked in a folder, each more than the one before."""
+
+    #: First lines of modules.
+    FIRST_LINES = 1
+    #: First lines, and the glossary in names and texts.
+    WORDS = 2
+    #: All, and references. Tests cite pages that they make up.
+    ALL = 3
+
+
+#: The longest path that holds a module decides. Tests of tools and of C have words of their own.
+FOLDERS = {
+    "src": Rules.ALL,
+    "sandbox/src": Rules.ALL,
+    "benchmarks": Rules.WORDS,
+    "tests/chart": Rules.WORDS,
+    "tests/integration": Rules.WORDS,
+    "tests/oracle": Rules.WORDS,
+    "tests/scripted_api": Rules.WORDS,
+    "tests/selection": Rules.WORDS,
+    "tests/unit": Rules.WORDS,
+    "tests/unit/e2e_tools": Rules.FIRST_LINES,
+    "tests/unit/house": Rules.FIRST_LINES,
+    "tests": Rules.FIRST_LINES,
+    "sandbox/tests": Rules.FIRST_LINES,
+    "scripts": Rules.FIRST_LINES,
+    "native": Rules.FIRST_LINES,
+    "hatch_build.py": Rules.FIRST_LINES,
+}
 
 
 @dataclass(frozen=True)
@@ -169,8 +208,18 @@ def _comments(source: str) -> Iterator[Piece]:
             yield Piece(token.start[0], _TEXT, token.string.lstrip("#: "))
 
 
-def _first_line(tree: ast.Module, path: str) -> Iterator[Finding]:
-    line = (ast.get_docstring(tree) or "").partition("\n")[0]
+def _docstring(source: str) -> str:
+    """Return a module's docstring, or nothing; a tenth of the time that parsing it all takes."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.STRING:
+            return inspect.cleandoc(ast.literal_eval(token.string))
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            break
+    return ""
+
+
+def _first_line(source: str, path: str) -> Iterator[Finding]:
+    line = _docstring(source).partition("\n")[0]
     if len(line) > FIRST_LINE:
         yield Finding(path, 1, f"first line of {len(line)} characters", f"at most {FIRST_LINE}")
     if asked := _QUESTION.match(line):
@@ -195,13 +244,16 @@ def _references(piece: Piece, path: str, root: Path) -> Iterator[Finding]:
 
 
 def check_module(
-    file: Path, root: Path, replaced: Sequence[Replaced], exempt: Sequence[Exempt]
+    file: Path, root: Path, replaced: Sequence[Replaced], exempt: Sequence[Exempt], rules: Rules
 ) -> Iterator[Finding]:
-    """Find everything in one module."""
+    """Find everything in one module that breaks the rules of its folder."""
     path = file.relative_to(root).as_posix()
     source = file.read_text("utf-8")
-    tree = ast.parse(source)
-    yield from _first_line(tree, path)
+    for finding in _first_line(source, path):
+        if not any(exception.covers(_FIRST, path) for exception in exempt):
+            yield finding
+    if rules < Rules.WORDS:
+        return
     name = file.parent.name if file.stem == "__init__" else file.stem
     suspect = _any(replaced)
     if not (
@@ -210,13 +262,24 @@ def check_module(
         or _PAGE.search(source)
     ):
         return  # the rest takes ten times as long
-    nodes = list(ast.walk(tree))
+    nodes = list(ast.walk(ast.parse(source)))
     texts = [*_texts(nodes)]
     ends = "\n".join(line.partition("#")[2] for line in source.splitlines() if "#" in line)
     if suspect.search(_plain(ends)) or _ELSEWHERE.search(ends) or _PAGE.search(ends):
         texts += _comments(source)
+    pieces = [Piece(1, _NAMES, name), *_names(nodes), *texts]
+    yield from _words(pieces, path, replaced, exempt)
+    for piece in texts if rules >= Rules.ALL else ():
+        yield from _references(piece, path, root)
+
+
+def _words(
+    pieces: Sequence[Piece], path: str, replaced: Sequence[Replaced], exempt: Sequence[Exempt]
+) -> Iterator[Finding]:
+    """Find words that the glossary replaces."""
+    suspect = _any(replaced)
     clean: set[str] = set()
-    for piece in (Piece(1, _NAMES, name), *_names(nodes), *texts):
+    for piece in pieces:
         if piece.text in clean:
             continue
         if not suspect.search(_plain(piece.text)):
@@ -227,21 +290,26 @@ def check_module(
                 if not any(exception.covers(word, path) for exception in exempt):
                     shown = f"{word} (in {piece.text})" if piece.kind == _NAMES else word
                     yield Finding(path, line, shown, each.use)
-    for piece in texts:
-        yield from _references(piece, path, root)
+
+
+def _modules(root: Path, folders: Mapping[str, Rules]) -> dict[Path, Rules]:
+    """Return every module below these paths with its rules."""
+    found: dict[Path, Rules] = {}
+    for start in sorted(folders, key=len):
+        top = root / start
+        files = [top] if top.is_file() else sorted(filter(Path.is_file, top.rglob("*.py")))
+        found.update(dict.fromkeys(files, folders[start]))
+    return found
 
 
 def check(
-    root: Path, below: Sequence[str] = ROOTS, words: Path = LIST
+    root: Path, folders: Mapping[str, Rules] = FOLDERS, words: Path = LIST
 ) -> tuple[list[Finding], list[Exempt]]:
     """Check every module below these folders; return findings and unused exceptions."""
     replaced, exempt = read_list(words)
     findings: set[Finding] = set()
-    for start in below:
-        top = root / start
-        files = [top] if top.is_file() else sorted(filter(Path.is_file, top.rglob("*.py")))
-        for file in files:
-            findings.update(check_module(file, root, replaced, exempt))
+    for file, rules in _modules(root, folders).items():
+        findings.update(check_module(file, root, replaced, exempt, rules))
     ordered = sorted(findings, key=lambda each: (each.path, each.line, each.found))
     return ordered, [each for each in exempt if not each.used]
 
@@ -251,7 +319,8 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         sys.stderr.write("usage: words.py TREE [PATH ...]\n")
         return 2
-    findings, _ = check(Path(arguments[0]).resolve(), arguments[1:] or ROOTS)
+    folders = dict.fromkeys(arguments[1:], Rules.ALL) or FOLDERS
+    findings, _ = check(Path(arguments[0]).resolve(), folders)
     counts: dict[str, int] = {}
     for finding in findings:
         sys.stdout.write(f"{finding}\n")

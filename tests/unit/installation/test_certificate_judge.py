@@ -1,4 +1,4 @@
-"""Which certificates still serve: ours, those of others, and bytes that are none."""
+"""Valid certificates: ours, those of others, and bytes that are none."""
 
 from __future__ import annotations
 

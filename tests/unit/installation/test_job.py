@@ -1,4 +1,4 @@
-"""How long a step is tried, and what ends it at once."""
+"""Retries of a step, and errors that end it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An informer of pods that runs for as long as a test wants, and a handler of its changes."""
+"""An informer of pods that runs during a test, and a handler of its changes."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ async def test_every_request_says_what_it_wants_and_who_asks(
     assert request.headers["Audit-ID"] == "from-filter-7"
 
 
-@pytest.mark.parametrize("told", ["two\r\nlines", "x" * 200, "käse"])
+@pytest.mark.parametrize("bad_id", ["two\r\nlines", "x" * 200, "käse"])
 async def test_an_id_that_fits_no_header_is_left_out(
-    api: ScriptedApi, client: Client, told: str
+    api: ScriptedApi, client: Client, bad_id: str
 ) -> None:
-    correlation.begin(told)
+    correlation.begin(bad_id)
     await client.get(paths.pods())
     assert "Audit-ID" not in api.requests[0].headers
 
@@ -391,7 +391,7 @@ class TestCredentials:
         shown = [request.headers["Authorization"] for request in api.requests]
         assert shown == ["Bearer old", "Bearer new"] * 2
 
-    async def test_a_token_that_stays_refused_is_told_with_where_it_is_from(
+    async def test_a_token_that_stays_refused_is_reported_with_its_source(
         self, api: ScriptedApi
     ) -> None:
         api.tokens = {"valid"}

@@ -17,7 +17,7 @@ from tests.scripted_api.server import ScriptedApi
 from tests.unit.kube.following import until
 
 
-class World:
+class Rig:
     """A recorder whose clock is in the test's hand."""
 
     def __init__(self, api: ScriptedApi, client: Client) -> None:
@@ -48,8 +48,8 @@ class World:
 
 
 @pytest.fixture
-async def world(api: ScriptedApi, client: Client) -> AsyncIterator[World]:
-    made = World(api, client)
+async def rig(api: ScriptedApi, client: Client) -> AsyncIterator[Rig]:
+    made = Rig(api, client)
     task = asyncio.create_task(made.recorder.run())
     yield made
     assert not task.done()
@@ -58,11 +58,11 @@ async def world(api: ScriptedApi, client: Client) -> AsyncIterator[World]:
         await task
 
 
-async def test_an_event_says_of_whom_what_and_by_whom(world: World) -> None:
+async def test_an_event_says_of_whom_what_and_by_whom(rig: Rig) -> None:
     correlation.begin("the-filter-call")
-    world.say("p")
-    await until(world.stored)
-    (event,) = world.stored()
+    rig.say("p")
+    await until(rig.stored)
+    (event,) = rig.stored()
     assert event["metadata"]["namespace"] == "default"
     assert event["metadata"]["name"].startswith("p.")
     assert event["involvedObject"] == {
@@ -80,50 +80,50 @@ async def test_an_event_says_of_whom_what_and_by_whom(world: World) -> None:
     )
     assert event["source"] == {"component": "hami-scheduler", "host": "host-1"}
     assert event["firstTimestamp"] == event["lastTimestamp"] == "2023-11-14T22:30:00Z"
-    assert world.api.requests[0].headers["Audit-ID"] == "the-filter-call"
+    assert rig.api.requests[0].headers["Audit-ID"] == "the-filter-call"
 
 
-async def test_the_same_again_is_counted_at_most_once_a_minute(world: World) -> None:
-    world.say()
-    await until(lambda: world.recorder.stats.sent == 1)
+async def test_the_same_again_is_counted_at_most_once_a_minute(rig: Rig) -> None:
+    rig.say()
+    await until(lambda: rig.recorder.stats.sent == 1)
     for _ in range(5):
-        world.time += 10
-        world.say()
-        world.recorder.flush()
-    await world.settled()
-    assert [event["count"] for event in world.stored()] == [1]
-    world.time += 10
-    world.recorder.flush()
-    await until(lambda: world.recorder.stats.sent == 2)
-    (event,) = world.stored()
+        rig.time += 10
+        rig.say()
+        rig.recorder.flush()
+    await rig.settled()
+    assert [event["count"] for event in rig.stored()] == [1]
+    rig.time += 10
+    rig.recorder.flush()
+    await until(lambda: rig.recorder.stats.sent == 2)
+    (event,) = rig.stored()
     assert event["count"] == 6
     assert event["lastTimestamp"] == "2023-11-14T22:31:00Z"
-    assert [r.method for r in world.api.requests] == ["POST", "PATCH"]
+    assert [r.method for r in rig.api.requests] == ["POST", "PATCH"]
 
 
-async def test_the_same_after_ten_silent_minutes_is_a_new_event(world: World) -> None:
-    world.say()
-    await until(lambda: world.recorder.stats.sent == 1)
-    world.time += 601
-    world.say()
-    await until(lambda: len(world.stored()) == 2)
+async def test_the_same_after_ten_silent_minutes_is_a_new_event(rig: Rig) -> None:
+    rig.say()
+    await until(lambda: rig.recorder.stats.sent == 1)
+    rig.time += 601
+    rig.say()
+    await until(lambda: len(rig.stored()) == 2)
 
 
-async def test_another_message_is_another_event(world: World) -> None:
-    world.say(message="a")
-    world.say(message="b")
-    await until(lambda: len(world.stored()) == 2)
+async def test_another_message_is_another_event(rig: Rig) -> None:
+    rig.say(message="a")
+    rig.say(message="b")
+    await until(lambda: len(rig.stored()) == 2)
 
 
-async def test_above_the_rate_many_pods_become_one_event_on_their_namespace(world: World) -> None:
+async def test_above_the_rate_many_pods_become_one_event_on_their_namespace(rig: Rig) -> None:
     for number in range(100):
-        world.say(f"p{number}")
+        rig.say(f"p{number}")
     for number in range(10):
-        world.say(f"q{number}", namespace="other")
-    await until(lambda: len(world.stored()) == 40)
-    world.recorder.flush()
-    await until(lambda: len(world.stored()) == 42)
-    grouped = [e for e in world.stored() if e["involvedObject"]["kind"] == "Namespace"]
+        rig.say(f"q{number}", namespace="other")
+    await until(lambda: len(rig.stored()) == 40)
+    rig.recorder.flush()
+    await until(lambda: len(rig.stored()) == 42)
+    grouped = [e for e in rig.stored() if e["involvedObject"]["kind"] == "Namespace"]
     assert [(e["metadata"]["namespace"], e["involvedObject"], e["message"]) for e in grouped] == [
         (
             "default",
@@ -136,92 +136,92 @@ async def test_above_the_rate_many_pods_become_one_event_on_their_namespace(worl
             "10 pods: no card is free (q0, q1, q2, q3, q4, …)",
         ),
     ]
-    assert world.recorder.stats.aggregated == 70
-    world.time += 1
+    assert rig.recorder.stats.aggregated == 70
+    rig.time += 1
     for number in range(21):
-        world.say(f"r{number}")
-    await until(lambda: len(world.stored()) == 62)  # twenty a second again
+        rig.say(f"r{number}")
+    await until(lambda: len(rig.stored()) == 62)  # twenty a second again
 
 
-async def test_a_single_pod_above_the_rate_gets_its_own_event(world: World) -> None:
+async def test_a_single_pod_above_the_rate_gets_its_own_event(rig: Rig) -> None:
     for number in range(41):
-        world.say(f"p{number}")
-    world.recorder.flush()
-    await until(lambda: len(world.stored()) == 41)
-    assert {e["involvedObject"]["kind"] for e in world.stored()} == {"Pod"}
+        rig.say(f"p{number}")
+    rig.recorder.flush()
+    await until(lambda: len(rig.stored()) == 41)
+    assert {e["involvedObject"]["kind"] for e in rig.stored()} == {"Pod"}
 
 
-async def test_objects_without_a_namespace_have_their_events_in_default(world: World) -> None:
-    world.say("node-1", namespace="", kind="Node")
-    await until(world.stored)
-    (event,) = world.stored()
+async def test_objects_without_a_namespace_have_their_events_in_default(rig: Rig) -> None:
+    rig.say("node-1", namespace="", kind="Node")
+    await until(rig.stored)
+    (event,) = rig.stored()
     assert event["metadata"]["namespace"] == "default"
     assert "namespace" not in event["involvedObject"]
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "🙂"])
-async def test_long_messages_are_cut_to_a_kibibyte(world: World, letter: str) -> None:
-    world.say(message=letter * 2000)
-    await until(world.stored)
-    message = world.stored()[0]["message"]
+async def test_long_messages_are_cut_to_a_kibibyte(rig: Rig, letter: str) -> None:
+    rig.say(message=letter * 2000)
+    await until(rig.stored)
+    message = rig.stored()[0]["message"]
     assert 1018 <= len(message.encode()) <= 1024
     assert message.endswith(f"{letter}…")
 
 
-async def test_what_cannot_be_written_as_text_is_still_no_error(world: World) -> None:
-    world.say(message="broken \udc80 text")
-    await until(world.stored)
-    assert world.stored()[0]["message"] == "broken ? text"
+async def test_what_cannot_be_written_as_text_is_still_no_error(rig: Rig) -> None:
+    rig.say(message="broken \udc80 text")
+    await until(rig.stored)
+    assert rig.stored()[0]["message"] == "broken ? text"
 
 
 async def test_refusals_are_counted_and_logged_once_a_minute(
-    world: World, caplog: pytest.LogCaptureFixture
+    rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.api.fault(path="/events", status=403, reason="Forbidden", times=None)
+    rig.api.fault(path="/events", status=403, reason="Forbidden", times=None)
     with caplog.at_level(logging.WARNING):
         for number in range(3):
-            world.say(f"p{number}")
-        await until(lambda: world.recorder.stats.failed == 3)
+            rig.say(f"p{number}")
+        await until(lambda: rig.recorder.stats.failed == 3)
         assert len(caplog.records) == 1
-        world.time += 60
-        world.say("p9")
-        await until(lambda: world.recorder.stats.failed == 4)
+        rig.time += 60
+        rig.say("p9")
+        await until(lambda: rig.recorder.stats.failed == 4)
     assert len(caplog.records) == 2
-    assert world.stored() == []
+    assert rig.stored() == []
 
 
-async def test_an_event_that_was_refused_is_tried_anew_when_it_is_said_again(world: World) -> None:
-    world.api.fault(path="/events", status=500)
-    world.say()
-    await until(lambda: world.recorder.stats.failed == 1)
-    world.say()
-    await until(world.stored)
+async def test_an_event_that_was_refused_is_retried_when_it_is_recorded_again(rig: Rig) -> None:
+    rig.api.fault(path="/events", status=500)
+    rig.say()
+    await until(lambda: rig.recorder.stats.failed == 1)
+    rig.say()
+    await until(rig.stored)
 
 
-async def test_an_event_that_the_server_has_forgotten_begins_anew(world: World) -> None:
-    world.say()
-    await until(lambda: world.recorder.stats.sent == 1)
-    world.api.remove("events", world.stored()[0]["metadata"]["name"])
-    world.time += 61
-    world.say()
-    world.recorder.flush()
-    await until(lambda: world.recorder.stats.failed == 1)
-    world.say()
-    await until(world.stored)
+async def test_an_event_that_the_server_has_forgotten_begins_again(rig: Rig) -> None:
+    rig.say()
+    await until(lambda: rig.recorder.stats.sent == 1)
+    rig.api.remove("events", rig.stored()[0]["metadata"]["name"])
+    rig.time += 61
+    rig.say()
+    rig.recorder.flush()
+    await until(lambda: rig.recorder.stats.failed == 1)
+    rig.say()
+    await until(rig.stored)
 
 
 async def test_the_queue_is_bounded_and_forgets_the_oldest(
     api: ScriptedApi, client: Client
 ) -> None:
-    world = World(api, client)
+    rig = Rig(api, client)
     for number in range(1500):
-        world.time += 1
-        world.say(f"p{number}")
-    assert world.recorder.stats.dropped == 500
-    task = asyncio.create_task(world.recorder.run())
-    await until(lambda: world.recorder.stats.sent == 1000)
-    assert world.stored()
-    names = {event["involvedObject"]["name"] for event in world.stored()}
+        rig.time += 1
+        rig.say(f"p{number}")
+    assert rig.recorder.stats.dropped == 500
+    task = asyncio.create_task(rig.recorder.run())
+    await until(lambda: rig.recorder.stats.sent == 1000)
+    assert rig.stored()
+    names = {event["involvedObject"]["name"] for event in rig.stored()}
     assert names == {f"p{number}" for number in range(500, 1500)}
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""An informer follows the server: lists, changes, and every way in which a watch can end."""
+"""An informer follows the server: lists, changes, every end of a watch."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ async def test_an_event_that_comes_twice_is_harmless(api: ScriptedApi, client: C
         assert [call for call in held.calls if call[1] == "a"] == [("add", "a")]
 
 
-async def test_a_pod_deleted_and_made_anew_under_its_name_is_another(
+async def test_a_pod_deleted_and_made_again_under_its_name_is_another(
     api: ScriptedApi, client: Client
 ) -> None:
     api.put(pod("a"))
@@ -310,7 +310,7 @@ async def test_a_list_whose_pages_expire_begins_again_and_at_last_comes_whole(
         assert len(lists(api)) == 7
 
 
-async def test_what_a_watch_swallowed_is_found_by_the_next_comparison(
+async def test_what_a_watch_swallowed_is_found_by_the_next_resync(
     api: ScriptedApi, client: Client
 ) -> None:
     for name in "abc":
@@ -332,7 +332,7 @@ async def test_what_a_watch_swallowed_is_found_by_the_next_comparison(
         assert informer.stats.watches == 0
 
 
-async def test_the_comparison_comes_by_itself(api: ScriptedApi, client: Client) -> None:
+async def test_the_resync_comes_by_itself(api: ScriptedApi, client: Client) -> None:
     async with following(client, resync_interval=0.1) as (informer, held):
         await informer.wait_synced()
         api.stream_fault(Kind.DROP, at=0)
@@ -341,7 +341,7 @@ async def test_the_comparison_comes_by_itself(api: ScriptedApi, client: Client) 
         assert informer.stats.repaired == 1
 
 
-async def test_a_comparison_counts_nothing_that_the_stream_explains(
+async def test_a_resync_counts_nothing_that_the_stream_explains(
     api: ScriptedApi, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pages objects come, change and go; the list shows the moment before."""
@@ -367,7 +367,7 @@ async def test_a_comparison_counts_nothing_that_the_stream_explains(
         assert informer.stats.repaired == 0
 
 
-async def test_a_comparison_that_fails_is_tried_again(api: ScriptedApi, client: Client) -> None:
+async def test_a_resync_that_fails_is_tried_again(api: ScriptedApi, client: Client) -> None:
     async with following(client) as (informer, held):
         await informer.wait_synced()
         api.fault(when=lambda r: not r.watches, status=500, times=2)
@@ -377,7 +377,7 @@ async def test_a_comparison_that_fails_is_tried_again(api: ScriptedApi, client: 
         await until(lambda: held.versions == truth(api))
 
 
-async def test_a_server_restored_from_a_backup_is_listed_anew(
+async def test_a_server_restored_from_a_backup_is_listed_again(
     api: ScriptedApi, client: Client
 ) -> None:
     api.put(pod("a"))
@@ -417,7 +417,7 @@ async def test_who_waits_for_a_version_is_woken_by_event_bookmark_or_list(
             await waiting
 
 
-async def test_a_selection_is_kept_in_lists_watches_and_comparisons(
+async def test_a_selection_is_kept_in_lists_watches_and_resyncs(
     api: ScriptedApi, client: Client
 ) -> None:
     red = pod("a")
@@ -435,7 +435,7 @@ async def test_a_selection_is_kept_in_lists_watches_and_comparisons(
     assert all(r.query["labelSelector"] == "colour=red" for r in api.requests)
 
 
-async def test_waits_grow_with_failures_obey_the_server_and_start_anew_with_success(
+async def test_waits_grow_with_failures_obey_the_server_and_start_again_with_success(
     api: ScriptedApi, client: Client
 ) -> None:
     waits: list[float] = []

@@ -1,4 +1,4 @@
-"""Finding the server: which file counts, and what is said of those that cannot be used."""
+"""Finding the server: the file that counts, and errors of unusable ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_given_file_comes_before_the_environment_and_that_before_home(
     assert found == ["https://home:1", "https://environment:1", "https://given:1"]
 
 
-def test_nothing_anywhere_is_told_with_all_places() -> None:
+def test_nothing_anywhere_is_reported_with_all_places() -> None:
     with pytest.raises(access.AccessError) as raised:
         access.find()
     for place in ("--kubeconfig", "$KUBECONFIG", "service account", "~/.kube/config"):
@@ -66,7 +66,7 @@ async def test_paths_in_a_file_start_at_the_file(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"current-context": ""}, ["no current-context", "'here'", "use-context"]),
         ({"current-context": "there"}, ["no context named 'there'", "'here'"]),
@@ -99,18 +99,18 @@ async def test_paths_in_a_file_start_at_the_file(tmp_path: pathlib.Path) -> None
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_used_is_told_with_the_file_and_what_to_do(
-    tmp_path: pathlib.Path, changes: dict[str, Any], told: list[str]
+def test_what_cannot_be_used_is_reported_with_file_and_remedy(
+    tmp_path: pathlib.Path, changes: dict[str, Any], message: list[str]
 ) -> None:
     path = kubeconfigs.write(tmp_path / "c", **changes)
     with pytest.raises(errors.AccessError) as raised:
         access.find(path)
-    for part in (str(tmp_path), *told):
+    for part in (str(tmp_path), *message):
         assert part in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a: [", "is not valid YAML"),
         ("just words", "is not a kubeconfig"),
@@ -120,15 +120,15 @@ def test_what_cannot_be_used_is_told_with_the_file_and_what_to_do(
     ],
     ids=["broken", "text", "type", "empty", "deep"],
 )
-def test_a_file_of_something_else_is_told_as_such(
-    tmp_path: pathlib.Path, text: str, told: str
+def test_a_file_of_something_else_is_reported_as_such(
+    tmp_path: pathlib.Path, text: str, message: str
 ) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(errors.AccessError) as raised:
         access.find(str(path))
     assert str(path) in str(raised.value)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: pathlib.Path) -> None:
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: pathlib.Path) -> None:
             access.find(str(path))
 
 
-async def test_a_key_that_does_not_fit_its_certificate_is_told(tmp_path: pathlib.Path) -> None:
+async def test_a_key_that_does_not_fit_its_certificate_is_reported(tmp_path: pathlib.Path) -> None:
     user = {"client-certificate-data": "eA==", "client-key-data": "eA=="}
     found = access.find(kubeconfigs.write(tmp_path / "c", user=user))
     with pytest.raises(errors.AccessError, match=r"certificates cannot be used.*PEM"):
@@ -155,7 +155,7 @@ async def test_an_authority_without_certificates_does_not_mean_that_all_are_trus
         await found.credentials()
 
 
-async def test_a_token_with_a_line_break_in_it_is_told(tmp_path: pathlib.Path) -> None:
+async def test_a_token_with_a_line_break_in_it_is_reported(tmp_path: pathlib.Path) -> None:
     found = access.find(kubeconfigs.write(tmp_path / "c", user={"token": "a\nb"}))
     with pytest.raises(errors.AccessError, match="characters that no token has"):
         await found.credentials()

@@ -18,7 +18,7 @@ from tests.unit.kube.following import PATIENCE_S, until
 TIMES = {"lease_duration": 8.0, "renew_deadline": 6.0, "retry_period": 1.0}
 
 
-class World:
+class Rig:
     """A candidate whose clock and rounds are in the test's hand."""
 
     def __init__(self, api: ScriptedApi, client: Client, identity: str) -> None:
@@ -53,7 +53,7 @@ class World:
             await self._resting.wait()
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[World]:
+    async def running(self) -> AsyncIterator[Rig]:
         task = asyncio.create_task(self.elector.run())
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -79,11 +79,11 @@ def put(api: ScriptedApi, **spec: object) -> None:
 
 
 @pytest.fixture
-def me(api: ScriptedApi, client: Client) -> World:
-    return World(api, client, "me_1")
+def me(api: ScriptedApi, client: Client) -> Rig:
+    return Rig(api, client, "me_1")
 
 
-async def test_a_lease_that_is_not_there_is_made(api: ScriptedApi, me: World) -> None:
+async def test_a_lease_that_is_not_there_is_made(api: ScriptedApi, me: Rig) -> None:
     async with me.running():
         assert me.elector.holding
     assert stored(api) == {
@@ -95,7 +95,7 @@ async def test_a_lease_that_is_not_there_is_made(api: ScriptedApi, me: World) ->
     }
 
 
-async def test_a_held_lease_is_renewed_with_one_write_a_round(api: ScriptedApi, me: World) -> None:
+async def test_a_held_lease_is_renewed_with_one_write_a_round(api: ScriptedApi, me: Rig) -> None:
     async with me.running():
         api.requests.clear()
         await me.round(after=1)
@@ -106,7 +106,7 @@ async def test_a_held_lease_is_renewed_with_one_write_a_round(api: ScriptedApi, 
 
 
 async def test_anothers_lease_is_left_alone_until_it_was_unchanged_for_its_own_duration(
-    api: ScriptedApi, me: World
+    api: ScriptedApi, me: Rig
 ) -> None:
     """Whatever times are written in it: they are of another clock."""
     put(api, holderIdentity="other", leaseDurationSeconds=5, renewTime="1999-01-01T00:00:00Z")
@@ -125,7 +125,7 @@ async def test_anothers_lease_is_left_alone_until_it_was_unchanged_for_its_own_d
     assert lease["metadata"]["labels"] == {"kept": "yes"}
 
 
-async def test_an_empty_lease_is_taken_at_once(api: ScriptedApi, me: World) -> None:
+async def test_an_empty_lease_is_taken_at_once(api: ScriptedApi, me: Rig) -> None:
     put(api, holderIdentity="", leaseDurationSeconds=100)
     async with me.running():
         assert me.elector.holding
@@ -137,8 +137,8 @@ async def test_of_two_candidates_for_one_version_one_gets_it(
     put(api, holderIdentity="")
     gate = asyncio.Event()
     api.fault(method="PUT", gate=gate, times=2)
-    one, other = World(api, client, "one"), World(api, client, "other")
-    tasks = [asyncio.create_task(world.elector.run()) for world in (one, other)]
+    one, other = Rig(api, client, "one"), Rig(api, client, "other")
+    tasks = [asyncio.create_task(rig.elector.run()) for rig in (one, other)]
     await until(lambda: len(api.sent("PUT")) == 2)
     gate.set()
     await until(lambda: one.elector.holding or other.elector.holding)
@@ -150,7 +150,7 @@ async def test_of_two_candidates_for_one_version_one_gets_it(
 
 
 async def test_a_lease_that_another_took_is_seen_and_not_taken_back(
-    api: ScriptedApi, me: World
+    api: ScriptedApi, me: Rig
 ) -> None:
     async with me.running():
         put(api, holderIdentity="other", leaseDurationSeconds=8)
@@ -161,7 +161,7 @@ async def test_a_lease_that_another_took_is_seen_and_not_taken_back(
         assert stored(api)["holderIdentity"] == "other"
 
 
-async def test_a_renewal_whose_answer_is_lost_is_looked_up(api: ScriptedApi, me: World) -> None:
+async def test_a_renewal_whose_answer_is_lost_is_looked_up(api: ScriptedApi, me: Rig) -> None:
     async with me.running():
         api.fault(method="PUT", lost=Lost.AFTER)
         await me.round(after=1)
@@ -172,7 +172,7 @@ async def test_a_renewal_whose_answer_is_lost_is_looked_up(api: ScriptedApi, me:
 
 
 async def test_without_a_renewal_within_the_deadline_it_is_not_held(
-    api: ScriptedApi, me: World
+    api: ScriptedApi, me: Rig
 ) -> None:
     async with me.running():
         api.fault(path="/leases", status=500, times=None)
@@ -182,7 +182,7 @@ async def test_without_a_renewal_within_the_deadline_it_is_not_held(
         assert not me.elector.holding
 
 
-async def test_a_renewal_counts_from_when_it_was_begun(api: ScriptedApi, me: World) -> None:
+async def test_a_renewal_counts_from_when_it_was_begun(api: ScriptedApi, me: Rig) -> None:
     async with me.running():
 
         def while_written() -> None:
@@ -196,7 +196,7 @@ async def test_a_renewal_counts_from_when_it_was_begun(api: ScriptedApi, me: Wor
         assert not me.elector.holding
 
 
-async def test_a_deleted_lease_is_made_anew(api: ScriptedApi, me: World) -> None:
+async def test_a_deleted_lease_is_made_again(api: ScriptedApi, me: Rig) -> None:
     async with me.running():
         api.remove("leases", "hami", "kube-system")
         await me.round(after=1)
@@ -204,7 +204,7 @@ async def test_a_deleted_lease_is_made_anew(api: ScriptedApi, me: World) -> None
         assert me.elector.holding
 
 
-async def test_a_released_lease_is_empty_and_not_taken_again(api: ScriptedApi, me: World) -> None:
+async def test_a_released_lease_is_empty_and_not_taken_again(api: ScriptedApi, me: Rig) -> None:
     async with me.running():
         await me.elector.release()
         assert stored(api)["holderIdentity"] == ""
@@ -214,7 +214,7 @@ async def test_a_released_lease_is_empty_and_not_taken_again(api: ScriptedApi, m
         assert stored(api)["holderIdentity"] == ""
 
 
-async def test_anothers_lease_is_not_released(api: ScriptedApi, me: World) -> None:
+async def test_anothers_lease_is_not_released(api: ScriptedApi, me: Rig) -> None:
     put(api, holderIdentity="other", leaseDurationSeconds=8)
     async with me.running():
         await me.elector.release()

@@ -110,7 +110,7 @@ steps = st.lists(
 
 
 @hypothesis.given(steps)
-def test_an_index_is_always_what_one_would_compute_anew(taken: list[Step]) -> None:
+def test_an_index_is_always_what_a_new_computation_gives(taken: list[Step]) -> None:
     lister = Lister(indexes={"node": by_node})
     for what, uid, node in taken:
         if what == "put":

@@ -1,4 +1,4 @@
-"""What lists and events mean, judged without any I/O."""
+"""Lists and events in the store, without any I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real TLS: whom we trust, how we prove who we are, and how both change while we run."""
+"""Real TLS: trust, our own identity, and changes of both while running."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import base64
 import json
 import os
 import pathlib
+import ssl
 import stat
 import sys
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,24 @@ async def test_a_server_of_our_authority_is_trusted(
             {"server": api.url, "insecure-skip-tls-verify": True},
         ):
             await ask(access.find(kubeconfigs.write(tmp_path / "config", cluster=cluster)))
+
+
+async def test_a_server_of_an_authority_without_key_identifier_is_trusted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ssl.create_default_context
+
+    def strict(*args: Any, **more: Any) -> ssl.SSLContext:
+        """Do as Python 3.13, whatever Python this is."""
+        context = made(*args, **more)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    old = Authority("old", old=True)
+    async with ScriptedApi(tls=old.server(tmp_path, "127.0.0.1")) as api:
+        cluster = {"server": api.url, "certificate-authority-data": data(old.pem)}
+        await ask(access.find(kubeconfigs.write(tmp_path / "config", cluster=cluster)))
 
 
 async def test_a_server_of_another_authority_is_not_and_the_message_says_what_to_correct(
@@ -171,13 +191,13 @@ class TestServiceAccounts:
                 await client.get(paths.pods())
                 token = folder / "..data" / "token"
                 times = token.stat()
-                token.write_text("newer")  # of the same length, and the clock stands still
+                token.write_text("newer")  # of the same length, and the clock does not move
                 os.utime(token, ns=(times.st_atime_ns, times.st_mtime_ns))
                 api.tokens = {"newer"}
                 await client.get(paths.pods())
         assert api.requests[-1].headers["Authorization"] == "Bearer newer"
 
-    async def test_an_expired_token_is_told_with_its_folder(
+    async def test_an_expired_token_is_reported_with_its_folder(
         self,
         folder: pathlib.Path,
         authority: Authority,
@@ -191,7 +211,7 @@ class TestServiceAccounts:
                 with pytest.raises(errors.Unauthorized, match="expired or revoked") as raised:
                     await client.get(paths.pods())
         assert str(folder) in str(raised.value)
-        assert len(api.requests) == 1  # the same token a second time would help nobody
+        assert len(api.requests) == 1  # the same token a second time would not help
 
     async def test_a_new_authority_is_trusted_without_a_restart(
         self,
@@ -244,9 +264,9 @@ class TestPrograms:
             async with Client(access.find(path), user_agent="t") as client:
                 await client.get(paths.pods())
                 await client.get(paths.pods())
-        (told,) = [json.loads(line) for line in calls.read_text().splitlines()]
-        assert told["kind"] == "ExecCredential"
-        assert told["spec"] == {"interactive": False, "cluster": {"server": api.url}}
+        (request,) = [json.loads(line) for line in calls.read_text().splitlines()]
+        assert request["kind"] == "ExecCredential"
+        assert request["spec"] == {"interactive": False, "cluster": {"server": api.url}}
         assert {r.headers["Authorization"] for r in api.requests} == {"Bearer secret"}
 
     async def test_a_refused_token_makes_it_run_again_once(self, tmp_path: pathlib.Path) -> None:
@@ -296,7 +316,7 @@ class TestPrograms:
             await ask(access.find(path))
 
     @pytest.mark.parametrize(
-        ("text", "told"),
+        ("text", "message"),
         [
             ("print('not a credential')", "wrote no ExecCredential"),
             ("sys.exit('log in first')", "code 1: log in first"),
@@ -312,7 +332,7 @@ class TestPrograms:
         ],
     )
     async def test_a_program_that_fails_is_quoted(
-        self, tmp_path: pathlib.Path, text: str, told: str
+        self, tmp_path: pathlib.Path, text: str, message: str
     ) -> None:
         user = self.user(tmp_path / "plugin", text)
         path = kubeconfigs.write(
@@ -320,10 +340,10 @@ class TestPrograms:
         )
         with pytest.raises(errors.AccessError) as raised:
             await ask(access.find(path))
-        assert told in str(raised.value)
+        assert message in str(raised.value)
         assert path in str(raised.value)
 
-    async def test_a_program_that_is_not_there_is_told_with_its_hint(
+    async def test_a_program_that_is_not_there_is_reported_with_its_hint(
         self, tmp_path: pathlib.Path
     ) -> None:
         user = {

@@ -1,4 +1,4 @@
-"""Compiled libraries are found by name and machine, and their absence says what to do."""
+"""Compiled libraries, found by name and machine; a missing one says the remedy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_checkout_has_them_in_one_folder_for_all_packages(tmp_path: Path) -> N
     assert found == tmp_path / "native/lib/x86_64/probe"
 
 
-def test_a_machine_without_libraries_is_told(package: Path) -> None:
+def test_a_machine_without_libraries_is_reported(package: Path) -> None:
     with pytest.raises(library.LibraryError, match="machine 'riscv64' is none of aarch64"):
         library.find_built("libvgpu.so", "riscv64")
 

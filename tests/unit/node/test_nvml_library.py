@@ -1,4 +1,4 @@
-"""Where the driver's library is looked for, below a root that is not ours."""
+"""Search for the driver's library below another root."""
 
 from __future__ import annotations
 

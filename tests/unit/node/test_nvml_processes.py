@@ -1,4 +1,4 @@
-"""How the driver's several lists of processes become one."""
+"""The driver's lists of processes become one."""
 
 from __future__ import annotations
 

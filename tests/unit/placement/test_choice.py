@@ -1,4 +1,4 @@
-"""Which of the fitting cards and nodes is taken: policies, scores and ties."""
+"""Choice among fitting cards and nodes: policies, scores and ties."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Tests are looked up by reading their files, not by importing them: that takes milliseconds and works
 for suites that need root or a GPU. A test counts as skipped when a skip, xfail or importorskip
-stands in it, in its class, or anywhere in its module outside the other tests (fixtures and helpers
+is in it, in its class, or anywhere in its module outside the other tests (fixtures and helpers
 included).
 """
 
@@ -37,7 +37,7 @@ def problems(text: str, root: Path) -> list[str]:
     found = [f"unknown table {name!r}" for name in document]
     times = collections.Counter(row.get("row") for row in rows)
     found += [f"row {row} is missing" for row in ROWS if not times[row]]
-    found += [f"row {row} stands {n} times" for row, n in times.items() if n > 1]
+    found += [f"row {row} is there {n} times" for row, n in times.items() if n > 1]
     known = f"{ROWS[0]} to {ROWS[-1]}"
     found += [f"row {row!r} is not one of {known}" for row in times if row not in ROWS]
     for row in rows:

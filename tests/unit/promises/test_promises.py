@@ -1,4 +1,4 @@
-"""Every promise to users is kept by a test that runs, told in a page, or openly missing."""
+"""Every promise to users has a test that runs, a page, or an open gap."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def promises(line: str, *, row: int = 7, others: int = 82) -> str:
     return "\n".join(rows)
 
 
-def test_every_promise_is_kept_told_or_openly_missing() -> None:
+def test_every_promise_is_kept_documented_or_openly_missing() -> None:
     assert checker.problems((ROOT / "tests/promises.toml").read_text("utf-8"), ROOT) == []
 
 
@@ -182,7 +182,7 @@ def test_a_test_that_may_be_skipped_keeps_no_promise(root: Path, test: str, way_
 def test_missing_doubled_and_foreign_rows_are_named(root: Path) -> None:
     assert checker.problems(promises("", row=0, others=81), root) == ["row 82 is missing"]
     twice = promises("", row=0) + "\n" + promises("", row=0, others=1)
-    assert checker.problems(twice, root) == ["row 1 stands 2 times"]
+    assert checker.problems(twice, root) == ["row 1 is there 2 times"]
     assert checker.problems(promises("", row=0, others=83), root) == [
         "row 83 is not one of 1 to 82"
     ]

@@ -1,4 +1,4 @@
-"""The base of a run in real repositories: clones, branches, a working tree with changes."""
+"""The base of a run in real repositories: clones, branches, working trees."""
 
 from __future__ import annotations
 

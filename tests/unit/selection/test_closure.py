@@ -1,4 +1,4 @@
-"""What tests reach: imports of every form, programs started or loaded by name."""
+"""Closure of tests: imports of every form, programs started or loaded by name."""
 
 from __future__ import annotations
 

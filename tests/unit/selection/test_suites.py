@@ -1,4 +1,4 @@
-"""Which changes make a suite run."""
+"""Changes that make a suite run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ BASE = Base("0123456789abcdef", "test")
 
 @pytest.mark.parametrize("name", SUITES)
 def test_without_a_base_every_suite_runs(name: str) -> None:
-    verdict = judge(SUITES[name], Base(None, "nothing to compare with"), (), ROOT)
-    assert verdict.run
-    assert "nothing to compare with" in verdict.why
+    choice = judge(SUITES[name], Base(None, "nothing to compare with"), (), ROOT)
+    assert choice.run
+    assert "nothing to compare with" in choice.why
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_changed_pages_leave_every_suite_out(name: str) -> None:
-    verdict = judge(SUITES[name], BASE, ["docs/testing.md", "README.md"], ROOT)
-    assert not verdict.run
-    assert "0123456789ab" in verdict.why
+    choice = judge(SUITES[name], BASE, ["docs/testing.md", "README.md"], ROOT)
+    assert not choice.run
+    assert "0123456789ab" in choice.why
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -33,9 +33,9 @@ def test_changed_pages_leave_every_suite_out(name: str) -> None:
     "path", ["requirements/dev.txt", "tests/conftest.py", "tests/selection/suites.py"]
 )
 def test_what_decides_over_every_suite_makes_it_run(name: str, path: str) -> None:
-    verdict = judge(SUITES[name], BASE, ["README.md", path], ROOT)
-    assert verdict.run
-    assert path in verdict.why
+    choice = judge(SUITES[name], BASE, ["README.md", path], ROOT)
+    assert choice.run
+    assert path in choice.why
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -1,4 +1,4 @@
-"""Where to listen: forms, errors, and what is really listened on."""
+"""Listen addresses: forms, errors, and the sockets that result."""
 
 from __future__ import annotations
 

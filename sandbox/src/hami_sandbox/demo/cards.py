@@ -182,4 +182,4 @@ def _devices(register: str) -> list[node_register.RegisteredCard]:
 
 @functools.cache
 def _nvidia() -> Vendor:
-    return next(vendor for vendor in table.built_in() if vendor.section == "nvidia")
+    return table.nvidia(table.built_in())

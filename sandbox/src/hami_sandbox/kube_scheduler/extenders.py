@@ -164,12 +164,7 @@ class Extenders:
             try:
                 left, refused = await extender.filter(pod, left)
             except ExtenderError as error:
-                if not extender.settings.ignorable:
-                    raise
-                _log.warning(
-                    "extender failed, ignored as the configuration says",
-                    extra={"pod": pod.key, "error": str(error)},
-                )
+                _ignore(error, extender, pod)
             else:
                 reasons += refused
         return left, reasons
@@ -189,18 +184,23 @@ class Extenders:
             try:
                 await extender.bind(pod, node)
             except ExtenderError as error:
-                if not extender.settings.ignorable:
-                    raise
-                _log.warning(
-                    "extender failed, ignored as the configuration says",
-                    extra={"pod": pod.key, "error": str(error)},
-                )
+                _ignore(error, extender, pod)
             else:
                 return True
         return False
 
     def _interested(self, pod: Pod) -> list[Extender]:
         return [extender for extender in self._all if extender.is_interested(pod)]
+
+
+def _ignore(error: ExtenderError, extender: Extender, pod: Pod) -> None:
+    """Log the error of an ignorable extender; raise that of any other."""
+    if not extender.settings.ignorable:
+        raise error
+    _log.warning(
+        "extender failed, ignored as the configuration says",
+        extra={"pod": pod.key, "error": str(error)},
+    )
 
 
 def _tls(settings: configuration.Extender) -> ssl.SSLContext | None:
@@ -214,6 +214,8 @@ def _tls(settings: configuration.Extender) -> ssl.SSLContext | None:
     except OSError as error:  # an SSLError is one
         rule = f"the files of tlsConfig cannot be used: {error}"
         raise SandboxError(f"extender {settings.url}", rule, "name PEM files that exist") from error
+    # As Go: a certificate need not have every extension that Python 3.13 demands.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if asked.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

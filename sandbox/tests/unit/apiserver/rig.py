@@ -1,4 +1,4 @@
-"""The API server without HTTP: requests of an administrator, and a say for the test in between."""
+"""The API server without HTTP: an administrator's requests, and hooks between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to end an object, and acts upon one: deletion, eviction, scale, definitions of kinds."""
+"""Deletion, eviction, scale, and definitions of kinds."""
 
 from __future__ import annotations
 

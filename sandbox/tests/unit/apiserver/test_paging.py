@@ -1,4 +1,4 @@
-"""Pages of a list: together they are the list as it was when it began, whatever happens since."""
+"""Pages of a list: together they are the list as it was when it began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server as a process: it serves, stops in time, and comes back with what it knew."""
+"""The server as a process: it serves, stops in time, and resumes its state."""
 
 from __future__ import annotations
 

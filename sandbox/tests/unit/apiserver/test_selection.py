@@ -1,4 +1,4 @@
-"""Selectors: what they select, what they cannot mean, and that nothing is selected by accident."""
+"""Selectors: objects that they select, and selectors that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot brings everything back: objects, versions, and the word that the past is gone."""
+"""A snapshot restores objects and versions, and expires older watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store: one counter, no lost writes, and a past that is exact as far as it is known."""
+"""The store: one counter, no lost writes, an exact history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches: whoever follows one knows what a list would show, and is told when he cannot."""
+"""Watches: their events add up to a list, or the watch ends with an error."""
 
 from __future__ import annotations
 

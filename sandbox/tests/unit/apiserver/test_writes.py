@@ -1,4 +1,4 @@
-"""Writes that others interfere with: nothing is lost, and who must know of it is told."""
+"""Concurrent writes: none is lost, and conflicts are reported."""
 
 from __future__ import annotations
 

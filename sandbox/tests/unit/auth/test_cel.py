@@ -1,4 +1,4 @@
-"""Conditions in CEL: what they mean, and that nothing but CelError comes out of them."""
+"""Conditions in CEL: their values, and no error but CelError."""
 
 from __future__ import annotations
 

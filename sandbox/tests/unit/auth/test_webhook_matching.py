@@ -1,4 +1,4 @@
-"""Which writes a webhook is asked about."""
+"""Writes that match a webhook's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of pods and replica sets, and the conditions that controllers make of them."""
+"""States of pods and replica sets, and the conditions made of them."""
 
 from __future__ import annotations
 

@@ -14,8 +14,12 @@ from hami_sandbox.demo.cluster_view import ClusterView, Node
 from sandbox.tests.unit.demo.worlds import pod
 
 
-class ScriptedApi:
-    """A client whose server knows pods by name, and does to them what the test says."""
+class ScriptedClient:
+    """A client whose server knows pods by name, and does to them what the test says.
+
+    There is no server behind it, not even the scripted one: the demo's time passes only when a
+    test says so, and an answer over HTTP would come at a moment of its own.
+    """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -47,7 +51,7 @@ class ScriptedCluster:
     isolation = ""
 
     def __init__(self) -> None:
-        self.api = ScriptedApi()
+        self.api = ScriptedClient()
         self.client = cast("Client", self.api)
         self.nodes: Mapping[str, Node] = {}
 

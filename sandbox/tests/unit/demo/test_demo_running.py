@@ -1,4 +1,4 @@
-"""Examples run on a scripted cluster: applied, looked at until the time is over, cleaned up."""
+"""Examples run on a scripted cluster: applied, watched, cleaned up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A demo from its first to its last line, on a scripted cluster: lines, exit code, logs, Ctrl-C."""
+"""A whole demo on a scripted cluster: lines, exit code, logs, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device manager in a folder of its own, plugins that register with it, and pods for it."""
+"""A device manager in a folder of its own, with plugins and pods for it."""
 
 from __future__ import annotations
 

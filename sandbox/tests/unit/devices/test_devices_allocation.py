@@ -1,4 +1,4 @@
-"""Pods get their device ids in kubelet's order, keep them, and lose them when they are gone."""
+"""Pods get device ids in kubelet's order, keep them, and lose them at their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint is what kubelet would have written, and a new kubelet goes on from it."""
+"""The checkpoint is as kubelet writes it, and a new kubelet resumes from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ids a container gets, whatever there is and whatever the plugin would like."""
+"""The device ids that a container gets, with and without a preference."""
 
 from __future__ import annotations
 

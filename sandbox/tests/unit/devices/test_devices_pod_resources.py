@@ -1,4 +1,4 @@
-"""PodResources tells of the pods that are active what they hold, and nothing of init containers."""
+"""PodResources lists the devices of active pods, without init containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent itself, binding late, on the stand-in's sockets: it cannot tell it from kubelet."""
+"""The agent itself, binding late, on the stand-in's sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole scheduler on a scripted API server, with a small extender that does as it is told.
+"""The whole kube-scheduler on a scripted API server, with a scripted extender.
 
 async with ScriptedApi() as api, rig.extender() as extender:
     async with rig.running(api, extender.settings()):

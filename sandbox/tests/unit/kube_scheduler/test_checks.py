@@ -1,4 +1,4 @@
-"""Why a node cannot take a pod, in kube-scheduler's words."""
+"""Reasons of a node to refuse a pod, in kube-scheduler's words."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.unit.kube.following import until
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """Return a folder with a server's pair for a name that is not its address, and authorities."""
-    right, wrong = Authority("right"), Authority("wrong")
+    right, wrong = Authority("right", old=True), Authority("wrong")
     issued = right.issue("server", hosts=["hami.test"])
     for name, text in {
         "tls.crt": issued.certificate,

@@ -1,4 +1,4 @@
-"""The stand-in together with the real extender: both on one API server, HTTP between them."""
+"""The stand-in with the real extender: one API server, HTTP between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runtime whose containers are entries of a table: they run and end as the test says."""
+"""A runtime with containers in a table; the test starts and ends them."""
 
 from __future__ import annotations
 

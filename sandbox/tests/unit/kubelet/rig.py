@@ -1,4 +1,4 @@
-"""A kubelet stand-in in this process: a scripted API server, containers that are entries."""
+"""A kubelet stand-in in this process, on a scripted API server and runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a container that crashes waits: 10 s, doubling to 5 min, forgiven after 10 min."""
+"""Backoff of a crashing container: 10 s to 5 min, reset after 10 min."""
 
 from __future__ import annotations
 

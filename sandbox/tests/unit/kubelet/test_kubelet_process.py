@@ -1,4 +1,4 @@
-"""The process itself, with real containers: killed in the middle, it goes on where it was."""
+"""The process with real containers: killed in the middle, it resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a log file is shown."""
+"""The part of a log file that is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node says of itself."""
+"""The Node object that the kubelet stand-in writes."""
 
 from __future__ import annotations
 

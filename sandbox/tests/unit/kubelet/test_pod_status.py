@@ -1,4 +1,4 @@
-"""What a pod's status says, as kubelet would write it."""
+"""A pod's status, as kubelet writes it."""
 
 from __future__ import annotations
 

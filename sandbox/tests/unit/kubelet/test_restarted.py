@@ -1,4 +1,4 @@
-"""A kubelet that was killed goes on where it was: nothing runs twice, nothing is forgotten."""
+"""A killed kubelet resumes: nothing runs twice, nothing is forgotten."""
 
 from __future__ import annotations
 

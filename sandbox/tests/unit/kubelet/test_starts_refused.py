@@ -1,4 +1,4 @@
-"""Containers that cannot be made: why they wait, in kubelet's words, and that they are retried."""
+"""Containers that cannot be made: the reason in kubelet's words, and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written of a pod, and when nothing is."""
+"""Writes of a pod's status, and cases without one."""
 
 from __future__ import annotations
 

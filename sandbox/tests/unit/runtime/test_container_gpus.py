@@ -1,4 +1,4 @@
-"""A share of a card in a container: the agent's own preparer, libvgpu, the stand-in driver."""
+"""A share of a card in a container: agent, libvgpu, stand-in driver."""
 
 from __future__ import annotations
 

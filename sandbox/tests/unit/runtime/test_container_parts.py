@@ -1,4 +1,4 @@
-"""The small parts of containers: images by name, log lines, records, sizes, the CRI socket."""
+"""Small parts of containers: images, log lines, records, sizes, CRI socket."""
 
 from __future__ import annotations
 

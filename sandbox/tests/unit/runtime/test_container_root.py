@@ -1,4 +1,4 @@
-"""What a container with a root of its own sees, and what it cannot touch."""
+"""A container with a root of its own: files it sees, files it cannot change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of shapes begin with: kinds by name, a time, and small objects."""
+"""Inputs of the schema tests: kinds by name, a time, small objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-side apply: owners, conflicts, and what happens to fields that nobody wants any more."""
+"""Server-side apply: owners, conflicts, and fields without an owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server adds to objects, and what new ones get whatever they say."""
+"""Defaults of objects, and fields that the server sets in new ones."""
 
 from __future__ import annotations
 

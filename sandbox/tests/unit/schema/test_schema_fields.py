@@ -1,4 +1,4 @@
-"""An object in the form that the server keeps: no strange fields, canonical values."""
+"""An object as the server keeps it: no unknown fields, canonical values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategic merge patch: what the kind's fields say about merging, and the directives."""
+"""Strategic merge patch: merge keys of a kind, and the directives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kubectl prints: columns, the words for a pod's state, ages."""
+"""Tables of kubectl: columns, the words for a pod's state, ages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not be stored, with a cause for each field."""
+"""Objects that are refused, with a cause for each field."""
 
 from __future__ import annotations
 

@@ -72,6 +72,12 @@ def _group(kinds: Sequence[Kind], name: str) -> Object:
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
+def _other_names(kind: Kind) -> Object:
+    """Return the fields for other names of a kind; one without a value is left out."""
+    names = {"shortNames": list(kind.short_names), "categories": list(kind.categories)}
+    return {field: value for field, value in names.items() if value}
+
+
 def _resources(kind: Kind) -> list[Object]:
     main: Object = {
         "name": kind.resource,
@@ -79,11 +85,8 @@ def _resources(kind: Kind) -> list[Object]:
         "namespaced": kind.namespaced,
         "kind": kind.kind,
         "verbs": list(kind.verbs),
+        **_other_names(kind),
     }
-    if kind.short_names:
-        main["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        main["categories"] = list(kind.categories)
     found = [main]
     for sub in kind.subresources:
         part: Object = {
@@ -122,11 +125,8 @@ def _aggregated_resource(kind: Kind) -> Object:
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular,
         "verbs": list(kind.verbs),
+        **_other_names(kind),
     }
-    if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        found["categories"] = list(kind.categories)
     if kind.subresources:
         found["subresources"] = [
             {
