@@ -261,9 +261,7 @@ class Cluster:
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
-        self._last_asked[few] = Asked(
-            names, self._layout, masks, unknown, distinct, hash(distinct)
-        )
+        self._last_asked[few] = Asked(names, self._layout, masks, unknown, distinct, hash(distinct))
         return self._last_asked[few]
 
     def compact(self, asked: Asked) -> Asked:

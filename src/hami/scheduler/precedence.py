@@ -91,9 +91,7 @@ class Precedence:
         """Give up what was kept for long enough, or for a pod that is unschedulable no more."""
         now = self._clock()
         for uid, pod in tuple(self._recent.items()):
-            if self._unschedulable.get(uid) is not pod:
-                del self._recent[uid]
-            elif pod.refused_at + KEPT_S <= now:
+            if self._unschedulable.get(uid) is not pod or pod.refused_at + KEPT_S <= now:
                 del self._recent[uid]
             else:
                 break  # the others were refused later
