@@ -244,9 +244,9 @@ class Scheduler:
             client,
             watched,
             self.unschedulable,
-            self.precedence,
-            self.readiness,
-            self.kube_version,
+            precedence=self.precedence,
+            readiness=self.readiness,
+            kube_version=self.kube_version,
             clock=clock,
             now=now,
         )

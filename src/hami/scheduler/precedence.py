@@ -1,4 +1,4 @@
-"""Urgent before patient: cards kept for more important pods that were just refused.
+"""Urgent before patient: cards kept for more important pods just refused.
 
 When a pod ends, kube-scheduler often knows it before our watch does. The most important of its pods
 is refused then, although there is room; a moment later the room is seen here, and the next pod in

@@ -2,7 +2,7 @@
 
 kube-scheduler evicts pods for one of higher priority where cpu, ports or the like are short. It
 does not count cards, so it would also evict on nodes where the pod's cards do not fit afterwards. A
-node stays a candidate if they fit once the listed victims are gone. No victim is added, and none is
+node stays a candidate if they fit once the listed victims are evicted. No victim is added, and none is
 taken away: whether the rest fits is kube-scheduler's to say.
 """
 
@@ -28,7 +28,7 @@ class Preemption:
         self._readiness = readiness
 
     def answer(self, args: PreemptionArgs) -> bytes:
-        """Answer with the nodes on which evictions help; none if that cannot be told now.
+        """Answer with the nodes on which evictions help; none if that is not known now.
 
         Without a candidate kube-scheduler evicts no pod, and tries the pod again later.
         """
@@ -56,13 +56,13 @@ class Preemption:
         return extender_api.encode_preemption_result(kept)
 
     def _fits(self, wanted: PodRequest, node: str, victims: MetaVictims) -> bool:
-        """Return whether a pod fits on a node once the victims there are gone."""
+        """Return whether a pod fits on a node once the victims there are evicted."""
         cluster = self._watched.cluster
         on_node = {info.uid for info in cluster.pods_on(node)}
         listed = {victim.uid for victim in victims.pods or () if victim is not None}
-        gone = [cluster.apply(state.DropPod(uid)) for uid in on_node & listed]
+        evicted = [cluster.apply(state.DropPod(uid)) for uid in on_node & listed]
         try:
             return self._placer.decide(wanted, [node]).winner is not None
         finally:
-            for operation in reversed(gone):
+            for operation in reversed(evicted):
                 cluster.apply(operation)

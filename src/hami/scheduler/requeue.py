@@ -58,10 +58,10 @@ class Requeue:
         client: Client,
         watched: WatchedCluster,
         unschedulable: UnschedulablePods,
+        *,
         precedence: Precedence,
         readiness: Readiness,
         kube_version: KubeVersion,
-        *,
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:

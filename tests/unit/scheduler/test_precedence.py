@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hami.scheduler import precedence
+from hami.placement import decide
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 from tests.unit.scheduler.conftest import Times
@@ -165,14 +165,14 @@ async def test_many_urgent_pods_of_one_job_cost_one_search_without_room(
         for number in range(50):
             assert await cluster.ask(cluster.pod(f"urgent-{number}", URGENT), ["a"]) is None
         searched = []
-        truly = precedence.decide.decide
+        truly = decide.decide
 
         def noting(where: Any, pod: Any, names: Any = None) -> Any:
             if pod.name.startswith("urgent"):
                 searched.append(pod.name)
             return truly(where, pod, names)
 
-        monkeypatch.setattr(precedence.decide, "decide", noting)
+        monkeypatch.setattr(decide, "decide", noting)
         await cluster.ends("on-b")
         patient = cluster.pod("patient", PATIENT)
         assert await cluster.ask(patient) == ["b"]

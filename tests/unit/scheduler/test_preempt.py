@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 from hami.wire import codec
 from tests.scripted_api.server import ScriptedApi
@@ -106,7 +107,7 @@ async def test_cards_that_are_held_for_another_pod_count() -> None:
 async def test_a_replica_that_does_not_lead_evicts_nobody(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
-        settings = {
+        settings: dict[str, Any] = {
             "leader_elect": True,
             "leader_elect_resource_name": "lease",
             "leader_elect_resource_namespace": "kube-system",
