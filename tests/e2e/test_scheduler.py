@@ -30,7 +30,7 @@ from tests.e2e.install import (
 from tests.e2e.install.fixtures import _audited  # noqa: F401 (our grants are signed)
 from tests.e2e.install.installing import Install
 from tests.kubeapi.client import Client, Object, wait_for
-from tests.kubeapi.paths import core
+from tests.kubeapi.paths import core, group
 from tests.kubeapi.paths import pods as pods_path
 
 SIMULATED = 6
@@ -214,3 +214,44 @@ def test_a_node_is_known_as_soon_as_it_says_what_it_has(
     finally:
         nodes.annotate(client, node, nodes.told(nodes.cards(node, 2)))
     placing.await_one_bound(client, namespace, "early", BOUND_S)
+
+
+PRIORITY_CLASSES = "scheduling.k8s.io/v1"
+URGENT = "hami-test-urgent"
+
+
+@pytest.fixture
+def urgent(client: Client) -> Iterator[str]:
+    """Make a priority class above that of other pods."""
+    path = group(PRIORITY_CLASSES, "priorityclasses")
+    client.create(path, {"metadata": {"name": URGENT}, "value": 1000})
+    yield URGENT
+    client.delete(group(PRIORITY_CLASSES, "priorityclasses", None, URGENT))
+
+
+def test_kube_scheduler_evicts_only_where_the_cards_fit_afterwards(
+    client: Client, namespace: str, install: Install, simulated: list[str], urgent: str
+) -> None:
+    here = {"nodeSelector": {"kubernetes.io/hostname": simulated[0], fleet.MARK: "true"}}
+    whole, cpu = nodes.limits(2), {"resources": {"requests": {"cpu": "40"}}}
+    both = {"resources": {**whole["resources"], **cpu["resources"]}}
+    pods.create(client, namespace, placing.pod("victim", cpu, **here))
+    # As important as the pod that comes, so it is not evicted.
+    pods.create(client, namespace, placing.pod("cards", whole, priorityClassName=urgent, **here))
+    for name in ("victim", "cards"):
+        placing.await_one_bound(client, namespace, name, BOUND_S)
+    pods.create(client, namespace, placing.pod("urgent", both, priorityClassName=urgent, **here))
+
+    def checked() -> list[int]:
+        lines = map(json.loads, install.only.logs(replica.HAMI))
+        ours = f"{namespace}/urgent"
+        asked = [e for e in lines if (e["message"], e.get("pod")) == ("preemption checked", ours)]
+        return [entry["kept"] for entry in asked]
+
+    wait_for("kube-scheduler to ask about evictions", checked, BOUND_S)
+    assert set(checked()) == {0}
+    assert "deletionTimestamp" not in client.get(pods_path(namespace, "victim"))["metadata"]
+    client.delete(pods_path(namespace, "cards"))
+    placing.await_one_bound(client, namespace, "urgent", BOUND_S)
+    assert checked()[-1] == 1
+    assert client.find(pods_path(namespace, "victim")) is None

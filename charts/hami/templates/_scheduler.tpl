@@ -12,6 +12,8 @@
 - --node-lock-timeout={{ $scheduler.nodeLockExpire }}
 - --node-lock-retry-timeout={{ default (printf "%ds" (int $scheduler.extenderHTTPTimeout)) $scheduler.nodeLockRetryTimeout }}
 - --legacy-metrics={{ .Values.legacyMetrics }}
+{{- /* Older kube-schedulers do not know the field. */}}
+- --unresolvable-nodes={{ ge (include "hami.kubeMinor" . | int) 21 }}
 - --leader-elect={{ $scheduler.leaderElect }}
 {{- if $scheduler.leaderElect }}
 - --leader-elect-resource-name={{ .Values.schedulerName }}
@@ -49,6 +51,7 @@ extenders:
   {{- end }}
   filterVerb: filter
   bindVerb: bind
+  preemptVerb: preempt
   weight: 1
   nodeCacheCapable: true
   {{- $seconds := int64 .Values.scheduler.extenderHTTPTimeout }}

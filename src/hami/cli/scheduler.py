@@ -50,7 +50,10 @@ _HELP = {
         "unchanged",
         "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
         "grants are not signed",
-        "reservation_timeout": "time that cards are held for a pod that is not bound",
+        "reservation_timeout": "longest time that cards are held for a pod that is not bound: one "
+        "that waits for volumes or claims; others are held for 30 s, members of a pod group 6m",
+        "unresolvable_nodes": "answer refused nodes as FailedAndUnresolvableNodes, so that "
+        "kube-scheduler evicts no pod there; false for kube-scheduler before 1.21",
         "filter_budget": "longest time that /filter waits for its caches before it answers an "
         "error",
     },

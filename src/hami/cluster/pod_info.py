@@ -8,7 +8,6 @@ are not kept. What the pod costs its node (`allocations`), its namespace (`quota
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -63,8 +62,6 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     hold: Hold = Hold.BOUND
     #: Whether its init containers have ended and count no more.
     init_done: bool = False
-    #: When a reservation lapses, in the caller's clock.
-    deadline: float = math.inf
 
     def vendors(self) -> set[str]:
         """Return the names of the vendors whose cards it holds."""

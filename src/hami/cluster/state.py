@@ -79,8 +79,10 @@ class Asked(msgspec.Struct, frozen=True):
     masks: Mapping[int, Mask] | None
     #: Names of which we know no card.
     unknown: tuple[str, ...] = ()
-    #: The names without their order.
+    #: The names without their order; empty once the answer is kept for long (`compact`).
     distinct: frozenset[str] = frozenset()
+    #: Equal for equal sets of names.
+    digest: int = 0
 
 
 class Cluster:
@@ -207,10 +209,6 @@ class Cluster:
     def pods_on(self, node: str) -> list[PodInfo]:
         return [self._pods[uid] for uid in self._by_node.get(node, ())]
 
-    def lapsed(self, now: float) -> list[str]:
-        """Return the UIDs of reservations whose deadline has passed."""
-        return [uid for uid in self._reserved if self._pods[uid].deadline <= now]
-
     def problems(self) -> dict[str, tuple[str, ...]]:
         """Return what could not be read, by `node <name>`, `pod <uid>`, `quota <ns>/<name>`."""
         found = {f"pod {uid}": problems for uid, problems in self._pod_problems.items()}
@@ -263,8 +261,22 @@ class Cluster:
             mask[codes[widths == width] & (1 << _ROW_BITS) - 1] = True
             masks[width] = mask
         unknown = tuple(itertools.compress(names, codes < 0)) if (codes < 0).any() else ()
-        self._last_asked[few] = Asked(names, self._layout, masks, unknown, distinct)
+        self._last_asked[few] = Asked(names, self._layout, masks, unknown, distinct, hash(distinct))
         return self._last_asked[few]
+
+    def compact(self, asked: Asked) -> Asked:
+        """Return a question as it is kept for long: names are shared with the nodes."""
+        nodes = self._nodes
+        names = [nodes[name].name if name in nodes else name for name in asked.names or ()]
+        return msgspec.structs.replace(asked, names=names, unknown=(), distinct=frozenset())
+
+    def asks_about(self, asked: Asked, node: str) -> bool:
+        """Return whether a question that is current (`ask`) is about a node with cards."""
+        located = self.locate(node)
+        if located is None:
+            return False
+        table, row = located
+        return asked.masks is None or bool(asked.masks[table.width][row])
 
     # Changes.
 

@@ -60,8 +60,8 @@ def decide(cluster: Cluster, pod: PodRequest, names: Names = None) -> Decision:
         cluster.apply(held)
 
 
-def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> PodInfo:
-    """Return what holds the winner's cards until the pod is bound or `deadline`."""
+def reservation(pod: PodRequest, winner: Placement) -> PodInfo:
+    """Return what holds the winner's cards until the pod is bound."""
     return PodInfo(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -71,7 +71,6 @@ def reservation(pod: PodRequest, winner: Placement, *, deadline: float) -> PodIn
         shares=tuple(sorted(winner.shares.items())),
         ids=tuple((vendor, total.count) for vendor, total in pod.totals().items()),
         hold=Hold.RESERVED,
-        deadline=deadline,
     )
 
 

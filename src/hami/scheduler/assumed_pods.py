@@ -3,7 +3,13 @@
 An assumed pod holds its cards in the cluster's state from /filter on, so that the next pod is
 decided while this one is on its way to /bind. It is *held* first. While a Binding is on its way
 only the binder may end it. It ends when the watch shows the pod bound, when the pod is filtered
-again, finishes or is deleted, or after `--reservation-timeout` without a Binding.
+again, finishes or is deleted.
+
+kube-scheduler does not tell us when it gives up a pod between /filter and /bind. So a held pod also
+ends when the watch shows that kube-scheduler wrote a new reason why it is not scheduled, or after
+half a minute. It lasts longer where kube-scheduler itself may wait for long: for volumes, claims
+and nominated pods (`--reservation-timeout`), and for the members of a gang. Ended too early it does
+no harm: /bind places the pod again.
 
 If the response to a Binding is lost, the API server is asked for the pod until the bind result is
 known. The cards stay held meanwhile: freeing them on a guess gives one card to two pods. A pod
@@ -38,6 +44,8 @@ RESULT_PATIENCE_S = 12.0
 ASK_AGAIN_S, ASK_AT_MOST_S = 0.5, 30.0
 #: Seconds until a pod is read whose accepted Binding no watch has shown.
 ACCEPTED_FOR_S = 60.0
+#: Seconds that a pod is held that waits for nothing but its turn, and for the rest of its gang.
+HELD_S, GANG_HELD_S = 30.0, 360.0
 
 
 class Stage(enum.Enum):
@@ -75,6 +83,11 @@ class AssumedPod:
     explained: bool = False
     #: The pod group of the pod, or empty.
     group: str = ""
+    #: The pod as kube-scheduler had it when it asked: its version, and why it was not scheduled.
+    version: int = 0
+    not_scheduled: str = ""
+    #: Whether it may have to wait for a volume or a claim.
+    slow: bool = False
     #: Set, and replaced by a new one, when its stage changes.
     moved: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
@@ -132,16 +145,15 @@ class AssumedPods:
 
     def assume(
         self,
+        pod: objects.Pod,
         wanted: PodRequest,
         placement: decide.Placement,
         *,
-        group: str = "",
         explained: bool = False,
     ) -> AssumedPod:
         """Hold the cards of a placement; those that the pod held before are released."""
-        deadline = self._clock() + self._timeout
         before = self._watched.cluster.pods.get(wanted.uid)
-        info = decide.reservation(wanted, placement, deadline=deadline)
+        info = decide.reservation(wanted, placement)
         self._end(self._assumed.pop(wanted.uid, None))
         self._watched.cluster.apply(state.PutPod(info))
         assumed = AssumedPod(
@@ -152,7 +164,10 @@ class AssumedPods:
             stage=Stage.HELD,
             since=self._clock(),
             explained=explained,
-            group=group,
+            group=pod.pod_group,
+            version=pod.version,
+            not_scheduled=pod.not_scheduled,
+            slow=pod.binds_slowly,
         )
         self._assumed[wanted.uid] = assumed
         if before is not None and (before.node, before.shares) != (info.node, info.shares):
@@ -189,11 +204,23 @@ class AssumedPods:
 
     def expire(self) -> list[AssumedPod]:
         """Release what was held for too long; returns it."""
-        due = [self._assumed.get(uid) for uid in self._watched.cluster.lapsed(self._clock())]
-        expired = [assumed for assumed in due if assumed and assumed.stage is Stage.HELD]
+        now = self._clock()
+        expired = [
+            assumed
+            for assumed in self
+            if assumed.stage is Stage.HELD and assumed.since + self._held_for(assumed) <= now
+        ]
         for assumed in expired:
             self.release(assumed.uid)
         return expired
+
+    def _held_for(self, assumed: AssumedPod) -> float:
+        """Return the seconds in which kube-scheduler asks to bind a pod, unless it gave it up."""
+        pod = self._watched.pods.get(assumed.uid)
+        # kube-scheduler nominates the node of a pod that it may have to wait long for.
+        if assumed.slow or (pod is not None and pod.nominated_node):
+            return self._timeout
+        return min(GANG_HELD_S if assumed.group else HELD_S, self._timeout)
 
     def in_doubt(self, accepted_for: float) -> list[AssumedPod]:
         """Return pods to ask the API server for: response lost, or accepted but not shown.
@@ -217,10 +244,23 @@ class AssumedPods:
         if new is None or info is None or info.hold is Hold.BOUND:
             del self._assumed[assumed.uid]
             self._end(assumed)
+        elif assumed.stage is Stage.HELD and _given_up(assumed, new):
+            extra = {"pod": assumed.key, "node": assumed.node, "why": new.not_scheduled}
+            _log.info("kube-scheduler gave the pod up, releasing its cards", extra=extra)
+            self.release(assumed.uid)
 
     def _end(self, assumed: AssumedPod | None) -> None:
         if assumed is not None:
             self.enter(assumed, Stage.OVER)
+
+
+def _given_up(assumed: AssumedPod, pod: WatchedPod) -> bool:
+    """Return whether kube-scheduler gave up a pod after we decided about it."""
+    if pod.deleting:
+        return True
+    # The watch may be behind kube-scheduler, and show what it wrote before it asked.
+    news = pod.not_scheduled not in ("", assumed.not_scheduled)
+    return news and pod.version > assumed.version
 
 
 class LostAnswers:

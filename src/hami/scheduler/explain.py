@@ -74,7 +74,8 @@ class Explainer:
     def _known(self, uid: str) -> dict[str, object] | None:
         refused = self._unschedulable.get(uid)
         if refused is not None:
-            decision = self._placer.decide(refused.wanted)
+            # Other nodes were not offered: kube-scheduler itself keeps the pod away from them.
+            decision = self._placer.decide(refused.wanted, refused.group.offered.names)
             return {
                 "state": "waiting",
                 "refusals": refused.refusals,

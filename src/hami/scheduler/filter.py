@@ -2,7 +2,11 @@
 
 The answer to kube-scheduler names one node, and the pod's cards there are held before it is sent:
 the next pod is decided while this one is on its way to /bind. Nothing is written to the API
-server.
+server. Refused nodes are called unresolvable: kube-scheduler then imagines no preemption there,
+which could only evict pods in vain, since it does not count cards.
+
+kube-scheduler asks about a nominated node alone before it asks about all. That is a probe: if it is
+refused, the real question follows, so nothing is noted or reported.
 
 Requests with whole nodes come from autoscalers, which ask whether a pod would fit on nodes that
 exist or on templates of nodes that could. On a node with a known name the pods placed there count;
@@ -18,7 +22,7 @@ import msgspec
 
 from hami.cluster import state
 from hami.cluster.pod_info import Hold
-from hami.cluster.state import Cluster
+from hami.cluster.state import Asked, Cluster
 from hami.placement import decide, explanation
 from hami.placement.explanation import Explanation, Group
 from hami.placement.request import PodRequest
@@ -26,6 +30,7 @@ from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, Stage
 from hami.scheduler.errors import RefusedError
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
+from hami.scheduler.precedence import Precedence
 from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.scheduler.unschedulable import UnschedulablePods, note_of
 from hami.wire import errors, extender_api, objects
@@ -43,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True):
     #: Why no node fits: the refused nodes, and by reason how many nodes and cards.
     groups: tuple[Group, ...] = ()
     counts: dict[str, tuple[int, int]] = {}
+    #: Whether only a nominated node was asked about.
+    probe: bool = False
 
 
 class Filter:
@@ -53,7 +60,9 @@ class Filter:
         placer: Placer,
         assumed_pods: AssumedPods,
         unschedulable: UnschedulablePods,
+        precedence: Precedence,
         readiness: Readiness,
+        unresolvable: bool,
         budget: float,
         now: Callable[[], float],
     ) -> None:
@@ -61,7 +70,10 @@ class Filter:
         self._placer = placer
         self._assumed_pods = assumed_pods
         self._unschedulable = unschedulable
+        self._precedence = precedence
         self._readiness = readiness
+        #: Whether kube-scheduler knows nodes that no preemption would help (from 1.21 on).
+        self._unresolvable = unresolvable
         #: Seconds to wait for readiness, and for the result of an earlier bind.
         self._budget = budget
         self._now = now
@@ -118,26 +130,55 @@ class Filter:
             )
 
     def _place(self, pod: objects.Pod, wanted: PodRequest, names: Sequence[str]) -> Outcome:
-        decision = self._placer.decide(wanted, names)
-        reasons = decision.explanation
+        asked = self._watched.cluster.ask(names)
+        with self._precedence.before(pod.priority) as kept:
+            decision = self._placer.decide(wanted, asked)
         if decision.winner is None:
-            groups = tuple(reasons.groups())
-            counts = explanation.count_reasons(groups)
-            self._assumed_pods.release(wanted.uid)
-            at = dt.datetime.fromtimestamp(int(self._now()), dt.UTC)
-            note = note_of(reasons, counts, at=at.isoformat().replace("+00:00", "Z"))
-            self._unschedulable.refuse(pod, wanted, note)
-            answer = extender_api.encode_refusal((group.names, group.text) for group in groups)
-            return Outcome(
-                answer, pod, len(names), explanation=reasons, groups=groups, counts=counts
-            )
+            return self._refuse(pod, wanted, asked, _with_kept(decision.explanation, kept))
         refused = self._unschedulable.forget(wanted.uid)
         explained = refused is not None and refused.written is not None
         assumed = self._placer.assume(pod, wanted, decision.winner, explained=explained)
+        self._precedence.placed(wanted.uid, pod.priority, assumed.node)
         if refused is not None:
             self._watched.room(assumed.node, "")  # there may be more, for other unschedulable pods
         answer = extender_api.encode_filter_result(node_names=[assumed.node])
-        return Outcome(answer, pod, len(names), assumed, reasons)
+        return Outcome(answer, pod, len(names), assumed, decision.explanation)
+
+    def _refuse(
+        self, pod: objects.Pod, wanted: PodRequest, asked: Asked, reasons: Explanation
+    ) -> Outcome:
+        groups = tuple(reasons.groups())
+        counts = explanation.count_reasons(groups)
+        names = asked.names or ()
+        probe = list(names) == [pod.nominated_node]
+        self._assumed_pods.release(wanted.uid)
+        if not probe:
+            at = dt.datetime.fromtimestamp(int(self._now()), dt.UTC)
+            note = note_of(reasons, counts, at=at.isoformat().replace("+00:00", "Z"))
+            self._precedence.refused(self._unschedulable.refuse(pod, wanted, note, asked))
+        answer = extender_api.encode_refusal(
+            ((group.names, group.text) for group in groups), unresolvable=self._unresolvable
+        )
+        return Outcome(
+            answer,
+            pod,
+            len(names),
+            explanation=reasons,
+            groups=groups,
+            counts=counts,
+            probe=probe,
+        )
+
+
+def _with_kept(reasons: Explanation, kept: int) -> Explanation:
+    """Add to an explanation that some cards are kept for more important pods."""
+    if not kept:
+        return reasons
+    note = (
+        f"cards are kept for {kept} more important pods that were refused a moment ago; this pod "
+        "is tried again in a few seconds"
+    )
+    return msgspec.structs.replace(reasons, notes=(*reasons.notes, note))
 
 
 def simulate(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | None) -> bytes:

@@ -1,4 +1,4 @@
-"""/filter, /bind and /explain over HTTP.
+"""/filter, /bind, /preempt and /explain over HTTP.
 
 Other modules decide; this one turns their results into answers in kube-scheduler's JSON, events on
 pods, log lines, spans and histograms. A request that cannot be granted is answered with status 200
@@ -18,6 +18,7 @@ from hami.scheduler.bind import Binder
 from hami.scheduler.errors import BindRefusedError, RefusedError
 from hami.scheduler.filter import Filter, Outcome
 from hami.scheduler.metrics import Metrics
+from hami.scheduler.preempt import Preemption
 from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.serving import tracing
 from hami.serving.http_server import Request, Response, Route
@@ -32,6 +33,7 @@ class HttpApi:
         *,
         filter_: Filter,
         binder: Binder,
+        preemption: Preemption,
         assumed_pods: AssumedPods,
         readiness: Readiness,
         explainer: explain.Explainer,
@@ -43,6 +45,7 @@ class HttpApi:
     ) -> None:
         self._filter = filter_
         self._binder = binder
+        self._preemption = preemption
         self._assumed_pods = assumed_pods
         self._readiness = readiness
         self._explainer = explainer
@@ -57,6 +60,7 @@ class HttpApi:
         return (
             Route("POST", "/filter", self.filter, trusted=True),
             Route("POST", "/bind", self.bind, trusted=True),
+            Route("POST", "/preempt", self.preempt, trusted=True),
             Route("GET", "/explain", self.explain, trusted=True),
         )
 
@@ -96,7 +100,8 @@ class HttpApi:
             summary = explanation.summary(outcome.counts)
             span.fail(summary)
             _log.info("no node fits", extra=extra | {"why": summary})
-            self._pod_events.filtering_failed(pod, events.no_node(outcome))
+            if not outcome.probe:
+                self._pod_events.filtering_failed(pod, events.no_node(outcome))
             return "refused"
         outcome.assumed.trace = span.carrier
         span.set("node", outcome.assumed.node)
@@ -135,6 +140,16 @@ class HttpApi:
         finally:
             took = self._clock() - begin
             self._metrics.bind_seconds.labels(result).observe(took)
+
+    async def preempt(self, request: Request) -> Response:
+        if not request.body:
+            return _empty("/preempt", "ExtenderPreemptionArgs")
+        try:
+            args = extender_api.decode_preemption_args(request.body)
+        except errors.WireError as error:
+            _log.warning("preemption not understood", extra={"error": str(error)})
+            return Response.error(400, str(error))
+        return Response(body=self._preemption.answer(args))
 
     async def explain(self, request: Request) -> Response:
         try:

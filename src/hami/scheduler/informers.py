@@ -48,6 +48,8 @@ class WatchedNode(msgspec.Struct, frozen=True):
     info: NodeInfo
     #: Resource -> number to allocate, for MIG fallback.
     offered: Mapping[str, int]
+    #: Digest of its labels and taints: another one may make it eligible for other pods.
+    admits: int
     #: Nodes have none.
     namespace: str = ""
 
@@ -65,6 +67,11 @@ class WatchedPod(msgspec.Struct, frozen=True, gc=False):
     #: Node that it is bound to, or empty.
     node: str
     finished: bool
+    deleting: bool
+    #: What kube-scheduler wrote when it gave the pod up, and the node that it wants to try first;
+    #: both empty for bound pods.
+    not_scheduled: str
+    nominated_node: str
     #: The cards that it holds by its annotations, and what of them could not be read.
     info: PodInfo | None
     problems: tuple[str, ...]
@@ -94,6 +101,16 @@ class WatchedQuota(msgspec.Struct, frozen=True):
         return self.limits.name
 
 
+class Room(msgspec.Struct, frozen=True):
+    """Where a pod may fit now that did not: on a node, or (by quota) in a namespace."""
+
+    #: Empty is any.
+    node: str
+    namespace: str
+    #: Whether the node may be eligible now for pods that it was not offered to.
+    for_all: bool = False
+
+
 class WatchedCluster:
     """The informers of nodes, pods and quotas, and the cluster's state that they fill."""
 
@@ -115,8 +132,9 @@ class WatchedCluster:
         self._now = now
         #: UID -> when a decision that is only in annotations ends, in seconds since the epoch.
         self._annotated_until: dict[str, float] = {}
-        #: (node, namespace) with more room than before; empty is any.
-        self._room: dict[tuple[str, str], None] = {}
+        self._room: dict[Room, None] = {}
+        #: How often room was noted since start.
+        self.rooms = 0
         pod_marks = tuple(pod_marks)
         self.nodes: Informer[WatchedNode] = Informer(
             client,
@@ -156,10 +174,14 @@ class WatchedCluster:
 
     def room(self, node: str, namespace: str) -> None:
         """Note that there is more room on a node, or (by quota) for a namespace; "" is any."""
-        self._room[node, namespace] = None
+        self._note_room(Room(node, namespace))
 
-    def take_room(self) -> list[tuple[str, str]]:
-        """Return (node, namespace) with more room since the last call."""
+    def _note_room(self, room: Room) -> None:
+        self._room[room] = None
+        self.rooms += 1
+
+    def take_room(self) -> list[Room]:
+        """Return where there is more room since the last call."""
         taken, self._room = list(self._room), {}
         return taken
 
@@ -193,7 +215,10 @@ class WatchedCluster:
 
     def _on_node(self, old: WatchedNode | None, new: WatchedNode | None) -> None:
         if new is not None:
-            if self.cluster.set_node(new.info) is not None:
+            changed = self.cluster.set_node(new.info) is not None
+            if old is None or old.admits != new.admits:
+                self._note_room(Room(new.name, "", for_all=True))
+            elif changed:
                 self.room(new.name, "")
         elif old is not None:
             self.cluster.forget_node(old.name)
@@ -262,6 +287,7 @@ class _NodeReader:
             # Kept once: most updates of a node change nothing of its cards.
             info=known if known is not None and known == info else info,
             offered=self._mig_offer.offered(node) if self._mig_offer is not None else _NOTHING,
+            admits=hash(node.admits),
         )
 
 
@@ -295,6 +321,9 @@ class _PodReader:
             version=pod.version,
             node=info.node if bound and info is not None else pod.node_name,
             finished=pod.finished,
+            deleting=pod.deleting,
+            not_scheduled="" if bound else pod.not_scheduled,
+            nominated_node="" if bound else pod.nominated_node,
             info=info,
             problems=problems,
             decided_at=_decided_at(pod),

@@ -195,6 +195,8 @@ def _extender(options: Options, *, https: str, timeout: str) -> Iterator[str]:
     yield "  filterVerb: filter"
     yield "  # hami binds: the pod's cards and its node are written in one request."
     yield "  bindVerb: bind"
+    yield "  # hami vetoes evictions on nodes where the pod's cards would not fit afterwards."
+    yield "  preemptVerb: preempt"
     yield "  weight: 1"
     yield "  # hami knows the nodes; sending all of them each time would cost more than deciding."
     yield "  nodeCacheCapable: true"

@@ -41,6 +41,8 @@ from hami.scheduler.maintenance import Maintenance
 from hami.scheduler.metrics import Metrics, MetricsPage
 from hami.scheduler.node_lock import NodeLocks
 from hami.scheduler.placer import Placer
+from hami.scheduler.precedence import Precedence
+from hami.scheduler.preempt import Preemption
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
@@ -144,6 +146,7 @@ class Scheduler:
         )
         self.assumed_pods = AssumedPods(watched, clock=clock, timeout=settings.reservation_timeout)
         self.unschedulable = UnschedulablePods(watched, clock=clock)
+        self.precedence = Precedence(watched, self.unschedulable, clock=clock)
         self.placer = Placer(watched.cluster, self.assumed_pods, rules.defaults)
         self.lost_answers = LostAnswers(client, watched, self.assumed_pods, clock=clock)
 
@@ -155,7 +158,11 @@ class Scheduler:
             hostname=hostname,
             clock=clock,
             now=now,
-            handlers=(self.assumed_pods.leadership_changed, self._role_changes.put_nowait),
+            handlers=(
+                self.assumed_pods.leadership_changed,
+                self.precedence.leadership_changed,
+                self._role_changes.put_nowait,
+            ),
         )
         self.informers = self._informers()
         self.leader_label = readiness.LeaderLabel(
@@ -181,7 +188,9 @@ class Scheduler:
             placer=self.placer,
             assumed_pods=self.assumed_pods,
             unschedulable=self.unschedulable,
+            precedence=self.precedence,
             readiness=self.readiness,
+            unresolvable=settings.unresolvable_nodes,
             budget=settings.filter_budget,
             now=now,
         )
@@ -204,6 +213,7 @@ class Scheduler:
         self.http_api = HttpApi(
             filter_=self.filter,
             binder=self.binder,
+            preemption=Preemption(watched, self.placer, self.readiness),
             assumed_pods=self.assumed_pods,
             readiness=self.readiness,
             explainer=Explainer(
@@ -234,8 +244,9 @@ class Scheduler:
             client,
             watched,
             self.unschedulable,
-            self.readiness,
-            self.kube_version,
+            precedence=self.precedence,
+            readiness=self.readiness,
+            kube_version=self.kube_version,
             clock=clock,
             now=now,
         )

@@ -7,8 +7,6 @@ No step awaits: a decision and the cards held for it belong to the same state of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hami.cluster.state import Cluster
 from hami.placement import decide, request
 from hami.placement.decide import Decision, Placement
@@ -32,7 +30,7 @@ class Placer:
         """Read a pod's request; None if it asks for none of our cards. May raise WireError."""
         return request.parse(pod, tuple(self._cluster.vendors.values()), self._defaults)
 
-    def decide(self, wanted: PodRequest, nodes: Sequence[str] | None = None) -> Decision:
+    def decide(self, wanted: PodRequest, nodes: decide.Names = None) -> Decision:
         """Choose the best of these nodes, or explain why none fits; None is all nodes."""
         return decide.decide(self._cluster, wanted, nodes)
 
@@ -49,9 +47,5 @@ class Placer:
         `explained`: this replica has written an explanation onto the pod. The pod itself shows
         what the leader before us wrote.
         """
-        return self._assumed_pods.assume(
-            wanted,
-            placement,
-            group=pod.pod_group,
-            explained=explained or carried_note(pod) is not None,
-        )
+        explained = explained or carried_note(pod) is not None
+        return self._assumed_pods.assume(pod, wanted, placement, explained=explained)

@@ -6,8 +6,12 @@ retry, our own watch may have been behind. So when cards become free the unsched
 tried, and where one fits, one annotation of the node is changed: an event to kube-scheduler, which
 then retries every pod. One pod that fits is enough. At most one change per node and second.
 
-Old kube-schedulers do not watch that (`hami.scheduler.kube_scheduler`): there the pods that fit are
-changed, too, and so is a pod that was not retried although its node was changed.
+Room counts for the pods to which kube-scheduler offered that node. If the node's labels or taints
+have changed, or it is new, it may be offered to others from now on, so all pods are tried there. A
+node is not changed again for the same pods before one of them was refused again or placed.
+
+Old kube-schedulers do not watch nodes (`hami.scheduler.kube_scheduler`): there the pods that fit
+are changed, too, and so is a pod that was not retried although its node was changed.
 
 A pod that was requeued and neither filtered again nor placed is tried again, less and less often:
 another resource keeps it away (its CPU, its volumes), or the event was lost. The same net catches
@@ -24,10 +28,11 @@ from collections.abc import Callable, Hashable, Iterable
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement import decide
-from hami.scheduler.informers import WatchedCluster
+from hami.scheduler.informers import Room, WatchedCluster
 from hami.scheduler.kube_scheduler import KubeVersion
+from hami.scheduler.precedence import Precedence
 from hami.scheduler.readiness import Readiness
-from hami.scheduler.unschedulable import AGAIN_S, UnschedulablePod, UnschedulablePods
+from hami.scheduler.unschedulable import Group, UnschedulablePod, UnschedulablePods
 from hami.wire import annotation_keys, codec
 from hami.wire import errors as wire_errors
 
@@ -35,18 +40,14 @@ _log = logging.getLogger(__name__)
 
 ROUND_S = 0.05
 PER_NODE_S = 1.0
-#: Longest time in seconds until a pod is tried again; the interval doubles up to it.
-AGAIN_AT_MOST_S = 300.0
-_DOUBLINGS = 10
 #: Seconds in which a pod is filtered again if its kube-scheduler has seen the node's change.
 CONFIRM_S = 1.0
-#: Distinct requests tried per round; the others follow in the next rounds.
+#: Groups tried per round; the others follow in the next rounds.
 TRIED_PER_ROUND = 32
-#: Pods of one request that are changed one by one; each that is placed requeues the next.
+#: Pods of one group that are changed one by one; each that is placed requeues the next.
 PODS_AT_ONCE = 8
 
-#: Where cards became free: on a node, or (by quota) in a namespace; ("", "") is anywhere.
-Place = tuple[str, str]
+_ANYWHERE = Room("", "")
 
 
 class Requeue:
@@ -57,45 +58,49 @@ class Requeue:
         client: Client,
         watched: WatchedCluster,
         unschedulable: UnschedulablePods,
+        *,
+        precedence: Precedence,
         readiness: Readiness,
         kube_version: KubeVersion,
-        *,
         clock: Callable[[], float],
         now: Callable[[], float],
     ) -> None:
         self._client = client
         self._watched = watched
         self._unschedulable = unschedulable
+        self._precedence = precedence
         self._readiness = readiness
         self._kube_version = kube_version
         self._clock = clock
         self._now = now
-        #: Shapes that have not been tried yet, by place; the first are tried first. None: all.
-        self._untried: dict[Place, dict[Hashable, None] | None] = {}
+        #: Keys of groups that have not been tried yet, by room; the first are tried first. None:
+        #: all groups.
+        self._untried: dict[Room, dict[Hashable, None] | None] = {}
         #: Node -> when it was last changed.
         self._changed: dict[str, float] = {}
         #: Changes of nodes since start.
         self.sent = 0
 
-    def _on_room(self, node: str, namespace: str) -> None:
+    def _on_room(self, room: Room) -> None:
+        """Queue what there is room for; a pod that ends makes room on its node and in its quota."""
         if not len(self._unschedulable):
             return
-        if node:
-            self._try_all((node, ""))
-        if namespace:
-            self._try_all(("", namespace))
+        if room.node:
+            self._try_all(Room(room.node, "", for_all=room.for_all))
+        if room.namespace:
+            self._try_all(Room("", room.namespace))
 
-    def _try_all(self, place: Place) -> None:
-        if self._untried.get(place) is None:
-            self._untried[place] = None
+    def _try_all(self, room: Room) -> None:
+        if self._untried.get(room) is None:
+            self._untried[room] = None
         else:
-            self._try_later(place, self._unschedulable.shapes(place[1]))
+            self._try_later(room, (group.key for group in self._unschedulable.groups()))
 
-    def _try_later(self, place: Place, shapes: Iterable[Hashable]) -> None:
-        """Queue shapes behind those that have not been tried in that place yet."""
-        untried = self._untried.setdefault(place, {})
+    def _try_later(self, room: Room, keys: Iterable[Hashable]) -> None:
+        """Queue groups behind those that have not been tried there yet."""
+        untried = self._untried.setdefault(room, {})
         if untried is not None:
-            untried.update(dict.fromkeys(shapes))
+            untried.update(dict.fromkeys(keys))
 
     async def run(self) -> None:
         while True:
@@ -104,79 +109,102 @@ class Requeue:
 
     async def run_round(self) -> None:
         """Change the nodes on which an unschedulable pod fits now."""
-        for place in self._watched.take_room():
-            self._on_room(*place)
+        self._precedence.expire()
+        for room in self._watched.take_room():
+            self._on_room(room)
         if not self._readiness.ready:
             return
         self._queue_overdue()
-        for node, pod in self._find().items():
-            await self._change_node(node, pod)
+        for node, (group, room) in (await self._find()).items():
+            await self._change_node(node, group, room)
 
     def _queue_overdue(self) -> None:
-        """Queue the pods for which no free card was announced for long."""
+        """Queue the groups for which no free card was announced for long."""
         now = self._clock()
-        for pod in self._unschedulable:
-            if pod.try_from <= now:
-                pod.tries += 1
-                wait = AGAIN_S * 2 ** min(pod.tries, _DOUBLINGS)
-                pod.try_from = self._clock() + min(wait, AGAIN_AT_MOST_S)
-                self._try_later(("", ""), [pod.shape])
+        for group in self._unschedulable.groups():
+            if group.try_from <= now:
+                group.back_off(now)
+                self._try_later(_ANYWHERE, [group.key])
 
-    def _find(self) -> dict[str, UnschedulablePod]:
-        """Return nodes, each with a pod that fits there; one such pod per place is enough."""
-        found: dict[str, UnschedulablePod] = {}
+    async def _find(self) -> dict[str, tuple[Group, Room]]:
+        """Return nodes, each with a group that fits there; one such group per room is enough."""
+        found: dict[str, tuple[Group, Room]] = {}
         left = TRIED_PER_ROUND
-        for place in tuple(self._untried):
-            node, namespace = place
-            if node and not self._may_change(node):
+        for room in tuple(self._untried):
+            if room.node and not self._may_change(room.node):
                 continue
-            shapes = self._untried.pop(place)
-            if shapes is None:
-                shapes = dict.fromkeys(self._unschedulable.shapes(namespace))
-            while shapes and left > 0:
-                shape = next(iter(shapes))
-                del shapes[shape]
-                pod = self._unschedulable.one_of(shape)
-                if pod is None:
+            keys = self._untried.pop(room)
+            if keys is None:
+                keys = {group.key: None for group in self._unschedulable.groups()}
+            while keys and left > 0:
+                key = next(iter(keys))
+                del keys[key]
+                group = self._unschedulable.group(key)
+                if group is None or not self._concerns(room, group):
                     continue
                 left -= 1
-                names = [node] if node else None
-                winner = decide.decide(self._watched.cluster, pod.wanted, names).winner
-                if winner is not None:
-                    found.setdefault(winner.node, pod)
-                    shapes.clear()
-            if shapes:
-                self._untried[place] = shapes  # now the last in the queue
+                node = self._fits(group, room)
+                if node is not None and (room == _ANYWHERE or node not in group.changed_nodes):
+                    found.setdefault(node, (group, room))
+                    keys.clear()
+                await asyncio.sleep(0)  # a request need not wait for all tries
+            if keys:
+                self._untried[room] = keys  # now the last in the queue
                 break
         return found
+
+    def _concerns(self, room: Room, group: Group) -> bool:
+        """Return whether room may help a group that has not been requeued for it yet."""
+        if room.namespace:
+            return self._unschedulable.first(group).wanted.namespace == room.namespace
+        if not room.node:
+            return True
+        cluster = self._watched.cluster
+        offered = cluster.ask(group.offered)
+        if offered is not group.offered:
+            offered = group.offered = cluster.compact(offered)
+        return room.for_all or cluster.asks_about(offered, room.node)
+
+    def _fits(self, group: Group, room: Room) -> str | None:
+        """Return the node on which a pod of the group fits; None: none."""
+        wanted = self._unschedulable.first(group).wanted
+        names = [room.node] if room.node else group.offered
+        winner = decide.decide(self._watched.cluster, wanted, names).winner
+        return winner.node if winner is not None else None
 
     def _may_change(self, node: str) -> bool:
         return self._clock() - self._changed.get(node, -math.inf) >= PER_NODE_S
 
-    async def _change_node(self, node: str, pod: UnschedulablePod) -> None:
+    async def _change_node(self, node: str, group: Group, room: Room) -> None:
         if not self._may_change(node):
-            self._try_later((node, ""), [pod.shape])
+            self._try_later(Room(node, "", for_all=room.for_all), [group.key])
             return
         now = self._clock()
         self._changed = {n: at for n, at in self._changed.items() if now - at < PER_NODE_S}
         self._changed[node] = now
+        announced = room != _ANYWHERE
+        # Before the write: its pods may be filtered again while it is on its way.
+        group.changed_nodes.add(node)
+        if announced:
+            # A kube-scheduler that saw the node's change filters the pod at once; if it does not,
+            # the pod is changed next.
+            group.had_room = True
+            group.tries, group.try_from = 1, now + CONFIRM_S
         try:
             body = await self._client.patch(paths.nodes(node), self._patch())
             self._watched.nodes.offer(body)
         except (errors.KubeError, wire_errors.WireError) as error:
             _log.warning("cannot requeue, retrying", extra={"node": node, "error": str(error)})
-            self._try_later((node, ""), [pod.shape])
+            group.changed_nodes.discard(node)
+            self._try_later(Room(node, "", for_all=room.for_all), [group.key])
             return
         self.sent += 1
-        _log.info("requeued: an unschedulable pod fits", extra={"node": node, "pod": pod.key})
-        if pod.tries or not self._kube_version.node_events_requeue:
-            for alike in self._unschedulable.all_of(pod.shape)[:PODS_AT_ONCE]:
-                await self._change_pod(alike)
-        if not pod.tries:
-            # A kube-scheduler that saw the node's change filters the pod at once; if it does not,
-            # the pod is changed next.
-            pod.tries = 1
-            pod.try_from = now + CONFIRM_S
+        members = self._unschedulable.members(group)[:PODS_AT_ONCE]
+        extra = {"node": node, "pods": [pod.key for pod in members]}
+        _log.info("requeued: an unschedulable pod fits", extra=extra)
+        if not announced or not self._kube_version.node_events_requeue:
+            for pod in members:
+                await self._change_pod(pod)
 
     async def _change_pod(self, pod: UnschedulablePod) -> None:
         body = self._patch(uid=pod.wanted.uid)  # another pod of this name must not be changed

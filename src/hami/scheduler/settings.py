@@ -44,8 +44,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device_config_file: str = ""
     #: Folder of the keys `current` and `previous` that sign grants; empty: grants are not signed.
     grant_key_dir: str = "/etc/hami/grant"
-    #: Seconds after which cards that are reserved and not bound are free again.
+    #: Seconds after which cards that are reserved and not bound are free again, at the latest: pods
+    #: with volumes or claims may wait so long before kube-scheduler binds them.
     reservation_timeout: float = 900.0
+    #: Whether refused nodes are answered as FailedAndUnresolvableNodes, so that kube-scheduler
+    #: plans no evictions there; before 1.21 it does not know that field.
+    unresolvable_nodes: bool = True
     #: Seconds /filter may wait for the watches or an earlier bind before it answers an error.
     filter_budget: float = 5.0
 

@@ -1,7 +1,9 @@
 """Pods that no node could take, and the explanation kept on each.
 
-Each keeps its request and a short note of why it was refused. When cards become free, the requests
-are tried again (`hami.scheduler.requeue`); pods of one shape are tried once.
+Each keeps its request, a short note of why it was refused, and the nodes that kube-scheduler
+offered: room elsewhere does not help it. Pods that fit or do not fit together, those of one job for
+example, form a group. When cards become free the groups are tried again (`hami.scheduler.requeue`),
+each once.
 
 The note is written onto the pod as an annotation. Events age out and name only the first reason;
 the annotation stays until the pod is placed, outlives this process, and every user who may read
@@ -19,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterator
 
 import msgspec
 
+from hami.cluster.state import Asked
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.placement.explanation import Explanation
@@ -30,8 +33,10 @@ from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after a refusal until a pod is tried again though no free card was announced.
-AGAIN_S = 5.0
+#: Seconds after a refusal until a group is tried again though no free card was announced. The
+#: interval doubles with each such try, up to the longest.
+AGAIN_S, AGAIN_AT_MOST_S = 5.0, 300.0
+_DOUBLINGS = 10
 #: Seconds that a pod has to be refused before a note is worth a write.
 FIRST_AFTER_S = 2.0
 INTERVAL_S = 60.0
@@ -47,31 +52,53 @@ class UnschedulablePod:
 
     wanted: PodRequest
     note: explanation_note.Note
+    group: Group
+    priority: int = 0
     refusals: int = 0
-    #: Monotonic: when its note may be written next.
+    #: Monotonic: when it was refused last, and when its note may be written next.
+    refused_at: float = 0.0
     write_from: float = 0.0
     #: The note that the pod carries, as far as we know; None: none.
     written: explanation_note.Note | None = None
-    #: How often it was tried or requeued since it was last refused, and when that is due again.
-    tries: int = 0
-    try_from: float = 0.0
-    #: All that decides where it fits: pods of one shape fit or do not fit together.
-    shape: Hashable = ()
 
     @property
     def key(self) -> str:
         return f"{self.wanted.namespace}/{self.wanted.name}"
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Group:
+    """Unschedulable pods that fit or do not fit together."""
+
+    key: Hashable
+    #: The nodes that kube-scheduler offered when it asked last.
+    offered: Asked
+    priority: int
+    #: UIDs, the longest ago refused first.
+    uids: dict[str, None] = dataclasses.field(default_factory=dict)
+    #: Nodes that were changed for it since one of its pods was refused or placed.
+    changed_nodes: set[str] = dataclasses.field(default_factory=set)
+    #: How often it was tried since something of its concern changed, and when that is due again.
+    tries: int = 0
+    try_from: float = 0.0
+    #: Whether announced room made it fit since it was refused.
+    had_room: bool = False
+
+    def back_off(self, now: float) -> None:
+        """Let the next try without announced room come later than the last one did."""
+        self.tries += 1
+        self.try_from = now + min(AGAIN_S * 2 ** min(self.tries, _DOUBLINGS), AGAIN_AT_MOST_S)
+
+
 class UnschedulablePods:
-    """All pods that were refused and are not placed yet, by UID and by shape."""
+    """All pods that were refused and are not placed yet, by UID and by group."""
 
     def __init__(self, watched: WatchedCluster, *, clock: Callable[[], float]) -> None:
         self._watched = watched
         self._clock = clock
         self._pods: dict[str, UnschedulablePod] = {}
-        #: Shape -> UIDs: a thousand pods of one job are tried once.
-        self._shapes: dict[Hashable, dict[str, None]] = {}
+        #: A thousand pods of one job are tried once.
+        self._groups: dict[Hashable, Group] = {}
         watched.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
@@ -83,60 +110,68 @@ class UnschedulablePods:
     def get(self, uid: str) -> UnschedulablePod | None:
         return self._pods.get(uid)
 
-    def shapes(self, namespace: str = "") -> list[Hashable]:
-        """Return the shapes of a namespace, the longest ago refused first; "" is any."""
-        if not namespace:
-            return list(self._shapes)
-        return [
-            shape for shape in self._shapes if self._one_of(shape).wanted.namespace == namespace
-        ]
+    def groups(self) -> list[Group]:
+        """Return all groups, the most important first, then those refused the longest ago."""
+        return sorted(self._groups.values(), key=lambda group: -group.priority)
 
-    def one_of(self, shape: Hashable) -> UnschedulablePod | None:
-        """Return a pod of this shape; None: there is none any more."""
-        return self._one_of(shape) if shape in self._shapes else None
+    def group(self, key: Hashable) -> Group | None:
+        return self._groups.get(key)
 
-    def all_of(self, shape: Hashable) -> list[UnschedulablePod]:
-        """Return all pods of this shape, the longest ago refused first."""
-        return [self._pods[uid] for uid in self._shapes.get(shape, ())]
+    def first(self, group: Group) -> UnschedulablePod:
+        """Return the pod of a group that was refused the longest ago."""
+        return self._pods[next(iter(group.uids))]
 
-    def _one_of(self, shape: Hashable) -> UnschedulablePod:
-        return self._pods[next(iter(self._shapes[shape]))]
+    def members(self, group: Group) -> list[UnschedulablePod]:
+        """Return the pods of a group, the longest ago refused first."""
+        return [self._pods[uid] for uid in group.uids]
 
-    def refuse(self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note) -> None:
-        """Keep why a pod was refused just now."""
+    def refuse(
+        self, pod: objects.Pod, wanted: PodRequest, note: explanation_note.Note, offered: Asked
+    ) -> UnschedulablePod:
+        """Keep why a pod was refused just now, on these nodes."""
         if not self._pods:
             self._watched.take_room()  # room from before counted in this refusal
         now = self._clock()
-        known = self.forget(pod.uid)
+        key = (_shape(wanted), pod.priority, offered.digest)
+        group = self._groups.get(key)
+        known = self._pods.get(pod.uid)
+        if known is not None and known.group is not group:
+            self.forget(pod.uid)
+        if group is None:
+            offered = self._watched.cluster.compact(offered)
+            group = self._groups[key] = Group(key, offered, pod.priority, try_from=now + AGAIN_S)
+        elif group.had_room:
+            # Another pod was faster. If nothing has changed, the interval stays as it is.
+            group.tries, group.try_from, group.had_room = 0, now + AGAIN_S, False
+        group.changed_nodes.clear()
+        group.uids.pop(pod.uid, None)
+        group.uids[pod.uid] = None
         if known is None:
             known = UnschedulablePod(
-                wanted=wanted,
-                note=note,
-                write_from=now + FIRST_AFTER_S,
-                written=carried_note(pod),
+                wanted, note, group, write_from=now + FIRST_AFTER_S, written=carried_note(pod)
             )
-        known.wanted, known.note = wanted, note
+        known.wanted, known.note, known.group, known.priority = wanted, note, group, pod.priority
         known.refusals += 1
-        known.tries, known.try_from = 0, now + AGAIN_S
-        known.shape = _shape(wanted)
+        known.refused_at = now
         self._pods[pod.uid] = known
-        self._shapes.setdefault(known.shape, {})[pod.uid] = None
+        return known
 
     def forget(self, uid: str) -> UnschedulablePod | None:
         """Remove a pod that is placed or deleted; returns it, None if it was not refused."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
-            alike = self._shapes[pod.shape]
-            del alike[uid]
-            if not alike:
-                del self._shapes[pod.shape]
+            group = pod.group
+            group.changed_nodes.clear()
+            del group.uids[uid]
+            if not group.uids:
+                del self._groups[group.key]
         return pod
 
     def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
         if new is None:
             if old is not None:
                 self.forget(old.uid)
-        elif new.node or new.finished:
+        elif new.node or new.finished or new.deleting:
             self.forget(new.uid)
         else:
             known = self._pods.get(new.uid)

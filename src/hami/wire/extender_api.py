@@ -18,8 +18,13 @@ from hami.wire import codec, errors, objects
 
 #: Names that need no escape in JSON.
 _PLAIN = re.compile(r"[-./0-9A-Za-z_]*", re.ASCII)
-_REFUSAL_HEAD = '{"Nodes":null,"NodeNames":null,"FailedNodes":'
-_REFUSAL_TAIL = ',"FailedAndUnresolvableNodes":null,"Error":""}'
+#: By whether the refused nodes are unresolvable.
+_REFUSALS = {
+    False: '{"Nodes":null,"NodeNames":null,"FailedNodes":%s,"FailedAndUnresolvableNodes":null,'
+    '"Error":""}',
+    True: '{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":%s,'
+    '"Error":""}',
+}
 
 
 class _NodeList(codec.Object, frozen=True):
@@ -103,6 +108,61 @@ class _BindingArgs(
     old_node: str | None = None
 
 
+class MetaPod(codec.Object, frozen=True, omit_defaults=False, rename={"uid": "UID"}):
+    uid: str | None = None
+
+
+class MetaVictims(
+    codec.Object,
+    frozen=True,
+    omit_defaults=False,
+    rename={"pods": "Pods", "violations": "NumPDBViolations"},
+):
+    """Pods of a node that kube-scheduler would evict, and how many budgets that violates."""
+
+    pods: tuple[MetaPod | None, ...] | None = None
+    violations: int | None = 0
+
+
+class PreemptionArgs(codec.Object, frozen=True):
+    """A preempt request: a pod, and the victims on each node that would make room for it."""
+
+    pod: objects.Pod | None
+    victims: Mapping[str, MetaVictims]
+
+
+class _Victims(
+    codec.Object,
+    frozen=True,
+    rename={"pods": "Pods", "violations": "NumPDBViolations"},
+):
+    pods: tuple[objects.Pod | None, ...] | None = None
+    violations: int | None = 0
+
+
+class _PreemptionArgs(
+    codec.Object,
+    frozen=True,
+    rename={
+        "pod": "Pod",
+        "victims": "NodeNameToVictims",
+        "meta_victims": "NodeNameToMetaVictims",
+    },
+):
+    pod: objects.Pod | None = None
+    victims: dict[str, _Victims | None] | None = None
+    meta_victims: dict[str, MetaVictims | None] | None = None
+
+
+class _PreemptionResult(
+    codec.Object,
+    frozen=True,
+    omit_defaults=False,
+    rename={"victims": "NodeNameToMetaVictims"},
+):
+    victims: Mapping[str, MetaVictims]
+
+
 class _FilterResult(codec.Object, frozen=True, omit_defaults=False, rename="pascal"):
     nodes: dict[str, object] | None
     node_names: Sequence[str] | None
@@ -164,10 +224,13 @@ def encode_filter_result(
     )
 
 
-def encode_refusal(groups: Iterable[tuple[Sequence[str], str]]) -> bytes:
+def encode_refusal(
+    groups: Iterable[tuple[Sequence[str], str]], *, unresolvable: bool = False
+) -> bytes:
     """Write the answer that no node fits: groups of names, each with one text.
 
-    The same bytes as `encode_filter_result(failed=...)`, without a dict of thousands of nodes.
+    The same bytes as `encode_filter_result(failed=...)`, or `unresolvable=...`, without a dict of
+    thousands of nodes.
     """
     parts = []
     for names, text in groups:
@@ -175,7 +238,23 @@ def encode_refusal(groups: Iterable[tuple[Sequence[str], str]]) -> bytes:
         between = f'":{value},"'
         if names:
             parts.append(f'"{between.join(_in_json(names))}":{value}')
-    return f"{_REFUSAL_HEAD}{{{','.join(parts)}}}{_REFUSAL_TAIL}".encode()
+    before, after = _REFUSALS[unresolvable].split("%s")
+    return f"{before}{{{','.join(parts)}}}{after}".encode()
+
+
+def decode_preemption_args(data: bytes) -> PreemptionArgs:
+    """Read a preempt request; victims come as whole pods or as UIDs, by nodeCacheCapable."""
+    args = codec.decode(data, _PreemptionArgs, what="preempt request")
+    victims = {node: listed or MetaVictims() for node, listed in (args.meta_victims or {}).items()}
+    for node, whole in (args.victims or {}).items():
+        pods = tuple(MetaPod(pod.uid) for pod in (whole and whole.pods) or () if pod is not None)
+        victims.setdefault(node, MetaVictims(pods, (whole and whole.violations) or 0))
+    return PreemptionArgs(args.pod, victims)
+
+
+def encode_preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
+    """Write the answer to a preempt request: the nodes that stay candidates."""
+    return codec.encode(_PreemptionResult(victims))
 
 
 def _in_json(names: Sequence[str]) -> Sequence[str]:

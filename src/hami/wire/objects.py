@@ -9,7 +9,7 @@ we create is a Binding.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from hami.wire import annotation_keys, codec
 
@@ -103,6 +103,17 @@ class SchedulingGroup(codec.Object, frozen=True):
     pod_group_name: str | None = None
 
 
+class Volume(codec.Object, frozen=True):
+    """The sources of a volume that kube-scheduler may have to provision before it binds."""
+
+    persistent_volume_claim: dict[str, object] | None = None
+    ephemeral: dict[str, object] | None = None
+
+
+class ResourceClaim(codec.Object, frozen=True):
+    name: str | None = None
+
+
 class PodSpec(codec.Object, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
@@ -112,6 +123,8 @@ class PodSpec(codec.Object, frozen=True):
     containers: list[Container | None] | None = None
     init_containers: list[Container | None] | None = None
     scheduling_group: SchedulingGroup | None = None
+    volumes: list[Volume | None] | None = None
+    resource_claims: list[ResourceClaim | None] | None = None
 
 
 class Terminated(codec.Object, frozen=True):
@@ -127,8 +140,17 @@ class ContainerStatus(codec.Object, frozen=True):
     state: ContainerState | None = None
 
 
+class Condition(codec.Object, frozen=True):
+    type: str | None = None
+    status: str | None = None
+    reason: str | None = None
+    message: str | None = None
+
+
 class PodStatus(codec.Object, frozen=True):
     phase: str | None = None
+    conditions: list[Condition | None] | None = None
+    nominated_node_name: str | None = None
     init_container_statuses: list[ContainerStatus | None] | None = None
 
 
@@ -186,6 +208,36 @@ class Pod(_Named, frozen=True):
         return self.phase in ("Succeeded", "Failed")
 
     @property
+    def deleting(self) -> bool:
+        return bool(self.metadata and self.metadata.deletion_timestamp)
+
+    @property
+    def priority(self) -> int:
+        """The number of its PriorityClass."""
+        return (self.spec and self.spec.priority) or 0
+
+    @property
+    def nominated_node(self) -> str:
+        """The node that kube-scheduler wants to try first, or empty."""
+        return (self.status and self.status.nominated_node_name) or ""
+
+    @property
+    def not_scheduled(self) -> str:
+        """What kube-scheduler wrote when it last gave the pod up, or empty."""
+        for condition in (self.status and self.status.conditions) or ():
+            if condition and (condition.type, condition.status) == ("PodScheduled", "False"):
+                return f"{condition.reason or ''}: {condition.message or ''}"
+        return ""
+
+    @property
+    def binds_slowly(self) -> bool:
+        """Whether kube-scheduler may have to wait for a volume or a claim before it binds."""
+        volumes = (self.spec and self.spec.volumes) or ()
+        return bool(self.spec and self.spec.resource_claims) or any(
+            volume and (volume.persistent_volume_claim or volume.ephemeral) for volume in volumes
+        )
+
+    @property
     def pod_group(self) -> str:
         """Name of its gang, or empty."""
         group = self.spec and self.spec.scheduling_group
@@ -220,8 +272,15 @@ class Pod(_Named, frozen=True):
         return bool(running_once) and running_once <= ended
 
 
+class Taint(codec.Object, frozen=True):
+    key: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
 class NodeSpec(codec.Object, frozen=True):
     unschedulable: bool | None = None
+    taints: list[Taint | None] | None = None
 
 
 class NodeSystemInfo(codec.Object, frozen=True):
@@ -248,6 +307,12 @@ class Node(_Named, frozen=True):
     @property
     def capacity(self) -> Mapping[str, Amount | None]:
         return (self.status and self.status.capacity) or {}
+
+    @property
+    def admits(self) -> Hashable:
+        """All of the node itself that decides which pods kube-scheduler offers it to."""
+        spec = self.spec or NodeSpec()
+        return (frozenset(self.labels.items()), tuple(spec.taints or ()), bool(spec.unschedulable))
 
     @property
     def kubelet_version(self) -> str:

@@ -119,7 +119,7 @@ class History:
         decision = decide.decide(self.cluster, demand)
         happened["placed" if decision.winner else "refused"] += 1
         if decision.winner is not None:
-            row = decide.reservation(demand, decision.winner, deadline=self.made)
+            row = decide.reservation(demand, decision.winner)
             self._make_and_undo(row)
             self.cluster.apply(state.PutPod(row))
 
@@ -170,7 +170,8 @@ class History:
         self.cluster.observe_pod(self.pods[pod.uid])
 
     def reservations_lapse(self, _pick: random.Random) -> None:
-        for uid in self.cluster.lapsed(self.made - 1):
+        reserved = [u for u, p in self.cluster.pods.items() if p.hold is Hold.RESERVED]
+        for uid in reserved[:-1]:
             happened["lapsed"] += 1
             self.cluster.lapse(uid)
 

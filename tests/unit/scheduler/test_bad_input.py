@@ -131,7 +131,9 @@ async def test_unknown_nodes_are_unregistered(caplog: pytest.LogCaptureFixture) 
         result = await server.post("/filter", {"Pod": pod, "NodeNames": ["x", "y", ""]})
         assert result["Error"] == ""
         assert result["NodeNames"] is None
-        assert result["FailedNodes"] == dict.fromkeys(["x", "y", ""], "node unregistered")
+        assert result["FailedAndUnresolvableNodes"] == dict.fromkeys(
+            ["x", "y", ""], "node unregistered"
+        )
         (record,) = [r for r in caplog.records if r.getMessage() == "no node fits"]
         assert "3 nodes node unregistered" in vars(record)["why"]
         assert vars(record)["pod"] == "default/p"

@@ -62,7 +62,7 @@ async def test_filter_writes_nothing_and_holds_cards_at_once() -> None:
             second = await replica.filter(api.put(rig.pod("q", memory=5000)))
             assert first["NodeNames"] == ["a"]
             assert second["NodeNames"] is None
-            assert second["FailedNodes"] == {"a": "1/1 CardInsufficientMemory"}
+            assert second["FailedAndUnresolvableNodes"] == {"a": "1/1 CardInsufficientMemory"}
             assert [r for r in api.requests if r.method in ("POST", "PATCH")] == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any
 
 import pytest
@@ -182,7 +181,6 @@ async def test_a_reservation_counts_as_allocated() -> None:
         kinds=(ContainerKind.APP,),
         shares=((b.NVIDIA.name, ((Share("GPU-a", b.NVIDIA.name, 700, 7),),)),),
         hold=Hold.RESERVED,
-        deadline=math.inf,
     )
     cluster.apply(state.PutPod(row))
     found = await read(cluster)

@@ -275,7 +275,9 @@ async def test_a_new_leader_hands_out_no_card_before_it_has_seen_the_old_ones_bi
             assert (status, catching_up in reported) == (503, True)
             gate.set()
             await two.scheduler.readiness.require(rig.PATIENCE_S)
-            assert (await two.filter(pod))["FailedNodes"] == {"a": "1/1 CardInsufficientMemory"}
+            assert (await two.filter(pod))["FailedAndUnresolvableNodes"] == {
+                "a": "1/1 CardInsufficientMemory"
+            }
             assert len(api.sent("POST", "/binding")) == 1
 
 

@@ -12,7 +12,7 @@ from hami.cluster.pod_info import Hold
 from hami.kube.client import Client
 from hami.placement import decide, request
 from hami.scheduler.assumed_pods import AssumedPods, Stage
-from hami.scheduler.informers import WatchedCluster
+from hami.scheduler.informers import Room, WatchedCluster
 from hami.wire import node_marks, node_register, objects
 from tests import builders, feeding
 from tests.builders import NVIDIA
@@ -62,7 +62,7 @@ def book(
     assert wanted is not None
     winner = decide.decide(watched.cluster, wanted).winner
     assert winner is not None
-    bookings.assume(wanted, winner)
+    bookings.assume(pod, wanted, winner)
     return bookings, wanted
 
 
@@ -130,7 +130,7 @@ def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(
     assert watched.take_room() == []
     assert bookings.get("p") is None
     feeding.drop(watched.pods, "p")
-    assert watched.take_room() == [("a", "default")]
+    assert watched.take_room() == [Room("a", "default")]
 
 
 def test_a_bound_pod_ends_its_booking_and_keeps_its_cards(
@@ -171,9 +171,9 @@ def test_a_list_without_a_pod_ends_it_but_not_a_reservation_nobody_has_seen(
 def test_a_reservation_that_nobody_binds_lapses(watched: WatchedCluster, times: Times) -> None:
     feeding.put(watched.nodes, node("a"))
     bookings, _ = book(watched, times, builders.pod("p", builders.container(gpu=1)))
-    times.clock += 899
+    times.clock += 29
     assert bookings.expire() == []
-    times.clock += 2
+    times.clock += 1
     assert [booking.uid for booking in bookings.expire()] == ["p"]
     assert not watched.cluster.pods
 

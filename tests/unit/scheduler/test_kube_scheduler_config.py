@@ -36,6 +36,7 @@ EXTENDER = {
     "urlPrefix",
     "filterVerb",
     "bindVerb",
+    "preemptVerb",
     "weight",
     "tlsConfig",
     "httpTimeout",

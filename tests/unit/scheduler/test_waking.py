@@ -263,7 +263,7 @@ async def test_a_woken_pod_that_does_not_come_back_is_woken_again_ever_less_ofte
         gaps = [later - sooner for sooner, later in itertools.pairwise([0, *woken])]
         assert gaps == [1, 20, 40, 80, 160, 300, 300]
         (waiting,) = cluster.replica.scheduler.unschedulable
-        waiting.tries = 100_000
+        waiting.group.tries = 100_000
         times.pass_by(300)
         assert await cluster.look_now() == ["a"]
 
@@ -282,7 +282,7 @@ async def test_a_requeued_pod_that_is_refused_again_starts_over(times: Times) ->
             await cluster.wait("p")
             times.pass_by(2)
         waiting = next(iter(cluster.replica.scheduler.unschedulable))
-        assert waiting.tries == 0
+        assert waiting.group.tries == 0
         assert waiting.refusals == 8
 
 

@@ -16,12 +16,6 @@ from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, errors, node_marks, node_register, objects, shares
 
 
-class Condition(codec.Object, frozen=True):
-    type: str | None = None
-    status: str | None = None
-    message: str | None = None
-
-
 class Waiting(codec.Object, frozen=True):
     reason: str | None = None
     message: str | None = None
@@ -38,16 +32,11 @@ class SeenContainer(objects.ContainerStatus, frozen=True):
 class SeenStatus(objects.PodStatus, frozen=True):
     reason: str | None = None
     message: str | None = None
-    conditions: list[Condition | None] | None = None
     container_statuses: list[SeenContainer | None] | None = None
 
 
 class SeenPod(objects.Pod, frozen=True):
     status: SeenStatus | None = None
-
-    @property
-    def leaving(self) -> bool:
-        return bool(self.metadata and self.metadata.deletion_timestamp)
 
     @property
     def grants(self) -> tuple[shares.Share, ...]:

@@ -154,7 +154,7 @@ class ClusterView:
             pod
             for pod in self.pods
             if pod.namespace == namespace
-            if not pod.leaving and labels.items() <= pod.labels.items()
+            if not pod.deleting and labels.items() <= pod.labels.items()
         ]
 
     async def log(self, namespace: str, pod: str, container: str) -> str:

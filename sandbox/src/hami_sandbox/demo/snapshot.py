@@ -71,7 +71,7 @@ def take(
     known = {node.name: node for node in nodes}
     found = cards.of_all(known.values(), pods)
     on_cards = _sums(samples, cluster_view.CARD_USED, "device_uuid")
-    phases = Counter("Terminating" if pod.leaving else pod.phase or "Pending" for pod in pods)
+    phases = Counter("Terminating" if pod.deleting else pod.phase or "Pending" for pod in pods)
     return Snapshot(
         nodes=tuple(
             NodeRow(
@@ -97,7 +97,7 @@ def _pods(pods: Sequence[SeenPod], samples: Sequence[cluster_view.Sample]) -> tu
     return tuple(
         PodRow(
             pod.name if pod.namespace == "default" else f"{pod.namespace}/{pod.name}",
-            "Terminating" if pod.leaving else pod.phase or "Pending",
+            "Terminating" if pod.deleting else pod.phase or "Pending",
             pod.node_name,
             len(pod.grants),
             sum(grant.memory_mib for grant in pod.grants),

@@ -34,8 +34,6 @@ _log = logging.getLogger(__name__)
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _EXPIRE_EVERY_S = 5.0
 _LEADING_AGAIN_S = 1.0
-#: Seconds by which an extender's watch may be behind ours.
-_SETTLE_S = 0.1
 
 
 class Scheduler:
@@ -58,7 +56,6 @@ class Scheduler:
             clock=clock,
             first=configuration.first_backoff,
             longest=configuration.longest_backoff,
-            settle=_SETTLE_S if configuration.extenders else 0.0,
             on_change=self._stirred.set,
         )
         schedulers = configuration.schedulers

@@ -6,10 +6,7 @@ Unschedulable: until a change makes a new attempt sensible (`wake`), or for five
 
 Pods fail one after the other, so their backoffs would end one after the other, the oldest first.
 So backoffs that end within a second of the first of them end together, and priority decides.
-kube-scheduler has whole seconds for that. Extenders see the same events a little later than we do:
-a pod that is tried before an extender knows of the room is refused, and the next pod gets it. So a
-requeued pod waits a moment first (`settle`), which kube-scheduler does not do. No clock is read
-but the given one.
+kube-scheduler has whole seconds for that. No clock is read but the given one.
 """
 
 from __future__ import annotations
@@ -67,13 +64,11 @@ class Queue:
         clock: Callable[[], float],
         first: float = 1.0,
         longest: float = 10.0,
-        settle: float = 0.0,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._first = first
         self._longest = longest
-        self._settle = settle
         self._on_change = on_change
         self._entries: dict[str, Entry] = {}
         self._ready: list[_Ready] = []
@@ -161,7 +156,6 @@ class Queue:
             entry.woken = True
         elif entry.place is Place.WAITING:
             self._leave(entry)
-            entry.not_before = max(entry.not_before, self._clock() + self._settle)
             self._to_backoff(entry)  # it may be over: `_flush` sees to it
             self._on_change()
 

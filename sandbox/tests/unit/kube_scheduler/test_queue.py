@@ -122,19 +122,6 @@ def test_of_backoffs_that_end_soon_after_each_other_priority_decides(
     assert names(queue) == ["urgent", "patient"]
 
 
-def test_who_is_woken_leaves_extenders_time_to_hear_of_it(time: Time) -> None:
-    queue = Queue(clock=time, settle=0.1)
-    for name, priority in (("patient", 1), ("urgent", 1000)):
-        queue.put(pod(name, priority=priority))
-        queue.failed(popped(queue), error=False)
-    time.now += 100
-    queue.wake(lambda _: True)
-    assert queue.pop() is None
-    assert queue.seconds_to_next() == pytest.approx(0.1)
-    time.now += 0.1
-    assert names(queue) == ["urgent", "patient"]
-
-
 def test_backoffs_that_end_later_are_waited_out(queue: Queue, time: Time) -> None:
     for number in range(3):
         queue.put(pod(f"p{number}"))
