@@ -13,12 +13,50 @@ from typing import Any
 import pytest
 
 from hami.cli import main
+from hami.wire import annotation_keys
 from tests import builders
 from tests.unit.cli import pods
+from tests.unit.scheduler import rig
 
 PODS = {
     "/api/v1/namespaces/team/pods/train": pods.pod(pods.MAIN),
     "/api/v1/namespaces/default/pods/web": pods.pod(builders.container("web")),
+}
+BUSY = {
+    "type": "PodScheduled",
+    "status": "False",
+    "message": "0/2 nodes are available: 2 Insufficient cpu.",
+}
+PODS |= {
+    "/api/v1/namespaces/team/pods/seen": pods.pod(pods.MAIN, condition=BUSY),
+    "/api/v1/namespaces/team/pods/large": pods.pod(
+        builders.container(gpu=1, memory=9000), condition=BUSY
+    ),
+}
+NODES = "/api/v1/nodes"
+LISTS = {
+    NODES: [rig.node("a"), rig.node("b")],
+    "/api/v1/pods": [
+        json.loads(pods.pod(pods.MAIN)),
+        {
+            "metadata": {
+                "name": "other",
+                "namespace": "default",
+                "uid": "u2",
+                "annotations": {
+                    builders.NVIDIA.annotations.allocated: "a-0,NVIDIA,7000,0:;",
+                    annotation_keys.ASSIGNED_NODE: "a",
+                },
+            },
+            "spec": {"containers": [builders.container(gpu=1, memory=7000)], "nodeName": "a"},
+        },
+    ],
+    "/api/v1/namespaces/team/resourcequotas": [],
+    "/api/v1/namespaces/team/events": [
+        {"message": "early", "eventTime": "2026-02-03T04:00:01.000000Z"},
+        {"message": "late", "lastTimestamp": "2026-02-03T04:10:00Z"},
+        {"message": "between", "lastTimestamp": "2026-02-03T04:05:00Z"},
+    ],
 }
 DENIED = {
     "/api/v1/namespaces/team/pods/secret": (403, "Forbidden", "pods is forbidden"),
@@ -28,10 +66,19 @@ DENIED = {
 
 class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        if self.path in PODS:
-            self._answer(200, PODS[self.path])
+        path = self.path.partition("?")[0]
+        if path in PODS:
+            self._answer(200, PODS[path])
             return
-        status, reason, message = DENIED.get(self.path, (404, "NotFound", "pods not found"))
+        if path in LISTS and self.headers["Authorization"] == "Bearer t":
+            found = {"metadata": {"resourceVersion": "7"}, "items": LISTS[path]}
+            self._answer(200, json.dumps(found).encode())
+            return
+        if path in LISTS:
+            denied = (403, "Forbidden", f"{path.rpartition('/')[2]} is forbidden")
+        else:
+            denied = (404, "NotFound", "pods not found")
+        status, reason, message = DENIED.get(path, denied)
         reply = {"kind": "Status", "code": status, "reason": reason, "message": message}
         self._answer(status, json.dumps(reply).encode())
 
@@ -60,17 +107,25 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def config(server: str, tmp_path: pathlib.Path) -> str:
-    contexts = {"team": ("here", "team"), "plain": ("here", ""), "away": ("nowhere", "team")}
+    contexts = {
+        "team": ("here", "team", "me"),
+        "plain": ("here", "", "me"),
+        "away": ("nowhere", "team", "me"),
+        "tenant": ("here", "team", "tenant"),
+    }
     document = {
         "current-context": "team",
         "clusters": [
             {"name": "here", "cluster": {"server": server}},
             {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}},
         ],
-        "users": [{"name": "me", "user": {"token": "t"}}],
+        "users": [
+            {"name": "me", "user": {"token": "t"}},
+            {"name": "tenant", "user": {"token": "reads pods of team"}},
+        ],
         "contexts": [
-            {"name": name, "context": {"cluster": cluster, "user": "me", "namespace": namespace}}
-            for name, (cluster, namespace) in contexts.items()
+            {"name": name, "context": {"cluster": cluster, "user": user, "namespace": namespace}}
+            for name, (cluster, namespace, user) in contexts.items()
         ],
     }
     file = tmp_path / "kubeconfig"
@@ -111,6 +166,41 @@ def test_as_json_it_is_one_object(capsys: pytest.CaptureFixture[str], config: st
     assert story["asks"] == {
         "main": [{"word": "NVIDIA", "count": 1, "memory": 2048, "percentage": 0, "cores": 30}]
     }
+
+
+def test_of_a_pod_that_no_filter_has_seen_hamis_own_decision_follows(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    code, out, _ = run(capsys, "seen", f"--kubeconfig={config}")
+    assert code == 0
+    first, second = out.splitlines()[3:]
+    assert first == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
+    assert second.startswith(
+        "hami has given no reasons; by its cards alone it would be placed on b"
+    )
+    _, out, _ = run(capsys, "large", f"--kubeconfig={config}")
+    said = out.splitlines()[3:]
+    assert said[0] == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
+    assert said[1].startswith("hami has given no reasons yet; by its cards alone, no node fits: 2")
+    assert said[2] == "  CardInsufficientMemory: 2 nodes, 2 cards"
+
+
+def test_what_is_not_in_the_pods_condition_may_be_in_an_event(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    _, out, _ = run(capsys, "train", f"--kubeconfig={config}")
+    assert out.splitlines()[3] == "kube-scheduler says: late"
+
+
+def test_a_user_who_may_only_read_the_pod_gets_what_the_pod_says(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    code, out, err = run(capsys, "seen", "--context=tenant", f"--kubeconfig={config}")
+    assert (code, err) == (0, "")
+    said = out.splitlines()
+    assert said[3] == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
+    assert said[5].startswith("own filters; ")
+    assert "403 Forbidden: nodes is forbidden" in said[5]
 
 
 def test_the_name_of_the_scheduler_can_be_given(
