@@ -1,26 +1,33 @@
 """`hami explain POD`: why a pod waits, or which cards it got.
 
 One GET of the pod, also as `kubectl hami explain POD`. `hami.cli.pod_story` reads the pod,
-`hami.cli.explain_text` writes the text.
+`hami.cli.explain_text` writes the text. Only for a pod that waits without reasons of hami's are
+events, nodes and pods read, too, as far as the user may.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import sys
 from collections.abc import Sequence
 
-from hami.cli import errors, explain_text, pod_story
+import msgspec
+
+from hami.cli import cards_now, errors, explain_text, pod_story
 from hami.cli import main as cli_main
 from hami.kube import access, client, paths
 from hami.kube import errors as kube_errors
 from hami.scheduler import kube_scheduler
 from hami.scheduler.settings import Settings
-from hami.vendors import device_config
-from hami.wire import codec
+from hami.vendors import device_config, table
+from hami.wire import codec, objects
+from hami.wire import errors as wire_errors
 
 _TIMEOUT_S = 15.0
+#: Seconds for all lists together.
+_LISTS_S = 60.0
 
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
@@ -34,7 +41,7 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     try:
         found = access.find(asked.kubeconfig, context=asked.context)
         namespace = given or asked.namespace or found.namespace
-        data = asyncio.run(_read(found, namespace, name))
+        story = asyncio.run(_read(found, namespace, name, vendors, asked.scheduler_name))
     except kube_errors.AccessError as error:
         raise errors.UsageError(str(error)) from error
     except kube_errors.NotFound as error:
@@ -43,7 +50,6 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
         ) from error
     except kube_errors.KubeError as error:
         raise errors.CommandError(f"{found.origin}: {error}") from error
-    story = pod_story.gather(data, vendors, scheduler_name=asked.scheduler_name)
     if asked.output == "json":
         sys.stdout.write(codec.encode(story).decode() + "\n")
     else:
@@ -57,10 +63,35 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     return 0
 
 
-async def _read(found: access.Access, namespace: str, name: str) -> bytes:
+async def _read(
+    found: access.Access,
+    namespace: str,
+    name: str,
+    vendors: Sequence[table.Vendor],
+    scheduler_name: str,
+) -> pod_story.Story:
     agent = f"hami/{cli_main.version_number()} explain"
     async with client.Client(found, user_agent=agent, timeout=_TIMEOUT_S) as api:
-        return await api.get(paths.pods(namespace, name))
+        data = await api.get(paths.pods(namespace, name))
+        story = pod_story.gather(data, vendors, scheduler_name=scheduler_name)
+        if story.state is not pod_story.State.WAITING or story.explanation is not None:
+            return story
+        if not story.scheduler_message:
+            # The condition has the same text; without one there may still be an event.
+            with contextlib.suppress(kube_errors.KubeError, wire_errors.WireError):
+                message = await cards_now.last_failure(api, namespace, story.uid)
+                story = msgspec.structs.replace(story, scheduler_message=message)
+        pod = codec.decode(data, objects.Pod, what="pod")
+        try:
+            async with asyncio.timeout(_LISTS_S):
+                now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+                would = await cards_now.decision(api, pod, vendors, now=now)
+        except (kube_errors.KubeError, wire_errors.WireError) as error:
+            return msgspec.structs.replace(story, would_error=str(error))
+        except TimeoutError:
+            slow = f"nodes and pods could not be listed within {_LISTS_S:.0f} s"
+            return msgspec.structs.replace(story, would_error=slow)
+        return msgspec.structs.replace(story, would=would)
 
 
 def _parser(prog: str) -> errors.Parser:

@@ -96,18 +96,43 @@ def _compute(percent: int) -> str:
 def _why(story: Story, now: dt.datetime) -> Iterator[str]:
     note = story.explanation
     if note is not None:
-        yield from _note(note, now)
-    elif not story.scheduler_message:
+        yield f"why{_ago(note.at, now)}: {note.summary or 'no summary'}"
+        yield from _note(note)
+        if story.scheduler_message:
+            yield f"kube-scheduler says: {story.scheduler_message}"
+        return
+    yield from _scheduling(story)
+    yield from _would(story)
+
+
+def _scheduling(story: Story) -> Iterator[str]:
+    """Say why kube-scheduler has not asked hami about a pod, as far as the pod shows it."""
+    if story.gates:
+        yield f"it has scheduling gates: {', '.join(story.gates)}"
+        yield "no scheduler tries it until their controllers have removed them all"
+    elif story.scheduler_message:
+        yield f"kube-scheduler says: {story.scheduler_message}"
+    else:
         yield "no scheduler has tried to place it yet; check that hami's scheduler runs:"
         yield "  kubectl get pods -A -l app.kubernetes.io/component=hami-scheduler"
+    if story.nominated:
+        yield f"kube-scheduler makes room for it on {story.nominated}, where other pods must end"
+
+
+def _would(story: Story) -> Iterator[str]:
+    """Say what hami would decide of a pod that it has given no reasons for."""
+    note = story.would
+    if note is None:
+        yield "hami has given no reasons: it is asked only about nodes that pass kube-scheduler's"
+        yield f"own filters{story.would_error and f'; {story.would_error}'}"
+    elif note.fitting:
+        yield f"hami has given no reasons; by its cards alone it would be {note.summary}"
     else:
-        yield "hami has written no reasons on it yet; run this again in some seconds"
-    if story.scheduler_message:
-        yield f"kube-scheduler says: {story.scheduler_message}"
+        yield f"hami has given no reasons yet; by its cards alone, {note.summary or 'no node fits'}"
+        yield from _note(note)
 
 
-def _note(note: Note, now: dt.datetime) -> Iterator[str]:
-    yield f"why{_ago(note.at, now)}: {note.summary or 'no summary'}"
+def _note(note: Note) -> Iterator[str]:
     ordered = sorted(note.reasons.items(), key=lambda entry: (-entry[1].nodes, entry[0]))
     for reason, met in ordered:
         cards = f", {met.cards} {_plural(met.cards, 'card')}" if met.cards else ""

@@ -1,7 +1,7 @@
 """The request of a pod, its cards or why it waits, read from the pod alone.
 
-`hami explain` needs no right but to read the pod. `gather` collects the data,
-`hami.cli.explain_text` writes the text.
+`gather` collects the data, `hami.cli.explain_text` writes the text. What a pod does not carry
+itself is added by `hami.cli.explain`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from hami.placement import request
 from hami.vendors.family import CardRequest
 from hami.vendors.table import Vendor
-from hami.wire import annotation_keys, codec, explanation_note, objects, shares
+from hami.wire import annotation_keys, codec, explanation_note, objects, pod_scheduling, shares
 from hami.wire import errors as wire_errors
 
 
@@ -70,32 +70,16 @@ class Story(
     explanation: explanation_note.Note | None = None
     #: kube-scheduler's message about it.
     scheduler_message: str = ""
+    #: Its scheduling gates: no scheduler tries it while it has any.
+    gates: tuple[str, ...] = ()
+    #: The node where kube-scheduler makes room for it.
+    nominated: str = ""
+    #: What hami would decide now of a pod that it has not been asked about; None: not known.
+    would: explanation_note.Note | None = None
+    #: Why that is not known.
+    would_error: str = ""
     #: What of its annotations or request cannot be read.
     problems: tuple[str, ...] = ()
-
-
-class _Condition(codec.Object, frozen=True):
-    type: str | None = None
-    status: str | None = None
-    message: str | None = None
-    last_transition_time: str | None = None
-
-
-class _Status(codec.Object, frozen=True):
-    conditions: list[_Condition | None] | None = None
-
-
-class _Conditions(codec.Object, frozen=True):
-    """The conditions of a pod, which only this command reads."""
-
-    status: _Status | None = None
-
-    def waiting(self) -> _Condition:
-        """Return the condition that kube-scheduler wrote when it found no node."""
-        for condition in (self.status and self.status.conditions) or ():
-            if condition and condition.type == "PodScheduled" and condition.status == "False":
-                return condition
-        return _Condition()
 
 
 def gather(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> Story:
@@ -108,7 +92,8 @@ def gather(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> St
     except wire_errors.WireError as error:
         problems.append(str(error))
     asks = {c.name: c.cards for c in (asked.containers if asked else ()) if c.cards}
-    waiting = codec.decode(data, _Conditions, what="pod").waiting()
+    scheduling = pod_scheduling.decode(data)
+    waiting = scheduling.waiting()
     created = (pod.metadata and pod.metadata.creation_timestamp) or ""
     scheduler = (pod.spec and pod.spec.scheduler_name) or ""
     return Story(
@@ -125,6 +110,8 @@ def gather(data: bytes, vendors: Sequence[Vendor], *, scheduler_name: str) -> St
         bind_phase=pod.annotation(annotation_keys.BIND_PHASE),
         explanation=None if pod.node_name else _explanation(pod, problems),
         scheduler_message="" if pod.node_name else waiting.message or "",
+        gates=() if pod.node_name else scheduling.gates(),
+        nominated="" if pod.node_name else scheduling.nominated(),
         problems=tuple(problems),
     )
 

@@ -2,7 +2,7 @@
 
 `?pod=<namespace>/<name>` or `?uid=<UID>`. For a pod that was refused the decision is made again
 against the cluster of this moment, and no card is held; the explanation of its last real refusal
-is shown beside it.
+is shown beside it. For a pod that no /filter has seen, kube-scheduler's own words come first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
 from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving.http_server import Request, Response
-from hami.wire import codec, errors, objects
+from hami.wire import codec, errors, objects, pod_scheduling
 from hami.wire.shares import Share
 
 
@@ -106,7 +106,11 @@ class Explainer:
         if wanted is None:
             return {"state": "not ours", "pod": f"{namespace}/{name}", "uid": pod.uid}
         decision = self._placer.decide(wanted)
-        return {"state": "not asked about yet", "now": decision.explanation.to_data()}
+        return {
+            "state": "not asked about yet",
+            "kubeScheduler": pod_scheduling.decode(body).to_data(),
+            "now": decision.explanation.to_data(),
+        }
 
 
 class _NamesakeError(Exception):

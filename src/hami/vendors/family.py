@@ -166,7 +166,10 @@ class Plain:
         return tuple(ChosenShare(card.id, self.amounts(request, card.devmem)) for card in cards)
 
     def record(self, pod_shares: shares.PodShares) -> dict[str, str]:
-        """Write the list twice: HAMi's device plugins consume the first, the second stays."""
+        """Write the list twice: HAMi's device plugins consume the first, the second stays.
+
+        An empty key is left out: it is no valid name of an annotation.
+        """
         devices = shares.encode(pod_shares)
         keys = self.vendor.annotations
-        return {keys.to_allocate: devices, keys.allocated: devices}
+        return {key: devices for key in (keys.to_allocate, keys.allocated) if key}

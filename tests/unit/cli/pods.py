@@ -15,6 +15,8 @@ def pod(
     node: str | None = None,
     phase: str = "Pending",
     condition: dict[str, str] | None = None,
+    gates: tuple[str, ...] = (),
+    nominated: str | None = None,
 ) -> bytes:
     return codec.encode(
         {
@@ -25,8 +27,17 @@ def pod(
                 "creationTimestamp": "2026-02-03T04:00:00Z",
                 "annotations": annotations or {},
             },
-            "spec": {"containers": containers, "schedulerName": scheduler, "nodeName": node},
-            "status": {"phase": phase, "conditions": [condition] if condition else None},
+            "spec": {
+                "containers": containers,
+                "schedulerName": scheduler,
+                "nodeName": node,
+                "schedulingGates": [{"name": gate} for gate in gates] or None,
+            },
+            "status": {
+                "phase": phase,
+                "conditions": [condition] if condition else None,
+                "nominatedNodeName": nominated,
+            },
         }
     )
 

@@ -70,10 +70,35 @@ def test_a_waiting_pod_shows_request_reasons_and_near_misses() -> None:
 
 def test_without_reasons_it_says_what_is_known() -> None:
     assert words(pod(MAIN))[0] == "team/train waits since 2026-02-03T04:00:00Z (1 h)"
-    assert "no scheduler has tried to place it yet; check that" in words(pod(MAIN))[-2]
-    tried = words(pod(MAIN, condition=UNSCHEDULABLE))
-    assert "hami has written no reasons on it yet" in tried[-2]
-    assert tried[-1] == "kube-scheduler says: 0/3 nodes are available"
+    assert "no scheduler has tried to place it yet; check that" in words(pod(MAIN))[3]
+
+
+def test_of_a_pod_that_no_filter_has_seen_kube_schedulers_words_come_first() -> None:
+    said = words(pod(MAIN, condition=UNSCHEDULABLE))
+    assert said[3:] == [
+        "kube-scheduler says: 0/3 nodes are available",
+        "hami has given no reasons: it is asked only about nodes that pass kube-scheduler's",
+        "own filters",
+    ]
+
+
+def test_gates_and_the_nominated_node_are_shown() -> None:
+    gated = UNSCHEDULABLE | {"message": "Scheduling is blocked due to non-empty scheduling gates"}
+    said = words(pod(MAIN, condition=gated, gates=("a.example/x", "b")))
+    assert said[3:5] == [
+        "it has scheduling gates: a.example/x, b",
+        "no scheduler tries it until their controllers have removed them all",
+    ]
+    said = words(pod(MAIN, condition=UNSCHEDULABLE, nominated="node-5"))
+    assert said[3:5] == [
+        "kube-scheduler says: 0/3 nodes are available",
+        "kube-scheduler makes room for it on node-5, where other pods must end",
+    ]
+
+
+def test_a_placed_pod_shows_neither_gates_nor_a_nominated_node() -> None:
+    story = gather(pod(MAIN, node="n", nominated="n", gates=("a",)))
+    assert (story.gates, story.nominated) == ((), "")
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,25 @@ async def test_a_pod_that_was_not_filtered_yet_is_decided_without_holding_cards(
             assert replica.used("a") == [0]
 
 
+async def test_of_a_pod_that_no_filter_has_seen_kube_schedulers_words_come_first() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+            pod = rig.pod("p")
+            message = "0/1 nodes are available: 1 Insufficient cpu."
+            unscheduled = {"type": "PodScheduled", "status": "False", "message": message}
+            pod["status"] |= {"conditions": [unscheduled], "nominatedNodeName": "a"}
+            pod["spec"]["schedulingGates"] = [{"name": "example.com/gate"}]
+            api.put(pod)
+            _, answer = await explain(replica, pod="default/p")
+    assert list(answer) == ["state", "kubeScheduler", "now"]
+    assert answer["kubeScheduler"] == {
+        "message": message,
+        "gates": ["example.com/gate"],
+        "nominatedNodeName": "a",
+    }
+
+
 async def test_a_pod_without_our_resources_is_not_ours() -> None:
     async with ScriptedApi() as api, rig.running(api) as replica:
         plain = rig.pod("plain")

@@ -97,6 +97,14 @@ def test_shares_are_recorded_for_the_plugin_and_for_good() -> None:
     }
 
 
+def test_a_vendor_without_a_to_allocate_key_writes_no_empty_annotation() -> None:
+    keys = msgspec.structs.replace(NVIDIA.annotations, to_allocate="")
+    kept = Plain(msgspec.structs.replace(NVIDIA, family="", annotations=keys))
+    assert kept.record(((Share("a", "NVIDIA", 2000, 10),),)) == {
+        "hami.io/vgpu-devices-allocated": "a,NVIDIA,2000,10:;",
+    }
+
+
 class TwoReasons(Plain):
     """Refuses the first two cards for one reason, the middle two for another."""
 
