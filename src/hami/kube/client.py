@@ -4,7 +4,9 @@ A request is sent once. Two refusals are answered here, because in both the serv
 401 (the credentials are renewed, once) and 429 (wait as the server asks, within the request's
 time). All other errors are the caller's to handle (`hami.kube.errors`).
 
-Decoding is left to callers, who know which few fields they need.
+A client has so many connections for its requests (`hami.kube.connections`); what must not queue
+behind them has connections of its own (`Client.apart`). Decoding is left to callers, who know which
+few fields they need.
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import time
 import urllib.parse
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import aiohttp
 import yarl
 
-from hami.kube import errors, transport
+from hami.kube import connections, errors, transport
+from hami.kube.connections import Connections, NoConnectionError
+from hami.kube.streams import Chunks, Lines
 from hami.kube.transport import Body, Guard
 from hami.wire import correlation
 
@@ -40,6 +44,15 @@ class PatchKind(enum.Enum):
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
     APPLY = "application/apply-patch+yaml"
+
+
+class Terms(NamedTuple):
+    """What is known of a request only when its turn has come: how long it may take, and a guard."""
+
+    query: Query
+    #: From now, with its response.
+    seconds: float
+    guard: Guard
 
 
 class _Request:
@@ -62,6 +75,7 @@ class _Request:
         self.data: bytes | None = None
         self.content_type = _JSON
         self.guard: Guard | None = None
+        self.terms: Callable[[], Terms] | None = None
 
     def body(self) -> Body | None:
         if self.data is None:
@@ -80,9 +94,11 @@ class Client:
         timeout: float = 0,
         qps: float = 0,
         burst: int = 0,
+        most: int = connections.MOST,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """Make a client that sends at most `most` requests at once."""
         self.access = access
         #: Seconds that a request may take, with all its waiting.
         self.timeout = timeout or DEFAULT_TIMEOUT_S
@@ -94,7 +110,25 @@ class Client:
             if qps > 0
             else None
         )
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = Connections(user_agent, most)
+        self._apart: list[Client] = []
+
+    def apart(self, most: int) -> Client:
+        """Return a client of the same server with connections of its own, and without a rate.
+
+        For the few requests that must not wait for the many: a lease, events. It is closed with
+        this one.
+        """
+        made = Client(
+            self.access,
+            user_agent=self._user_agent,
+            timeout=self.timeout,
+            most=most,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        self._apart.append(made)
+        return made
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,9 +142,9 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for other in self._apart:
+            await other.close()
+        await self._connections.close()
 
     async def get(
         self,
@@ -129,15 +163,18 @@ class Client:
         *,
         query: Query | None = None,
         guard: Guard | None = None,
+        terms: Callable[[], Terms] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as above
         retry_busy: bool = True,
     ) -> bytes:
         """POST. `guard` is called right before the body's bytes are written, at every attempt.
 
         If it raises, nothing is sent, the connection is dropped, and its exception is raised here.
+        `terms` is called instead when a connection is free, and `timeout` is then only the time to
+        wait for that.
         """
         request = self._request("POST", path, query, timeout, retry_busy=retry_busy)
-        request.data, request.guard = body, guard
+        request.data, request.guard, request.terms = body, guard, terms
         return await self._ask(request)
 
     async def patch(
@@ -197,15 +234,24 @@ class Client:
 
         `idle` is how many seconds it may be silent before the connection counts as dead.
         """
+        async with self.chunks(path, query, idle=idle) as chunks:
+            yield Lines(chunks, line_limit)
+
+    @contextlib.asynccontextmanager
+    async def chunks(
+        self, path: str, query: Query | None = None, *, idle: float | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open an answer of any length; inside, iterate over its bytes as they arrive."""
         request = self._request("GET", path, query, None, retry_busy=False)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=idle)
+        session = self._connections.streams()
         try:
             async with asyncio.timeout(self.timeout):
-                response = await self._renewing(request, limits)
+                response = await self._renewing(session, request, limits)
         except TimeoutError as error:
             raise self._unreachable(request, error, sent=True) from error
         try:
-            yield _Lines(self, request, response, line_limit)
+            yield Chunks(response, functools.partial(self._unreachable, request, sent=True))
         finally:
             response.close()
 
@@ -225,10 +271,16 @@ class Client:
         while True:
             if self._bucket is not None:
                 await self._bucket.take()
-            left = max(request.deadline - self._clock(), 0.001)
+            left = self._left(request)
             try:
-                response = await self._renewing(request, aiohttp.ClientTimeout(total=left))
-                return await self._read(request, response)
+                async with self._connections.turn(left):
+                    limits = aiohttp.ClientTimeout(total=self._left(request))
+                    session = self._connections.requests()
+                    response = await self._renewing(session, request, limits)
+                    return await self._read(request, response)
+            except NoConnectionError:
+                problem = f"no connection became free within {left:.3g} s"
+                raise self._failed(request, problem, sent=False) from None
             except errors.TooManyRequests as busy:
                 wait = busy.retry_after
                 if not request.retry_busy or wait is None:
@@ -237,31 +289,39 @@ class Client:
                     raise
                 await self._sleep(wait)
 
+    def _left(self, request: _Request) -> float:
+        return max(request.deadline - self._clock(), 0.001)
+
     async def _renewing(
-        self, request: _Request, limits: aiohttp.ClientTimeout
+        self, session: aiohttp.ClientSession, request: _Request, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """Send it; if the server does not know us any more, once more with new credentials."""
         credentials = await self.access.credentials()
         try:
-            return await self._send(request, credentials, limits)
+            return await self._send(session, request, credentials, limits)
         except errors.Unauthorized as refusal:
             if not self.access.refused(credentials.identity):
                 raise self._unknown(refusal) from None
         credentials = await self.access.credentials()
         try:
-            return await self._send(request, credentials, limits)
+            return await self._send(session, request, credentials, limits)
         except errors.Unauthorized as refusal:
             raise self._unknown(refusal) from None
 
     async def _send(
-        self, request: _Request, credentials: transport.Credentials, limits: aiohttp.ClientTimeout
+        self,
+        session: aiohttp.ClientSession,
+        request: _Request,
+        credentials: transport.Credentials,
+        limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         """Return the answer once its head has come; an error for any refusal."""
-        if self._session is None or self._session.closed:
-            self._session = transport.session(self._user_agent)
+        if request.terms is not None:
+            request.query, seconds, request.guard = request.terms()
+            limits = aiohttp.ClientTimeout(total=seconds)
         body = request.body()
         try:
-            response = await self._session.request(
+            response = await session.request(
                 request.method,
                 self._url(request),
                 data=body,
@@ -307,13 +367,14 @@ class Client:
                 f"correct certificate-authority or the server's name in {self.access.origin}"
             )
         elif isinstance(error, TimeoutError):
-            problem = "no answer in time"
+            problem = "no answer in time" if sent else "no connection could be made in time"
         else:
             problem = errors.cut(str(error) or type(error).__name__)
-        return errors.Unreachable(
-            f"{request.method} {request.path} at {self.access.server}: {problem}",
-            outcome_unknown=sent,
-        )
+        return self._failed(request, problem, sent=sent)
+
+    def _failed(self, request: _Request, problem: str, *, sent: bool) -> errors.Unreachable:
+        about = f"{request.method} {request.path} at {self.access.server}"
+        return errors.Unreachable(f"{about}: {problem}", outcome_unknown=sent)
 
     def _unknown(self, refusal: errors.Unauthorized) -> errors.Unauthorized:
         return errors.Unauthorized(
@@ -322,36 +383,6 @@ class Client:
             f"{self.access.server} does not accept our credentials (expired or revoked?); "
             f"renew those of {self.access.origin}; its answer: {refusal.message}",
         )
-
-
-class _Lines:
-    """The lines of one answer."""
-
-    def __init__(
-        self, client: Client, request: _Request, response: aiohttp.ClientResponse, limit: int
-    ) -> None:
-        self._client = client
-        self._request = request
-        self._response = response
-        self._splitter = transport.Splitter(limit)
-        self._ready: deque[bytes] = deque()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._ready:
-            try:
-                chunk = await self._response.content.readany()
-            except (aiohttp.ClientError, OSError) as error:
-                raise self._client._unreachable(  # noqa: SLF001 - of the same module
-                    self._request, error, sent=True
-                ) from error
-            if not chunk:
-                # Bytes without a newline at the end were cut off, and are no line.
-                raise StopAsyncIteration
-            self._ready.extend(self._splitter.feed(chunk))
-        return self._ready.popleft()
 
 
 _GOOD = range(200, 300)

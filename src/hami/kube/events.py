@@ -139,7 +139,8 @@ class EventRecorder:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.stats = Stats()
-        self._client = client
+        # Neither waits for the other: a burst of events and one of binds.
+        self._client = client.apart(_SENDERS)
         self._source = {"component": component, "host": host}
         self._clock = clock
         self._now = now

@@ -52,7 +52,8 @@ class LeaseElector:
         random: Callable[[], float] = randomness.random,
     ) -> None:
         self.identity = identity
-        self._client = client
+        # A renewal must not queue behind a burst of binds: that would lose the lease.
+        self._client = client.apart(1)
         self._namespace = namespace
         self._name = name
         self._lease_duration = lease_duration

@@ -190,7 +190,6 @@ class Body(aiohttp.Payload):
 
 #: kube-apiserver closes what was idle for 90 s; a request must not meet that.
 _IDLE = 30.0
-_MOST = 100
 _PROBE_AFTER, _PROBE_EVERY, _PROBES = 15, 5, 3
 
 
@@ -204,7 +203,10 @@ def session(user_agent: str) -> aiohttp.ClientSession:
     jar: AbstractCookieJar = aiohttp.DummyCookieJar()
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=_MOST, keepalive_timeout=_IDLE, socket_factory=_probing_socket
+            # Requests are counted by `hami.kube.connections`, before they come here.
+            limit=0,
+            keepalive_timeout=_IDLE,
+            socket_factory=_probing_socket,
         ),
         headers={
             "Accept": "application/json",

@@ -22,7 +22,7 @@ from typing import Any
 
 from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
-from hami.kube.client import Client
+from hami.kube.client import Client, Terms
 from hami.scheduler import node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
 from hami.scheduler.errors import BindRefusedError
@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 ALLOCATING = "allocating"
 SEND_ATTEMPTS = 5
+#: Seconds that a Binding waits for a free connection: a burst of 12,000 at 1 s each.
+QUEUE_S = 120.0
 
 
 class Binder:
@@ -289,7 +291,9 @@ class Binder:
                 await self._lost_answers.wait(assumed, self._clock() + still, error)
                 return
             self._assumed_pods.release(uid)
-            raise BindRefusedError(f"the API server refused the Binding: {error}") from error
+            refused = isinstance(error, errors.ApiError)
+            what = "the API server refused the Binding" if refused else "the Binding was not sent"
+            raise BindRefusedError(f"{what}: {error}") from error
         else:
             if assumed.stage is Stage.BINDING:  # the watch may have been faster
                 self._assumed_pods.enter(assumed, Stage.ACCEPTED)
@@ -311,17 +315,22 @@ class Binder:
     async def _send(self, body: objects.Binding, caller: Caller) -> None:
         """Send a Binding while we lead; retry what certainly had no effect."""
         refusal: errors.KubeError = errors.Unreachable(
-            "the Binding could not be sent in time", outcome_unknown=False
+            "connecting took longer each time than the lease permits", outcome_unknown=False
         )
-        for _ in range(SEND_ATTEMPTS):
+
+        def terms() -> Terms:  # once a connection is free: time in the queue does not count
+            caller.require()
             permit = self._leadership.permit(caller.term)
+            guard = functools.partial(caller.require, permit)
+            return Terms({"timeout": f"{permit.may_take:.1f}s"}, permit.may_take + 1, guard)
+
+        for _ in range(SEND_ATTEMPTS):
             try:
                 await self._client.create(
                     paths.binding(body.namespace, body.name),
                     codec.encode(body),
-                    query={"timeout": f"{permit.may_take:.1f}s"},
-                    guard=functools.partial(caller.require, permit),
-                    timeout=permit.may_take + 1,
+                    terms=terms,
+                    timeout=QUEUE_S,
                     retry_busy=False,
                 )
             except PermitExpiredError:

@@ -235,6 +235,8 @@ def elect(
         renew_deadline=settings.leader_elect_renew_deadline,
         retry_period=settings.leader_elect_retry_period,
         on_observed=leadership.observe,
+        clock=clock,
+        now=now,
     )
 
 

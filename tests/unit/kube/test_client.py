@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from hami.kube import errors, paths, transport
-from hami.kube.client import Client, PatchKind
+from hami.kube.client import Client, PatchKind, Terms
 from hami.kube.credentials import Identity
 from hami.kube.transport import Access
 from hami.wire import correlation
@@ -323,6 +323,60 @@ class TestGuards:
 
         with pytest.raises(TimeoutError, match="mine"):
             await client.create(paths.pods("n"), BODY, guard=refuse)
+
+
+class TestConnections:
+    async def test_a_request_without_a_free_connection_is_not_sent_and_reported_so(
+        self, api: ScriptedApi
+    ) -> None:
+        async with Client(api.access(), user_agent="t", most=1) as client:
+            api.fault(method="GET", hang=True)
+            first = asyncio.create_task(client.get(paths.pods()))
+            while not api.requests:
+                await asyncio.sleep(0)
+            with pytest.raises(errors.Unreachable, match=r"no connection became free") as raised:
+                await client.create(paths.pods("n"), BODY, timeout=0.01)
+            assert not raised.value.outcome_unknown
+            assert len(api.requests) == 1
+            first.cancel()
+
+    async def test_streams_and_clients_apart_wait_for_no_request(self, api: ScriptedApi) -> None:
+        async with Client(api.access(), user_agent="t", most=1) as client:
+            api.fault(method="GET", hang=True)
+            first = asyncio.create_task(client.get(paths.pods()))
+            while not api.requests:
+                await asyncio.sleep(0)
+            async with asyncio.timeout(PATIENCE_S):
+                await client.apart(1).create(paths.pods("n"), BODY)
+                async with client.stream(paths.pods(), {"watch": "1"}) as lines:
+                    assert b"ADDED" in await anext(aiter(lines))
+            assert not first.done()
+            first.cancel()
+
+    async def test_the_terms_of_a_request_are_asked_for_when_its_turn_has_come(
+        self, api: ScriptedApi
+    ) -> None:
+        order: list[str] = []
+
+        def terms() -> Terms:
+            order.append("terms")
+            return Terms({"timeout": "5s"}, 5.0, lambda: order.append("guard"))
+
+        async with Client(api.access(), user_agent="t", most=1) as client:
+            gate = asyncio.Event()
+            api.fault(method="GET", gate=gate, on_hit=lambda: order.append("first"))
+            first = asyncio.create_task(client.get(paths.pods()))
+            while not order:
+                await asyncio.sleep(0)
+            second = asyncio.create_task(client.create(paths.pods("n"), BODY, terms=terms))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert order == ["first"]
+            gate.set()
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(first, second)
+        assert order == ["first", "terms", "guard"]
+        assert api.requests[-1].query["timeout"] == "5s"
 
 
 class TestStreams:
