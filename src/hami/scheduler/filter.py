@@ -19,15 +19,16 @@ import msgspec
 from hami.cluster import state
 from hami.cluster.pod_info import Hold
 from hami.cluster.state import Cluster
-from hami.placement import decide, explanation
-from hami.placement.explanation import Explanation, Group
+from hami.placement import decide
+from hami.placement.explanation import Explanation
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, Stage
 from hami.scheduler.errors import RefusedError
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
 from hami.scheduler.readiness import NotReadyError, Readiness
-from hami.scheduler.unschedulable import UnschedulablePods, note_of
+from hami.scheduler.refusals import Refusal
+from hami.scheduler.unschedulable import UnschedulablePods
 from hami.wire import errors, extender_api, objects
 
 
@@ -39,10 +40,10 @@ class Outcome(msgspec.Struct, frozen=True):
     pod: objects.Pod | None = None
     asked_nodes: int = 0
     assumed: AssumedPod | None = None
+    #: Why that node; None if none fits.
     explanation: Explanation | None = None
-    #: Why no node fits: the refused nodes, and by reason how many nodes and cards.
-    groups: tuple[Group, ...] = ()
-    counts: dict[str, tuple[int, int]] = {}
+    #: Why no node fits; None if one does.
+    refusal: Refusal | None = None
 
 
 class Filter:
@@ -118,26 +119,21 @@ class Filter:
             )
 
     def _place(self, pod: objects.Pod, wanted: PodRequest, names: Sequence[str]) -> Outcome:
-        decision = self._placer.decide(wanted, names)
-        reasons = decision.explanation
-        if decision.winner is None:
-            groups = tuple(reasons.groups())
-            counts = explanation.count_reasons(groups)
+        decision = self._placer.decide_or_repeat(wanted, names)
+        if isinstance(decision, Refusal):
             self._assumed_pods.release(wanted.uid)
             at = dt.datetime.fromtimestamp(int(self._now()), dt.UTC)
-            note = note_of(reasons, counts, at=at.isoformat().replace("+00:00", "Z"))
+            note = msgspec.structs.replace(decision.note, at=at.isoformat().replace("+00:00", "Z"))
             self._unschedulable.refuse(pod, wanted, note)
-            answer = extender_api.encode_refusal((group.names, group.text) for group in groups)
-            return Outcome(
-                answer, pod, len(names), explanation=reasons, groups=groups, counts=counts
-            )
+            return Outcome(decision.answer, pod, len(names), refusal=decision)
+        assert decision.winner is not None
         refused = self._unschedulable.forget(wanted.uid)
         explained = refused is not None and refused.written is not None
         assumed = self._placer.assume(pod, wanted, decision.winner, explained=explained)
         if refused is not None:
             self._watched.room(assumed.node, "")  # there may be more, for other unschedulable pods
         answer = extender_api.encode_filter_result(node_names=[assumed.node])
-        return Outcome(answer, pod, len(names), assumed, reasons)
+        return Outcome(answer, pod, len(names), assumed, decision.explanation)
 
 
 def simulate(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | None) -> bytes:

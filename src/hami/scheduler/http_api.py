@@ -85,23 +85,24 @@ class HttpApi:
 
     def _report(self, outcome: Outcome, span: tracing.Span) -> str:
         """Report an outcome to events, logs and the trace; returns its name in metrics."""
-        pod, explanation = outcome.pod, outcome.explanation
-        if pod is None or explanation is None:
+        pod, refusal = outcome.pod, outcome.refusal
+        if pod is None:
             return "passed"
         self._metrics.filter_nodes.observe(outcome.asked_nodes)
         extra = _extra(pod) | {"nodes": outcome.asked_nodes}
         span.set("pod", f"{pod.namespace}/{pod.name}")
         span.set("nodes", outcome.asked_nodes)
-        if outcome.assumed is None:
-            summary = explanation.summary(outcome.counts)
-            span.fail(summary)
-            _log.info("no node fits", extra=extra | {"why": summary})
-            self._pod_events.filtering_failed(pod, events.no_node(outcome))
+        if refusal is not None:
+            span.fail(refusal.summary)
+            _log.info("no node fits", extra=extra | {"why": refusal.summary})
+            self._pod_events.filtering_failed(pod, refusal.message)
             return "refused"
+        assert outcome.assumed is not None
+        assert outcome.explanation is not None
         outcome.assumed.trace = span.carrier
         span.set("node", outcome.assumed.node)
         _log.info("placed", extra=extra | {"node": outcome.assumed.node})
-        self._pod_events.filtering_succeeded(pod, explanation)
+        self._pod_events.filtering_succeeded(pod, outcome.explanation)
         return "placed"
 
     async def bind(self, request: Request) -> Response:

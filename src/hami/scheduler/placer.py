@@ -14,6 +14,7 @@ from hami.placement import decide, request
 from hami.placement.decide import Decision, Placement
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
+from hami.scheduler.refusals import Refusal, Refusals
 from hami.scheduler.unschedulable import carried_note
 from hami.wire import objects
 
@@ -27,6 +28,7 @@ class Placer:
         self._cluster = cluster
         self._assumed_pods = assumed_pods
         self._defaults = defaults
+        self.refusals = Refusals(cluster)
 
     def parse(self, pod: objects.Pod) -> PodRequest | None:
         """Read a pod's request; None if it asks for none of our cards. May raise WireError."""
@@ -35,6 +37,10 @@ class Placer:
     def decide(self, wanted: PodRequest, nodes: Sequence[str] | None = None) -> Decision:
         """Choose the best of these nodes, or explain why none fits; None is all nodes."""
         return decide.decide(self._cluster, wanted, nodes)
+
+    def decide_or_repeat(self, wanted: PodRequest, nodes: Sequence[str]) -> Decision | Refusal:
+        """Choose the best of these nodes, or refuse, if possible as an equal pod was refused."""
+        return self.refusals.decide(wanted, nodes)
 
     def assume(
         self,

@@ -21,7 +21,7 @@ import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.placement.explanation import Explanation
+from hami.placement import request
 from hami.placement.request import PodRequest
 from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.scheduler.leadership import Leadership
@@ -118,7 +118,7 @@ class UnschedulablePods:
         known.wanted, known.note = wanted, note
         known.refusals += 1
         known.tries, known.try_from = 0, now + AGAIN_S
-        known.shape = _shape(wanted)
+        known.shape = request.shape_of(wanted)
         self._pods[pod.uid] = known
         self._shapes.setdefault(known.shape, {})[pod.uid] = None
 
@@ -145,17 +145,6 @@ class UnschedulablePods:
                 known.written = note_in(new.explanation)
 
 
-def _shape(pod: PodRequest) -> Hashable:
-    return (
-        pod.namespace,
-        pod.containers,
-        pod.node_policy,
-        pod.gpu_policy,
-        pod.weights,
-        tuple(sorted(pod.selectors.items())),
-    )
-
-
 def carried_note(pod: objects.Pod) -> explanation_note.Note | None:
     """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
     return note_in(pod.annotation(annotation_keys.EXPLANATION))
@@ -171,31 +160,6 @@ def note_in(text: str) -> explanation_note.Note | None:
         return explanation_note.decode(text)
     except wire_errors.WireError:
         return explanation_note.Note()
-
-
-def note_of(
-    explanation: Explanation, counts: dict[str, tuple[int, int]], *, at: str
-) -> explanation_note.Note:
-    """Make the short note of a refusal."""
-    return explanation_note.Note(
-        at=at,
-        summary=explanation.summary(counts),
-        fitting=explanation.fitting,
-        reasons={
-            reason: explanation_note.ReasonCount(nodes=nodes, cards=cards)
-            for reason, (nodes, cards) in counts.items()
-        },
-        near=tuple(
-            explanation_note.Near(
-                node=miss.node,
-                container=miss.container,
-                memory_short=miss.memory_short,
-                cores_short=miss.cores_short,
-                cards_missing=miss.cards_missing,
-            )
-            for miss in explanation.near_misses
-        ),
-    )
 
 
 class ExplanationNotes:
