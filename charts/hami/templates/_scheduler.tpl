@@ -12,6 +12,8 @@
 - --node-lock-timeout={{ $scheduler.nodeLockExpire }}
 - --node-lock-retry-timeout={{ default (printf "%ds" (int $scheduler.extenderHTTPTimeout)) $scheduler.nodeLockRetryTimeout }}
 - --legacy-metrics={{ .Values.legacyMetrics }}
+- --card-metrics={{ $scheduler.cardMetrics }}
+- --container-metrics-limit={{ int64 $scheduler.containerMetricsLimit }}
 - --leader-elect={{ $scheduler.leaderElect }}
 {{- if $scheduler.leaderElect }}
 - --leader-elect-resource-name={{ .Values.schedulerName }}

@@ -263,7 +263,7 @@ class Scheduler:
             informers=self.informers,
             recorder=self.recorder,
             certificate=self.certificate,
-            legacy=settings.legacy_metrics,
+            settings=settings,
         )
 
     def routes(self) -> tuple[Route, ...]:

@@ -73,8 +73,8 @@ def test_a_kept_refusal_is_byte_by_byte_a_fresh_one(
     cluster = Cluster(b.VENDORS)
     for node in scenario.nodes:
         cluster.observe_node(node)
-    for pod in scenario.pods:
-        cluster.observe_pod(pod)
+    for placed in scenario.pods:
+        cluster.observe_pod(placed)
     for quota in scenario.quotas:
         cluster.observe_quota(quota)
     try:
@@ -83,7 +83,7 @@ def test_a_kept_refusal_is_byte_by_byte_a_fresh_one(
         asking = None
     hypothesis.assume(asking is not None)
     assert asking is not None
-    kept, draw = Refusals(cluster), random.Random(seed)  # noqa: S311 - a seeded schedule
+    kept, draw = Refusals(cluster), random.Random(seed)
     names = list(scenario.names)
     for number in range(8):
         pod = alike(asking, number, renamed=draw.random() < 0.5)
