@@ -33,6 +33,7 @@ from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
 from hami.scheduler.events import BypassedPods, PodEvents
 from hami.scheduler.explain import Explainer
+from hami.scheduler.explanation_notes import ExplanationNotes
 from hami.scheduler.filter import Filter
 from hami.scheduler.http_api import HttpApi
 from hami.scheduler.informers import WatchedCluster
@@ -44,7 +45,7 @@ from hami.scheduler.placer import Placer
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
-from hami.scheduler.unschedulable import ExplanationNotes, UnschedulablePods
+from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving import addresses, endpoints, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.grant_keys import KeyFolder

@@ -1,44 +1,25 @@
-"""Pods that no node could take, and the explanation kept on each.
+"""Pods that no node could take.
 
 Each keeps its request and a short note of why it was refused. When cards become free, the requests
-are tried again (`hami.scheduler.requeue`); pods of one shape are tried once.
-
-The note is written onto the pod as an annotation. Events age out and name only the first reason;
-the annotation stays until the pod is placed, outlives this process, and every user who may read
-the pod can read it. It is written when it has changed, at most once a minute per pod, and not at
-all for a pod that is refused only for a moment.
+are tried again (`hami.scheduler.requeue`); pods of one shape are tried once. The notes are written
+onto the pods (`hami.scheduler.explanation_notes`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import heapq
-import logging
 from collections.abc import Callable, Hashable, Iterator
 
-import msgspec
-
-from hami.kube import errors, paths
-from hami.kube.client import Client
 from hami.placement import request
 from hami.placement.request import PodRequest
 from hami.scheduler.informers import WatchedCluster, WatchedPod
-from hami.scheduler.leadership import Leadership
-from hami.wire import annotation_keys, codec, explanation_note, objects
+from hami.wire import annotation_keys, explanation_note, objects
 from hami.wire import errors as wire_errors
-
-_log = logging.getLogger(__name__)
 
 #: Seconds after a refusal until a pod is tried again though no free card was announced.
 AGAIN_S = 5.0
 #: Seconds that a pod has to be refused before a note is worth a write.
 FIRST_AFTER_S = 2.0
-INTERVAL_S = 60.0
-#: Notes per round, so that a thousand unschedulable pods do not crowd out Bindings.
-BATCH = 10
-ROUND_S = 0.5
-_SOME_TIME = "2000-01-01T00:00:00Z"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -52,6 +33,8 @@ class UnschedulablePod:
     write_from: float = 0.0
     #: The note that the pod carries, as far as we know; None: none.
     written: explanation_note.Note | None = None
+    #: (written, note) that were found to be different; None: not compared yet.
+    compared: tuple[explanation_note.Note, explanation_note.Note] | None = None
     #: How often it was tried or requeued since it was last refused, and when that is due again.
     tries: int = 0
     try_from: float = 0.0
@@ -160,74 +143,3 @@ def note_in(text: str) -> explanation_note.Note | None:
         return explanation_note.decode(text)
     except wire_errors.WireError:
         return explanation_note.Note()
-
-
-class ExplanationNotes:
-    """Write the notes of unschedulable pods onto them, while this replica leads."""
-
-    def __init__(
-        self,
-        client: Client,
-        unschedulable: UnschedulablePods,
-        leadership: Leadership,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._unschedulable = unschedulable
-        self._leadership = leadership
-        self._clock = clock
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(ROUND_S)
-            await self.write_due()
-
-    async def write_due(self) -> None:
-        """Write the notes that are due, at most a batch of them."""
-        if not self._leadership.leading:
-            return
-        now = self._clock()
-        due = [pod for pod in self._unschedulable if pod.write_from <= now and _is_news(pod)]
-        # The longest due first, so that every pod gets its note.
-        for pod in heapq.nsmallest(BATCH, due, key=lambda pod: pod.write_from):
-            await self._write(pod)
-
-    async def _write(self, pod: UnschedulablePod) -> None:
-        note = pod.note
-        patch = {
-            "metadata": {
-                "uid": pod.wanted.uid,  # another pod of this name must not get it
-                "annotations": {annotation_keys.EXPLANATION: explanation_note.encode(note)},
-            }
-        }
-        pod.write_from = self._clock() + INTERVAL_S
-        try:
-            path = paths.pods(pod.wanted.namespace, pod.wanted.name)
-            await self._client.patch(path, codec.encode(patch))
-        except (errors.NotFound, errors.Conflict):
-            # It was deleted, and the watch has not shown that (or never showed it).
-            self._unschedulable.forget(pod.wanted.uid)
-        except errors.KubeError as error:
-            _log.info(
-                "cannot write explanation, retrying", extra={"pod": pod.key, "error": str(error)}
-            )
-        else:
-            pod.written = note
-
-
-def _is_news(pod: UnschedulablePod) -> bool:
-    if pod.written is None:
-        return True
-    if pod.written is pod.note:
-        return False
-    # A long note is cut when written, so the written forms are compared.
-    if _without_time(pod.written) != _without_time(pod.note):
-        return True
-    pod.written = pod.note  # quicker the next time
-    return False
-
-
-def _without_time(note: explanation_note.Note) -> str:
-    # As long as a real time: where a note is cut depends on the length.
-    return explanation_note.encode(msgspec.structs.replace(note, at=_SOME_TIME))
