@@ -21,6 +21,7 @@ from hami.scheduler.metrics import Metrics
 from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.serving import tracing
 from hami.serving.http_server import Request, Response, Route
+from hami.serving.watchdog import LoopWatchdog
 from hami.wire import errors, extender_api, objects
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class HttpApi:
         pod_events: events.PodEvents,
         metrics: Metrics,
         tracer: tracing.Tracer,
+        watchdog: LoopWatchdog,
         budget: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -49,16 +51,20 @@ class HttpApi:
         self._pod_events = pod_events
         self._metrics = metrics
         self._tracer = tracer
+        self._watchdog = watchdog
         #: Seconds that /bind and /explain wait for readiness.
         self._budget = budget
         self._clock = clock
 
     def routes(self) -> tuple[Route, ...]:
         return (
-            Route("POST", "/filter", self.filter, trusted=True),
+            Route("POST", "/filter", self._filter_apart, trusted=True),
             Route("POST", "/bind", self.bind, trusted=True),
             Route("GET", "/explain", self.explain, trusted=True),
         )
+
+    async def _filter_apart(self, request: Request) -> Response:
+        return await self._watchdog.apart("filter", self.filter(request))
 
     async def filter(self, request: Request) -> Response:
         if not request.body:

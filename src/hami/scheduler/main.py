@@ -50,6 +50,7 @@ from hami.serving import addresses, endpoints, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Route, Server
+from hami.serving.watchdog import LoopWatchdog
 from hami.vendors import device_config
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import objects, text_values
@@ -169,6 +170,10 @@ class Scheduler:
         )
         self.readiness = Readiness(self.leadership, self.informers, self.leader_label.catch_up)
 
+        self.watchdog = LoopWatchdog(
+            self.metrics.loop, counts=lambda: not self.readiness.why_not_synced()
+        )
+
         # Events.
         self.recorder = EventRecorder(client, component=settings.scheduler_name, host=hostname)
         self.pod_events = PodEvents(self.recorder)
@@ -217,6 +222,7 @@ class Scheduler:
             pod_events=self.pod_events,
             metrics=self.metrics,
             tracer=tracer,
+            watchdog=self.watchdog,
             budget=settings.filter_budget,
         )
         self.reviewer = Reviewer(
@@ -303,6 +309,7 @@ class Scheduler:
             "handshakes": self.handshakes.run(),
             "events": self.recorder.run(),
             "version": self.kube_version.run(),
+            "watchdog": self.watchdog.run(),
             "leader label": readiness.follow(self.leader_label, self._role_changes),
         }
         return tasks

@@ -27,7 +27,7 @@ from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
 from hami.scheduler.unschedulable import UnschedulablePods
-from hami.serving import metrics
+from hami.serving import metrics, watchdog
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Request, Response, Route
 
@@ -97,6 +97,7 @@ class Metrics:
             "Shares of containers without metrics here, as they are more than "
             "--container-metrics-limit; 0: all have theirs.",
         )
+        self.loop = watchdog.Metrics(make, "hami_scheduler")
         self.certificate_days = make.gauge(
             "hami_scheduler_certificate_days", "Days until the serving certificate expires."
         )
