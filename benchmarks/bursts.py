@@ -1,4 +1,4 @@
-"""How long 1,000 pods take to be bound while the API server takes its time for each Binding.
+"""Time until 1,000 pods are bound on an API server with slow Bindings.
 
     python -m benchmarks.bursts [--pods 1000] [--nodes 100] [--latencies 0 0.02 0.5 1]
 

@@ -29,7 +29,14 @@ def cluster_text(*, legacy: bool) -> str:
     )
 
     async def gather() -> bytes:
-        return b"".join([part async for part in cluster_metrics.families(cluster, legacy=legacy)])
+        return b"".join(
+            [
+                part
+                async for part in cluster_metrics.families(
+                    cluster, legacy=legacy, cards=True, container_limit=100
+                )
+            ]
+        )
 
     return asyncio.run(gather()).decode()
 

@@ -93,6 +93,8 @@ ALTERNATIVES: dict[str, Other] = {
     "scheduler.metricsBindAddress": Other(
         ":9000", {"scheduler.service.monitorTargetPort": "metrics"}
     ),
+    "scheduler.cardMetrics": Other(value=False),
+    "scheduler.containerMetricsLimit": Other(1_000_000),
     "scheduler.livenessProbe": Other(value=False),
     "scheduler.shutdownDelay": Other("20s"),
     "scheduler.drainTimeout": Other("30s"),

@@ -122,6 +122,8 @@ def test_the_scheduler_gets_its_paths_and_keeps_its_other_defaults() -> None:
             },
             {"metrics_bind_address": ":9000"},
         ),
+        ({"scheduler.cardMetrics": False}, {"card_metrics": False}),
+        ({"scheduler.containerMetricsLimit": 1_000_000}, {"container_metrics_limit": 1_000_000}),
         ({"scheduler.shutdownDelay": "0"}, {"shutdown_delay": 0.0}),
         ({"scheduler.drainTimeout": "1m"}, {"drain_timeout": 60.0}),
         ({"scheduler.service.httpTargetPort": 9443}, {"http_bind": ":9443"}),

@@ -14,6 +14,8 @@
 - --legacy-metrics={{ .Values.legacyMetrics }}
 {{- /* Older kube-schedulers do not know the field. */}}
 - --unresolvable-nodes={{ ge (include "hami.kubeMinor" . | int) 21 }}
+- --card-metrics={{ $scheduler.cardMetrics }}
+- --container-metrics-limit={{ int64 $scheduler.containerMetricsLimit }}
 - --leader-elect={{ $scheduler.leaderElect }}
 {{- if $scheduler.leaderElect }}
 - --leader-elect-resource-name={{ .Values.schedulerName }}

@@ -10,7 +10,8 @@ lists of what is read are those of values.yaml; a test holds them equal.
   "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
     "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"
     "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "extenderHTTPTimeout"
-    "kubeQPS" "kubeBurst" "kubeTimeout" "metricsBindAddress" "livenessProbe" "shutdownDelay" "drainTimeout"
+    "kubeQPS" "kubeBurst" "kubeTimeout" "metricsBindAddress" "cardMetrics" "containerMetricsLimit"
+    "livenessProbe" "shutdownDelay" "drainTimeout"
     "clientCASecret" "grantKey" "kubeScheduler" "extender" "admissionWebhook" "certManager" "patch" "service")
   "scheduler.kubeScheduler" (list "enabled" "image" "resources" "extraArgs" "extraNewArgs")
   "scheduler.extender" (list "image" "resources" "extraArgs")

@@ -15,7 +15,7 @@ from hami.kube import errors as kube_errors
 from hami.kube import listwatch, paths
 from hami.kube.client import Client
 from hami.placement import decide, request
-from hami.scheduler.unschedulable import note_of
+from hami.scheduler.refusals import note_of
 from hami.vendors.table import Vendor
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors

@@ -95,6 +95,8 @@ class Cluster:
             name: families.of(vendor) for name, vendor in self.vendors.items()
         }
         self.quotas = quota.Quotas()
+        #: How often `apply` was called: equal numbers are equal states.
+        self.changes = 0
         #: By width.
         self.card_tables: dict[int, CardTable] = {}
         self._nodes: dict[str, NodeInfo] = {}
@@ -282,6 +284,7 @@ class Cluster:
 
     def apply(self, operation: Operation) -> Operation:
         """Make one change and return the one that reverses it."""
+        self.changes += 1
         match operation:
             case PutNode(node):
                 return self._set_node(node.name, node)

@@ -8,7 +8,7 @@ webhook and scheduler add a pod up. The rules are in docs/placement.md, section 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -139,6 +139,21 @@ def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> Po
         ),
         weights=policy.parse_weights(pod.annotations.get(annotation_keys.SCORING_WEIGHTS)),
         selectors={v.name: _selector(pod, v) for v in vendors if v.name in asked},
+    )
+
+
+def shape_of(pod: PodRequest) -> Hashable:
+    """Return all that decides where a pod fits: pods of one shape fit, or do not, together.
+
+    Names of pods and containers are not in it: the pods of one job share a shape.
+    """
+    return (
+        pod.namespace,
+        tuple((container.kind, container.cards) for container in pod.containers),
+        pod.node_policy,
+        pod.gpu_policy,
+        pod.weights,
+        tuple(sorted(pod.selectors.items())),
     )
 
 

@@ -13,15 +13,11 @@ import logging
 
 from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
-from hami.scheduler.filter import Outcome
 from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.scheduler.leadership import Leadership
 from hami.wire import extender_api, objects
 
 _log = logging.getLogger(__name__)
-
-#: Names per reason in a message; the rest is a number.
-NAMED = 5
 
 
 class PodEvents:
@@ -76,22 +72,6 @@ class PodEvents:
             reason=reason,
             message=message,
         )
-
-
-def no_node(outcome: Outcome) -> str:
-    """Return why no node fits: each reason with its number of nodes, and some of their names."""
-    names: dict[str, list[str]] = {}
-    for group in outcome.groups:
-        for reason in group.reasons:
-            known = names.setdefault(reason, [])
-            known.extend(sorted(group.names)[:NAMED] if len(known) < NAMED else ())
-    parts = []
-    for reason, (nodes, _) in outcome.counts.items():
-        named = sorted(names[reason])[:NAMED]
-        more = f",… {nodes - len(named)} more" if nodes > len(named) else ""
-        parts.append(f"{nodes} nodes {reason}({','.join(named)}{more})")
-    head = f"no available node, {outcome.asked_nodes} nodes do not meet"
-    return "; ".join([head, *parts])
 
 
 class BypassedPods:

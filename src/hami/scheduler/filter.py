@@ -23,8 +23,8 @@ import msgspec
 from hami.cluster import state
 from hami.cluster.pod_info import Hold
 from hami.cluster.state import Asked, Cluster
-from hami.placement import decide, explanation
-from hami.placement.explanation import Explanation, Group
+from hami.placement import decide
+from hami.placement.explanation import Explanation
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, Stage
 from hami.scheduler.errors import RefusedError
@@ -32,7 +32,8 @@ from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
 from hami.scheduler.precedence import Precedence
 from hami.scheduler.readiness import NotReadyError, Readiness
-from hami.scheduler.unschedulable import UnschedulablePods, note_of
+from hami.scheduler.refusals import Refusal
+from hami.scheduler.unschedulable import UnschedulablePods
 from hami.wire import errors, extender_api, objects
 
 
@@ -44,10 +45,10 @@ class Outcome(msgspec.Struct, frozen=True):
     pod: objects.Pod | None = None
     asked_nodes: int = 0
     assumed: AssumedPod | None = None
+    #: Why that node; None if none fits.
     explanation: Explanation | None = None
-    #: Why no node fits: the refused nodes, and by reason how many nodes and cards.
-    groups: tuple[Group, ...] = ()
-    counts: dict[str, tuple[int, int]] = {}
+    #: Why no node fits; None if one does.
+    refusal: Refusal | None = None
     #: Whether only a nominated node was asked about.
     probe: bool = False
 
@@ -62,7 +63,6 @@ class Filter:
         unschedulable: UnschedulablePods,
         precedence: Precedence,
         readiness: Readiness,
-        unresolvable: bool,
         budget: float,
         now: Callable[[], float],
     ) -> None:
@@ -72,8 +72,6 @@ class Filter:
         self._unschedulable = unschedulable
         self._precedence = precedence
         self._readiness = readiness
-        #: Whether kube-scheduler knows nodes that no preemption would help (from 1.21 on).
-        self._unresolvable = unresolvable
         #: Seconds to wait for readiness, and for the result of an earlier bind.
         self._budget = budget
         self._now = now
@@ -132,9 +130,10 @@ class Filter:
     def _place(self, pod: objects.Pod, wanted: PodRequest, names: Sequence[str]) -> Outcome:
         asked = self._watched.cluster.ask(names)
         with self._precedence.before(pod.priority) as kept:
-            decision = self._placer.decide(wanted, asked)
-        if decision.winner is None:
-            return self._refuse(pod, wanted, asked, _with_kept(decision.explanation, kept))
+            decision = self._placer.decide_or_repeat(wanted, asked, len(names))
+        if isinstance(decision, Refusal):
+            return self._refuse(pod, wanted, asked, _with_kept(decision, kept), len(names))
+        assert decision.winner is not None
         refused = self._unschedulable.forget(wanted.uid)
         explained = refused is not None and refused.written is not None
         assumed = self._placer.assume(pod, wanted, decision.winner, explained=explained)
@@ -145,40 +144,30 @@ class Filter:
         return Outcome(answer, pod, len(names), assumed, decision.explanation)
 
     def _refuse(
-        self, pod: objects.Pod, wanted: PodRequest, asked: Asked, reasons: Explanation
+        self,
+        pod: objects.Pod,
+        wanted: PodRequest,
+        asked: Asked,
+        refusal: Refusal,
+        asked_nodes: int,
     ) -> Outcome:
-        groups = tuple(reasons.groups())
-        counts = explanation.count_reasons(groups)
-        names = asked.names or ()
-        probe = list(names) == [pod.nominated_node]
+        probe = asked.distinct == {pod.nominated_node}
         self._assumed_pods.release(wanted.uid)
         if not probe:
             at = dt.datetime.fromtimestamp(int(self._now()), dt.UTC)
-            note = note_of(reasons, counts, at=at.isoformat().replace("+00:00", "Z"))
+            note = msgspec.structs.replace(refusal.note, at=at.isoformat().replace("+00:00", "Z"))
             self._precedence.refused(self._unschedulable.refuse(pod, wanted, note, asked))
-        answer = extender_api.encode_refusal(
-            ((group.names, group.text) for group in groups), unresolvable=self._unresolvable
-        )
-        return Outcome(
-            answer,
-            pod,
-            len(names),
-            explanation=reasons,
-            groups=groups,
-            counts=counts,
-            probe=probe,
-        )
+        return Outcome(refusal.answer, pod, asked_nodes, refusal=refusal, probe=probe)
 
 
-def _with_kept(reasons: Explanation, kept: int) -> Explanation:
-    """Add to an explanation that some cards are kept for more important pods."""
+def _with_kept(refusal: Refusal, kept: int) -> Refusal:
+    """Add to a refusal that some cards are kept for more important pods."""
     if not kept:
-        return reasons
-    note = (
-        f"cards are kept for {kept} more important pods that were refused a moment ago; this pod "
-        "is tried again in a few seconds"
+        return refusal
+    note = f"cards are kept for {kept} more important pods for a few seconds"
+    return msgspec.structs.replace(
+        refusal, summary=f"{refusal.summary}; {note}", message=f"{refusal.message}; {note}"
     )
-    return msgspec.structs.replace(reasons, notes=(*reasons.notes, note))
 
 
 def simulate(cluster: Cluster, args: extender_api.Args, wanted: PodRequest | None) -> bytes:

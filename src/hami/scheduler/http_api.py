@@ -22,6 +22,7 @@ from hami.scheduler.preempt import Preemption
 from hami.scheduler.readiness import NotReadyError, Readiness
 from hami.serving import tracing
 from hami.serving.http_server import Request, Response, Route
+from hami.serving.watchdog import LoopWatchdog
 from hami.wire import errors, extender_api, objects
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class HttpApi:
         pod_events: events.PodEvents,
         metrics: Metrics,
         tracer: tracing.Tracer,
+        watchdog: LoopWatchdog,
         budget: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -52,17 +54,21 @@ class HttpApi:
         self._pod_events = pod_events
         self._metrics = metrics
         self._tracer = tracer
+        self._watchdog = watchdog
         #: Seconds that /bind and /explain wait for readiness.
         self._budget = budget
         self._clock = clock
 
     def routes(self) -> tuple[Route, ...]:
         return (
-            Route("POST", "/filter", self.filter, trusted=True),
+            Route("POST", "/filter", self._filter_apart, trusted=True),
             Route("POST", "/bind", self.bind, trusted=True),
             Route("POST", "/preempt", self.preempt, trusted=True),
             Route("GET", "/explain", self.explain, trusted=True),
         )
+
+    async def _filter_apart(self, request: Request) -> Response:
+        return await self._watchdog.apart("filter", self.filter(request))
 
     async def filter(self, request: Request) -> Response:
         if not request.body:
@@ -89,24 +95,25 @@ class HttpApi:
 
     def _report(self, outcome: Outcome, span: tracing.Span) -> str:
         """Report an outcome to events, logs and the trace; returns its name in metrics."""
-        pod, explanation = outcome.pod, outcome.explanation
-        if pod is None or explanation is None:
+        pod, refusal = outcome.pod, outcome.refusal
+        if pod is None:
             return "passed"
         self._metrics.filter_nodes.observe(outcome.asked_nodes)
         extra = _extra(pod) | {"nodes": outcome.asked_nodes}
         span.set("pod", f"{pod.namespace}/{pod.name}")
         span.set("nodes", outcome.asked_nodes)
-        if outcome.assumed is None:
-            summary = explanation.summary(outcome.counts)
-            span.fail(summary)
-            _log.info("no node fits", extra=extra | {"why": summary})
+        if refusal is not None:
+            span.fail(refusal.summary)
+            _log.info("no node fits", extra=extra | {"why": refusal.summary})
             if not outcome.probe:
-                self._pod_events.filtering_failed(pod, events.no_node(outcome))
+                self._pod_events.filtering_failed(pod, refusal.message)
             return "refused"
+        assert outcome.assumed is not None
+        assert outcome.explanation is not None
         outcome.assumed.trace = span.carrier
         span.set("node", outcome.assumed.node)
         _log.info("placed", extra=extra | {"node": outcome.assumed.node})
-        self._pod_events.filtering_succeeded(pod, explanation)
+        self._pod_events.filtering_succeeded(pod, outcome.explanation)
         return "placed"
 
     async def bind(self, request: Request) -> Response:

@@ -33,6 +33,7 @@ from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
 from hami.scheduler.events import BypassedPods, PodEvents
 from hami.scheduler.explain import Explainer
+from hami.scheduler.explanation_notes import ExplanationNotes
 from hami.scheduler.filter import Filter
 from hami.scheduler.http_api import HttpApi
 from hami.scheduler.informers import WatchedCluster
@@ -46,11 +47,12 @@ from hami.scheduler.preempt import Preemption
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
-from hami.scheduler.unschedulable import ExplanationNotes, UnschedulablePods
+from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving import addresses, endpoints, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Route, Server
+from hami.serving.watchdog import LoopWatchdog
 from hami.vendors import device_config
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import objects, text_values
@@ -147,7 +149,12 @@ class Scheduler:
         self.assumed_pods = AssumedPods(watched, clock=clock, timeout=settings.reservation_timeout)
         self.unschedulable = UnschedulablePods(watched, clock=clock)
         self.precedence = Precedence(watched, self.unschedulable, clock=clock)
-        self.placer = Placer(watched.cluster, self.assumed_pods, rules.defaults)
+        self.placer = Placer(
+            watched.cluster,
+            self.assumed_pods,
+            rules.defaults,
+            unresolvable=settings.unresolvable_nodes,
+        )
         self.lost_answers = LostAnswers(client, watched, self.assumed_pods, clock=clock)
 
         # Who may write.
@@ -175,6 +182,10 @@ class Scheduler:
         )
         self.readiness = Readiness(self.leadership, self.informers, self.leader_label.catch_up)
 
+        self.watchdog = LoopWatchdog(
+            self.metrics.loop, counts=lambda: not self.readiness.why_not_synced()
+        )
+
         # Events.
         self.recorder = EventRecorder(client, component=settings.scheduler_name, host=hostname)
         self.pod_events = PodEvents(self.recorder)
@@ -190,7 +201,6 @@ class Scheduler:
             unschedulable=self.unschedulable,
             precedence=self.precedence,
             readiness=self.readiness,
-            unresolvable=settings.unresolvable_nodes,
             budget=settings.filter_budget,
             now=now,
         )
@@ -226,6 +236,7 @@ class Scheduler:
             pod_events=self.pod_events,
             metrics=self.metrics,
             tracer=tracer,
+            watchdog=self.watchdog,
             budget=settings.filter_budget,
         )
         self.reviewer = Reviewer(
@@ -274,7 +285,7 @@ class Scheduler:
             informers=self.informers,
             recorder=self.recorder,
             certificate=self.certificate,
-            legacy=settings.legacy_metrics,
+            settings=settings,
         )
 
     def routes(self) -> tuple[Route, ...]:
@@ -313,6 +324,7 @@ class Scheduler:
             "handshakes": self.handshakes.run(),
             "events": self.recorder.run(),
             "version": self.kube_version.run(),
+            "watchdog": self.watchdog.run(),
             "leader label": readiness.follow(self.leader_label, self._role_changes),
         }
         return tasks

@@ -25,8 +25,9 @@ from hami.scheduler.leadership import Leadership
 from hami.scheduler.maintenance import Maintenance
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
+from hami.scheduler.settings import Settings
 from hami.scheduler.unschedulable import UnschedulablePods
-from hami.serving import metrics
+from hami.serving import metrics, watchdog
 from hami.serving.certificates import LiveCertificate
 from hami.serving.http_server import Request, Response, Route
 
@@ -91,6 +92,12 @@ class Metrics:
             "hami_scheduler_unreadable_objects",
             "Nodes, pods and quotas of which something cannot be read.",
         )
+        self.omitted = make.gauge(
+            "hami_scheduler_container_metrics_omitted",
+            "Shares of containers without metrics here, as they are more than "
+            "--container-metrics-limit; 0: all have theirs.",
+        )
+        self.loop = watchdog.Metrics(make, "hami_scheduler")
         self.certificate_days = make.gauge(
             "hami_scheduler_certificate_days", "Days until the serving certificate expires."
         )
@@ -121,7 +128,7 @@ class MetricsPage:
         informers: Mapping[str, Counted],
         recorder: EventRecorder,
         certificate: LiveCertificate | None,
-        legacy: bool,
+        settings: Settings,
     ) -> None:
         self._metrics = metrics
         self._watched = watched
@@ -135,8 +142,7 @@ class MetricsPage:
         self._informers = informers
         self._recorder = recorder
         self._certificate = certificate
-        #: Whether HAMi's old names are written, too.
-        self._legacy = legacy
+        self._settings = settings
 
     def route(self) -> Route:
         page = metrics.route(self._metrics.registry, self._cluster)
@@ -148,7 +154,12 @@ class MetricsPage:
         return msgspec.structs.replace(page, handler=answer)
 
     def _cluster(self) -> AsyncIterator[bytes]:
-        return cluster_metrics.families(self._watched.cluster, legacy=self._legacy)
+        return cluster_metrics.families(
+            self._watched.cluster,
+            legacy=self._settings.legacy_metrics,
+            cards=self._settings.card_metrics,
+            container_limit=self._settings.container_metrics_limit,
+        )
 
     def _update(self) -> None:
         gauges = self._metrics
@@ -162,6 +173,8 @@ class MetricsPage:
         gauges.leading.set(self._leadership.leading)
         gauges.ready.set(self._readiness.ready)
         gauges.unreadable.set(len(self._watched.cluster.problems()))
+        limit = self._settings.container_metrics_limit
+        gauges.omitted.set(cluster_metrics.omitted_shares(self._watched.cluster, limit))
         gauges.drift.labels("tables").set(self._maintenance.table_drift)
         for outcome in events.Stats.__struct_fields__:
             gauges.events.labels(outcome).set(getattr(self._recorder.stats, outcome))

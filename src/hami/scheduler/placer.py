@@ -7,11 +7,12 @@ No step awaits: a decision and the cards held for it belong to the same state of
 
 from __future__ import annotations
 
-from hami.cluster.state import Cluster
+from hami.cluster.state import Asked, Cluster
 from hami.placement import decide, request
 from hami.placement.decide import Decision, Placement
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
+from hami.scheduler.refusals import Refusal, Refusals
 from hami.scheduler.unschedulable import carried_note
 from hami.wire import objects
 
@@ -20,11 +21,18 @@ class Placer:
     """The one way from a pod to cards that are held for it."""
 
     def __init__(
-        self, cluster: Cluster, assumed_pods: AssumedPods, defaults: request.Defaults
+        self,
+        cluster: Cluster,
+        assumed_pods: AssumedPods,
+        defaults: request.Defaults,
+        *,
+        unresolvable: bool = True,
     ) -> None:
+        """`unresolvable`: kube-scheduler knows nodes that no preemption would help (from 1.21)."""
         self._cluster = cluster
         self._assumed_pods = assumed_pods
         self._defaults = defaults
+        self.refusals = Refusals(cluster, unresolvable=unresolvable)
 
     def parse(self, pod: objects.Pod) -> PodRequest | None:
         """Read a pod's request; None if it asks for none of our cards. May raise WireError."""
@@ -33,6 +41,12 @@ class Placer:
     def decide(self, wanted: PodRequest, nodes: decide.Names = None) -> Decision:
         """Choose the best of these nodes, or explain why none fits; None is all nodes."""
         return decide.decide(self._cluster, wanted, nodes)
+
+    def decide_or_repeat(
+        self, wanted: PodRequest, asked: Asked, asked_nodes: int
+    ) -> Decision | Refusal:
+        """Choose the best of these nodes, or refuse, if possible as an equal pod was refused."""
+        return self.refusals.decide(wanted, asked, asked_nodes)
 
     def assume(
         self,

@@ -1,37 +1,22 @@
-"""Pods that no node could take, and the explanation kept on each.
+"""Pods that no node could take.
 
 Each keeps its request, a short note of why it was refused, and the nodes that kube-scheduler
 offered: room elsewhere does not help it. Pods that fit or do not fit together, those of one job for
 example, form a group. When cards become free the groups are tried again (`hami.scheduler.requeue`),
-each once.
-
-The note is written onto the pod as an annotation. Events age out and name only the first reason;
-the annotation stays until the pod is placed, outlives this process, and every user who may read
-the pod can read it. It is written when it has changed, at most once a minute per pod, and not at
-all for a pod that is refused only for a moment.
+each once. The notes are written onto the pods (`hami.scheduler.explanation_notes`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import heapq
-import logging
 from collections.abc import Callable, Hashable, Iterator
 
-import msgspec
-
 from hami.cluster.state import Asked
-from hami.kube import errors, paths
-from hami.kube.client import Client
-from hami.placement.explanation import Explanation
+from hami.placement import request
 from hami.placement.request import PodRequest
 from hami.scheduler.informers import WatchedCluster, WatchedPod
-from hami.scheduler.leadership import Leadership
-from hami.wire import annotation_keys, codec, explanation_note, objects
+from hami.wire import annotation_keys, explanation_note, objects
 from hami.wire import errors as wire_errors
-
-_log = logging.getLogger(__name__)
 
 #: Seconds after a refusal until a group is tried again though no free card was announced. The
 #: interval doubles with each such try, up to the longest.
@@ -39,11 +24,6 @@ AGAIN_S, AGAIN_AT_MOST_S = 5.0, 300.0
 _DOUBLINGS = 10
 #: Seconds that a pod has to be refused before a note is worth a write.
 FIRST_AFTER_S = 2.0
-INTERVAL_S = 60.0
-#: Notes per round, so that a thousand unschedulable pods do not crowd out Bindings.
-BATCH = 10
-ROUND_S = 0.5
-_SOME_TIME = "2000-01-01T00:00:00Z"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -60,6 +40,8 @@ class UnschedulablePod:
     write_from: float = 0.0
     #: The note that the pod carries, as far as we know; None: none.
     written: explanation_note.Note | None = None
+    #: (written, note) that were found to be different; None: not compared yet.
+    compared: tuple[explanation_note.Note, explanation_note.Note] | None = None
 
     @property
     def key(self) -> str:
@@ -132,7 +114,7 @@ class UnschedulablePods:
         if not self._pods:
             self._watched.take_room()  # room from before counted in this refusal
         now = self._clock()
-        key = (_shape(wanted), pod.priority, offered.digest)
+        key = (request.shape_of(wanted), pod.priority, offered.digest)
         group = self._groups.get(key)
         known = self._pods.get(pod.uid)
         if known is not None and known.group is not group:
@@ -180,17 +162,6 @@ class UnschedulablePods:
                 known.written = note_in(new.explanation)
 
 
-def _shape(pod: PodRequest) -> Hashable:
-    return (
-        pod.namespace,
-        pod.containers,
-        pod.node_policy,
-        pod.gpu_policy,
-        pod.weights,
-        tuple(sorted(pod.selectors.items())),
-    )
-
-
 def carried_note(pod: objects.Pod) -> explanation_note.Note | None:
     """Return the note that a pod carries; None if it has none, an empty one if it is not ours."""
     return note_in(pod.annotation(annotation_keys.EXPLANATION))
@@ -206,99 +177,3 @@ def note_in(text: str) -> explanation_note.Note | None:
         return explanation_note.decode(text)
     except wire_errors.WireError:
         return explanation_note.Note()
-
-
-def note_of(
-    explanation: Explanation, counts: dict[str, tuple[int, int]], *, at: str
-) -> explanation_note.Note:
-    """Make the short note of a refusal."""
-    return explanation_note.Note(
-        at=at,
-        summary=explanation.summary(counts),
-        fitting=explanation.fitting,
-        reasons={
-            reason: explanation_note.ReasonCount(nodes=nodes, cards=cards)
-            for reason, (nodes, cards) in counts.items()
-        },
-        near=tuple(
-            explanation_note.Near(
-                node=miss.node,
-                container=miss.container,
-                memory_short=miss.memory_short,
-                cores_short=miss.cores_short,
-                cards_missing=miss.cards_missing,
-            )
-            for miss in explanation.near_misses
-        ),
-    )
-
-
-class ExplanationNotes:
-    """Write the notes of unschedulable pods onto them, while this replica leads."""
-
-    def __init__(
-        self,
-        client: Client,
-        unschedulable: UnschedulablePods,
-        leadership: Leadership,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._unschedulable = unschedulable
-        self._leadership = leadership
-        self._clock = clock
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(ROUND_S)
-            await self.write_due()
-
-    async def write_due(self) -> None:
-        """Write the notes that are due, at most a batch of them."""
-        if not self._leadership.leading:
-            return
-        now = self._clock()
-        due = [pod for pod in self._unschedulable if pod.write_from <= now and _is_news(pod)]
-        # The longest due first, so that every pod gets its note.
-        for pod in heapq.nsmallest(BATCH, due, key=lambda pod: pod.write_from):
-            await self._write(pod)
-
-    async def _write(self, pod: UnschedulablePod) -> None:
-        note = pod.note
-        patch = {
-            "metadata": {
-                "uid": pod.wanted.uid,  # another pod of this name must not get it
-                "annotations": {annotation_keys.EXPLANATION: explanation_note.encode(note)},
-            }
-        }
-        pod.write_from = self._clock() + INTERVAL_S
-        try:
-            path = paths.pods(pod.wanted.namespace, pod.wanted.name)
-            await self._client.patch(path, codec.encode(patch))
-        except (errors.NotFound, errors.Conflict):
-            # It was deleted, and the watch has not shown that (or never showed it).
-            self._unschedulable.forget(pod.wanted.uid)
-        except errors.KubeError as error:
-            _log.info(
-                "cannot write explanation, retrying", extra={"pod": pod.key, "error": str(error)}
-            )
-        else:
-            pod.written = note
-
-
-def _is_news(pod: UnschedulablePod) -> bool:
-    if pod.written is None:
-        return True
-    if pod.written is pod.note:
-        return False
-    # A long note is cut when written, so the written forms are compared.
-    if _without_time(pod.written) != _without_time(pod.note):
-        return True
-    pod.written = pod.note  # quicker the next time
-    return False
-
-
-def _without_time(note: explanation_note.Note) -> str:
-    # As long as a real time: where a note is cut depends on the length.
-    return explanation_note.encode(msgspec.structs.replace(note, at=_SOME_TIME))

@@ -5,7 +5,9 @@ a whole cluster (hundreds of thousands of lines) would take seconds through it; 
 them as chunks of the text format, and they are streamed. The loop runs other tasks between two
 chunks, so a scrape delays no request: a chunk should take about a millisecond.
 
-Nothing is compressed: that would take longer than it saves within a cluster.
+A scraper that accepts gzip (Prometheus does) gets it, at the fastest level: text of this kind
+becomes a twentieth, in a quarter of the time that writing it takes. It is compressed in pieces,
+each in less than a millisecond.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import prometheus_client
@@ -32,6 +35,10 @@ LATENCIES = (
 
 #: Bytes that are gathered before they are written, for fewer and larger packets.
 _GATHERED = 2**16
+
+#: zlib's number for the format of gzip with the largest window, and its fastest level.
+_GZIP, _FASTEST = 31, 1
+_VARY = (("Vary", "Accept-Encoding"),)
 
 Families = Callable[[], AsyncIterator[bytes]]
 
@@ -108,8 +115,13 @@ class _One(registry.Collector):
 def route(counted: Registry, families: Families | None = None) -> Route:
     """Answer GET /metrics with the registry and then the given families."""
 
-    async def answer(_: Request) -> Response:
-        return Response(200, _gathered(_chunks(counted, families)), CONTENT_TYPE)
+    async def answer(request: Request) -> Response:
+        text = _gathered(_chunks(counted, families))
+        if not _accepts_gzip(request.headers.get("Accept-Encoding", "")):
+            return Response(200, text, CONTENT_TYPE, _VARY)
+        return Response(
+            200, _compressed(text), CONTENT_TYPE, (*_VARY, ("Content-Encoding", "gzip"))
+        )
 
     return Route("GET", "/metrics", answer)
 
@@ -136,6 +148,27 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             await asyncio.sleep(0)
     if waiting:
         yield bytes(waiting)
+
+
+async def _compressed(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what gzip makes of the pieces; other tasks run after each."""
+    gzip = zlib.compressobj(_FASTEST, zlib.DEFLATED, _GZIP)
+    async with http_server.closed_after(pieces):
+        async for piece in pieces:
+            if packed := gzip.compress(piece):
+                yield packed
+            await asyncio.sleep(0)
+    yield gzip.flush()
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    """Read the header Accept-Encoding, as `gzip;q=0.5, identity`."""
+    for choice in accepted.lower().split(","):
+        coding, _, parameters = choice.partition(";")
+        if coding.strip() == "gzip":
+            weight = parameters.strip().removeprefix("q=").strip()
+            return not weight or bool(weight.strip("0."))
+    return False
 
 
 def escape_label(value: str) -> str:

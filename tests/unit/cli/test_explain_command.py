@@ -179,10 +179,10 @@ def test_of_a_pod_that_no_filter_has_seen_hamis_own_decision_follows(
         "hami has given no reasons; by its cards alone it would be placed on b"
     )
     _, out, _ = run(capsys, "large", f"--kubeconfig={config}")
-    said = out.splitlines()[3:]
-    assert said[0] == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
-    assert said[1].startswith("hami has given no reasons yet; by its cards alone, no node fits: 2")
-    assert said[2] == "  CardInsufficientMemory: 2 nodes, 2 cards"
+    lines = out.splitlines()[3:]
+    assert lines[0] == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
+    assert lines[1].startswith("hami has given no reasons yet; by its cards alone, no node fits: 2")
+    assert lines[2] == "  CardInsufficientMemory: 2 nodes, 2 cards"
 
 
 def test_what_is_not_in_the_pods_condition_may_be_in_an_event(
@@ -197,10 +197,10 @@ def test_a_user_who_may_only_read_the_pod_gets_what_the_pod_says(
 ) -> None:
     code, out, err = run(capsys, "seen", "--context=tenant", f"--kubeconfig={config}")
     assert (code, err) == (0, "")
-    said = out.splitlines()
-    assert said[3] == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
-    assert said[5].startswith("own filters; ")
-    assert "403 Forbidden: nodes is forbidden" in said[5]
+    lines = out.splitlines()
+    assert lines[3] == "kube-scheduler says: 0/2 nodes are available: 2 Insufficient cpu."
+    assert lines[5].startswith("own filters; ")
+    assert "403 Forbidden: nodes is forbidden" in lines[5]
 
 
 def test_the_name_of_the_scheduler_can_be_given(

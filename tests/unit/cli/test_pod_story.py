@@ -74,8 +74,8 @@ def test_without_reasons_it_says_what_is_known() -> None:
 
 
 def test_of_a_pod_that_no_filter_has_seen_kube_schedulers_words_come_first() -> None:
-    said = words(pod(MAIN, condition=UNSCHEDULABLE))
-    assert said[3:] == [
+    lines = words(pod(MAIN, condition=UNSCHEDULABLE))
+    assert lines[3:] == [
         "kube-scheduler says: 0/3 nodes are available",
         "hami has given no reasons: it is asked only about nodes that pass kube-scheduler's",
         "own filters",
@@ -84,13 +84,13 @@ def test_of_a_pod_that_no_filter_has_seen_kube_schedulers_words_come_first() -> 
 
 def test_gates_and_the_nominated_node_are_shown() -> None:
     gated = UNSCHEDULABLE | {"message": "Scheduling is blocked due to non-empty scheduling gates"}
-    said = words(pod(MAIN, condition=gated, gates=("a.example/x", "b")))
-    assert said[3:5] == [
+    lines = words(pod(MAIN, condition=gated, gates=("a.example/x", "b")))
+    assert lines[3:5] == [
         "it has scheduling gates: a.example/x, b",
         "no scheduler tries it until their controllers have removed them all",
     ]
-    said = words(pod(MAIN, condition=UNSCHEDULABLE, nominated="node-5"))
-    assert said[3:5] == [
+    lines = words(pod(MAIN, condition=UNSCHEDULABLE, nominated="node-5"))
+    assert lines[3:5] == [
         "kube-scheduler says: 0/3 nodes are available",
         "kube-scheduler makes room for it on node-5, where other pods must end",
     ]

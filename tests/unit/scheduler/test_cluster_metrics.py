@@ -18,11 +18,12 @@ from hami.wire.shares import Share
 from tests import builders as b
 
 MIB = 2**20
+DEFAULTS: dict[str, Any] = {"legacy": False, "cards": True, "container_limit": 20_000}
 TYPE = "NVIDIA A100-SXM4-40GB"
 
 
 async def text(cluster: Cluster, **options: Any) -> str:
-    chunks = [c async for c in cluster_metrics.families(cluster, **{"legacy": False, **options})]
+    chunks = [c async for c in cluster_metrics.families(cluster, **(DEFAULTS | options))]
     return b"".join(chunks).decode()
 
 
@@ -271,7 +272,7 @@ async def test_all_names_of_hami_are_there_even_with_an_empty_cluster() -> None:
         for line in (await text(b.cluster(), legacy=True)).splitlines()
         if line.startswith("# TYPE")
     ]
-    assert len(names) == len(set(names)) == 12 + 11
+    assert len(names) == len(set(names)) == 12 + 11 + len(OUR_SUMS)
 
 
 async def test_numbers_are_written_out_exactly() -> None:
@@ -298,7 +299,7 @@ async def test_nodes_and_pods_may_come_and_go_between_two_chunks(
     pods = [b.granted(f"p{at}", f"n{at}", [(f"GPU-{at}-0", 10, 1)]) for at in range(10)]
     cluster = b.cluster(*nodes, *pods)
     chunks = []
-    async for chunk in cluster_metrics.families(cluster, legacy=True):
+    async for chunk in cluster_metrics.families(cluster, **(DEFAULTS | {"legacy": True})):
         chunks.append(chunk)
         at = len(chunks) % 10
         if len(chunks) % 3 == 0:
@@ -311,7 +312,7 @@ async def test_nodes_and_pods_may_come_and_go_between_two_chunks(
             cluster.observe_pod(pods[at])
         await asyncio.sleep(0)
     families = list(parser.text_string_to_metric_families(b"".join(chunks).decode()))
-    assert len({family.name for family in families}) == len(families) == 23
+    assert len({family.name for family in families}) == len(families) == 23 + len(OUR_SUMS)
     for family in families:
         keys = [tuple(sorted(sample.labels.items())) for sample in family.samples]
         assert len(keys) == len(set(keys))
@@ -319,9 +320,63 @@ async def test_nodes_and_pods_may_come_and_go_between_two_chunks(
 
 async def test_a_chunk_is_small_however_large_the_cluster() -> None:
     cluster = b.cluster(*(b.node(f"n{at}", b.cards(f"GPU-{at}", 8)) for at in range(200)))
-    sizes = [chunk.count(b"\n") async for chunk in cluster_metrics.families(cluster, legacy=False)]
+    sizes = [chunk.count(b"\n") async for chunk in cluster_metrics.families(cluster, **DEFAULTS)]
     assert sum(sizes) > 7 * 1600
     assert max(sizes) <= 200
+
+
+OUR_SUMS = (
+    *("hami_node_memory_limit_bytes", "hami_node_memory_allocated_bytes", "hami_node_shared_count"),
+    *("hami_cluster_cards", "hami_cluster_memory_limit_bytes"),
+    *("hami_cluster_memory_allocated_bytes", "hami_cluster_shared_count"),
+)
+
+
+async def test_nodes_and_the_cluster_have_the_sums_of_their_cards() -> None:
+    found = await read(small_cluster())
+    assert {name: samples(found[name], "node") for name in OUR_SUMS[:3]} == {
+        "hami_node_memory_limit_bytes": {("n1",): 24000 * MIB, ("n2",): 8000 * MIB},
+        "hami_node_memory_allocated_bytes": {("n1",): 3500 * MIB, ("n2",): 4000 * MIB},
+        "hami_node_shared_count": {("n1",): 3, ("n2",): 1},
+    }
+    assert {name: samples(found[name])[()] for name in OUR_SUMS[3:]} == {
+        "hami_cluster_cards": 3,
+        "hami_cluster_memory_limit_bytes": 32000 * MIB,
+        "hami_cluster_memory_allocated_bytes": 7500 * MIB,
+        "hami_cluster_shared_count": 4,
+    }
+
+
+async def test_without_metrics_of_cards_those_of_nodes_namespaces_and_the_cluster_remain() -> None:
+    found = await read(small_cluster(), cards=False, container_limit=0, legacy=True)
+    quotas = ("hami_resource_quota_used", "hami_resource_quota_limit", "QuotaUsed")
+    assert set(found) == {*OUR_SUMS, *quotas}
+
+
+@pytest.mark.parametrize(("limit", "written"), [(4, True), (3, False), (0, False)])
+async def test_above_the_limit_no_container_has_metrics_and_the_text_says_so(
+    limit: int, written: bool
+) -> None:
+    cluster = small_cluster()  # four shares on cards
+    found = await read(cluster, container_limit=limit, legacy=True)
+    assert ("hami_vgpu_memory_allocated_bytes" in found) == written
+    assert ("vGPUMemoryAllocated" in found) == written
+    assert "hami_gpu_memory_allocated_bytes" in found
+    stated = "# metrics of containers are left out here: 4 shares, --container-metrics-limit="
+    assert (stated in await text(cluster, container_limit=limit)) != written
+    assert cluster_metrics.omitted_shares(cluster, limit) == (0 if written else 4)
+
+
+async def test_all_samples_of_a_scrape_are_of_one_moment() -> None:
+    cluster = b.cluster(b.node("n", [b.card("GPU-a")]), b.granted("p", "n", [("GPU-a", 1000, 10)]))
+    writing = cluster_metrics.families(cluster, **DEFAULTS)
+    chunks = [await anext(writing)]
+    cluster.observe_pod(b.granted("q", "n", [("GPU-a", 2000, 20)]))
+    cluster.forget_node("n")
+    chunks += [chunk async for chunk in writing]
+    lines = b"".join(chunks).decode().splitlines()
+    values = [line.rsplit(" ", 1)[1] for line in lines if "allocated_bytes{" in line]
+    assert values == [str(1000 * MIB)] * 4
 
 
 async def test_pods_on_a_deleted_node_are_left_out_as_its_cards_are() -> None:

@@ -158,8 +158,8 @@ async def test_a_crash_at_every_await_of_bind_leaves_nothing_behind(late: bool) 
             api.put(rig.node("a", late=late))
             got_there = await crash_in_bind(api, at)
             await check_after_restart(api)
-    # One request on a late node, two on one with a lock; each suspends several times.
-    assert at > (3 if late else 5)
+    # One request on a late node, two on one with a lock; each suspends at least once.
+    assert at > (1 if late else 2)
 
 
 @pytest.mark.parametrize("lost", [Lost.BEFORE, Lost.AFTER])

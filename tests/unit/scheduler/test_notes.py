@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import json
 from typing import Any
 
 import pytest
 
-from hami.scheduler import unschedulable
+from hami.scheduler import explanation_notes
 from hami.wire import annotation_keys, explanation_note, node_marks, node_register
 from tests import builders
 from tests.builders import GPU
@@ -269,7 +271,7 @@ async def place(replica: rig.Replica, *, filtered: bool = True) -> None:
 async def test_many_notes_are_written_a_few_at_a_time_and_all_have_their_turn(
     times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unschedulable, "BATCH", 3)
+    monkeypatch.setattr(explanation_notes, "BATCH", 3)
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
@@ -294,6 +296,41 @@ async def test_many_notes_are_written_a_few_at_a_time_and_all_have_their_turn(
                 await replica.seen()
             latest = [note_of(api, f"p{number}") for number in range(8)]
             assert all(note is not None and note.summary.count("1 nodes") == 0 for note in latest)
+
+
+async def test_a_round_encodes_only_notes_that_changed_and_lets_other_tasks_run_after_each(
+    times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, turns, encoded = explanation_note.encode, [0], []
+
+    def counted(note: explanation_note.Note) -> str:
+        encoded.append(turns[0])
+        return encode(note)
+
+    async def tick() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(explanation_notes, "BATCH", 0)  # what is due stays due
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api, clock=times.clock, now=times.now) as replica:
+            other = explanation_note.encode(explanation_note.Note(summary="of another leader"))
+            for number in range(50):
+                annotations = {annotation_keys.EXPLANATION: other}
+                await refuse(replica, f"p{number}", annotations=annotations)
+            await replica.seen()
+            times.pass_by(2)
+            monkeypatch.setattr(explanation_note, "encode", counted)
+            ticking = asyncio.create_task(tick())
+            await replica.scheduler.explanation_notes.write_due()
+            assert len(encoded) == 100
+            assert max(collections.Counter(encoded).values()) == 2  # the old note and the new one
+            for _ in range(3):
+                await replica.scheduler.explanation_notes.write_due()
+            assert len(encoded) == 100
+            ticking.cancel()
 
 
 async def test_only_a_leader_writes(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:

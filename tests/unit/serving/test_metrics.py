@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import itertools
 from collections.abc import AsyncIterator
 
@@ -10,7 +11,7 @@ import pytest
 from prometheus_client import parser
 
 from hami.serving import metrics
-from hami.serving.http_server import Response
+from hami.serving.http_server import Request, Response
 from tests.unit.kube.following import PATIENCE_S
 from tests.unit.serving import servers
 
@@ -81,7 +82,13 @@ async def test_the_build_has_the_labels_of_hami() -> None:
     }
 
 
-async def test_a_large_scrape_lets_the_loop_turn_after_every_chunk() -> None:
+def asked(accepted: str) -> Request:
+    headers = {"Accept-Encoding": accepted}
+    return Request("GET", "/metrics", {}, headers, b"", "127.0.0.1", "id")
+
+
+@pytest.mark.parametrize("accepted", ["", "gzip"])
+async def test_a_large_scrape_lets_the_loop_turn_after_every_chunk(accepted: str) -> None:
     """A family that itself never awaits anything: 600 chunks, 300,000 lines."""
     chunk = b'cards{node="n"} 8\n' * 500
 
@@ -98,20 +105,50 @@ async def test_a_large_scrape_lets_the_loop_turn_after_every_chunk() -> None:
             turns.append(made[0])
             await asyncio.sleep(0)
 
-    answer: Response = await metrics.route(metrics.Registry(), written).handler(None)  # type: ignore[arg-type]
+    answer: Response = await metrics.route(metrics.Registry(), written).handler(asked(accepted))
     assert not isinstance(answer.body, bytes)
     ticking = asyncio.create_task(tick())
-    received = 0
-    sizes = []
-    async for part in answer.body:
-        received += part.count(b"\ncards{") + part.startswith(b"cards{")
-        sizes.append(len(part))
+    parts = [part async for part in answer.body]
+    sizes = [len(part) for part in parts]
+    text = b"".join(parts)
+    received = (gzip.decompress(text) if accepted else text).count(b"\ncards{")
     ticking.cancel()
     await asyncio.gather(ticking, return_exceptions=True)
     assert received == 300_000
     # Between two turns of the others never more than one chunk was made.
     assert max(b - a for a, b in itertools.pairwise(turns)) == 1
     assert max(sizes) < 2 * 2**16
+
+
+@pytest.mark.parametrize(
+    ("accepted", "compressed"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("gzip; q=0.001", True),
+        ("gzip;q=0, identity", False),
+        ("gzip;q=0.0", False),
+        ("identity", False),
+        ("", False),
+    ],
+)
+async def test_a_scraper_that_accepts_gzip_gets_the_same_text_as_gzip(
+    accepted: str, compressed: bool
+) -> None:
+    text = b'cards{node="n"} 8\n' * 20_000
+
+    async def written() -> AsyncIterator[bytes]:
+        yield text
+
+    async with servers.serving(metrics.route(metrics.Registry(), written)) as server:
+        status, headers, body = await servers.ask(
+            server.port, "GET", "/metrics", headers={"Accept-Encoding": accepted}
+        )
+    assert status == 200
+    assert headers["vary"] == "Accept-Encoding"
+    assert headers.get("content-encoding") == ("gzip" if compressed else None)
+    assert (len(body) < len(text) / 10) == compressed
+    assert (gzip.decompress(body) if compressed else body).endswith(text)
 
 
 async def test_a_scrape_that_is_broken_off_closes_the_families() -> None:
