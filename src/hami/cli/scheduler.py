@@ -68,7 +68,8 @@ _HELP = {
         "mig_fallback_file": "YAML file of chains of profiles; empty: the built-in ones",
     },
     "Nodes with a lock": {
-        "node_lock_timeout": "age at which a lock is removed if its owner no longer exists",
+        "node_lock_timeout": "time since it was first seen after which a lock that names no pod is "
+        "removed",
         "node_lock_retry_timeout": "longest time that a member of a pod group waits for a lock; 0: "
         "it does not wait",
     },

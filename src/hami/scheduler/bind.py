@@ -220,7 +220,7 @@ class Binder:
         try:
             if not self._still_needed(assumed):
                 return
-            lock = await self._locks.take(assumed.node, assumed.namespace, assumed.name, caller)
+            lock = await self._locks.take(assumed.node, assumed, caller)
             self._metrics.queue_seconds.observe(self._clock() - begin)
             await self._post(assumed, caller)
         except BaseException as error:

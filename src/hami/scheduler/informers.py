@@ -41,6 +41,8 @@ class WatchedNode(msgspec.Struct, frozen=True):
     version: int
     #: Value of HAMi's lock, or empty.
     lock: str
+    #: UID of the pod that holds the lock; empty: unknown, as where HAMi's scheduler took it.
+    lock_uid: str
     #: Names of the vendors whose agent on this node needs no lock.
     late: frozenset[str]
     #: (vendor name, value or None) of HAMi's handshake, where the vendor has cards.
@@ -243,6 +245,7 @@ class _NodeReader:
         node = codec.decode(body, objects.Node, what="node")
         info = self._cluster.read_node(node)
         known = self._cluster.nodes.get(info.name)
+        lock = node.annotation(annotation_keys.NODE_LOCK)
         late = set()
         handshakes = []
         for vendor in self._cluster.vendors.values():
@@ -256,7 +259,8 @@ class _NodeReader:
             name=node.name,
             uid=node.uid,
             version=node.version,
-            lock=node.annotation(annotation_keys.NODE_LOCK),
+            lock=lock,
+            lock_uid=node_marks.owner_uid(node.annotation(annotation_keys.NODE_LOCK_OWNER), lock),
             late=frozenset(late),
             handshakes=tuple(handshakes),
             # Kept once: most updates of a node change nothing of its cards.

@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Nodes with a lock.
 
-    #: Seconds after which a lock that names no pod is removed.
+    #: Seconds, since it was first seen, after which a lock that names no pod is removed.
     node_lock_timeout: float = 300.0
     #: Seconds a member of a pod group waits for a lock; 0: it fails at once. Other pods wait as
     #: long as kube-scheduler does.
