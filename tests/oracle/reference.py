@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 
 from hami.wire import errors, objects
 from hami.wire.shares import PodShares, Share
+from tests.oracle.reference_cards import Card, State
 from tests.oracle.reference_checks import Case, check_node, memory_on
-from tests.oracle.reference_holdings import Card, State, by_node, peak
+from tests.oracle.reference_holdings import by_node, peak
 from tests.oracle.reference_order import by_column, choose
 from tests.oracle.reference_quota import Running, quota_of
 from tests.oracle.reference_request import Ask, Kind, Request, read_request
