@@ -29,6 +29,7 @@ from tests.oracle.reference_holdings import by_node, peak
 from tests.oracle.reference_order import by_column, choose
 from tests.oracle.reference_quota import Running, quota_of
 from tests.oracle.reference_request import Ask, Kind, Request, read_request
+from tests.oracle.reference_unproven import is_unproven
 from tests.oracle.reference_vendor import RefVendor
 
 __all__ = ["Answer", "RefVendor", "filter_pod"]
@@ -222,6 +223,10 @@ def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[s
             fits[name] = given
     if passed_checks:
         case.traits.add("cards judged")
+    for name in passed_checks:
+        for vendor in case.vendors:
+            if any(is_unproven(pod, vendor) for pod in case.pods_on.get(name, [])):
+                case.traits.add("pod without a valid grant")
 
     if not fits and second_try_allowed(case.wanted):
         for name in passed_checks:

@@ -28,11 +28,11 @@ def add_pod(draft: Draft, node: str) -> None:
     containers: list[Amounts] = [{} for _ in kinds]
     foreign = tape.chance(10)
     forged = tape.chance(8)
-    asks_more = foreign or forged
     for vendor in draft.vendors:
         devices = draft.nodes.get(node, _DELETED).get(vendor.name, [])
         if vendor is not draft.vendors[0] and not tape.chance(60):
             continue
+        asks_more = foreign or (forged and vendor.signed)
         listed = [_grants(draft, devices, vendor.name) for _ in kinds]
         for container, each in zip(containers, listed, strict=True):
             if each:

@@ -63,6 +63,7 @@ TRAITS = (
     "several containers", "init container", "sidecar", "two vendors", "weights", "second try",
     "percentage of mixed memory", "nodes tied", "cards tied", "request refused",
     "node policy with blanks", "gpu policy of commas", "fractional quota", "unreadable quota",
+    "pod without a valid grant",
 )  # fmt: skip
 
 

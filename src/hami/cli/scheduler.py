@@ -50,6 +50,8 @@ _HELP = {
         "unchanged",
         "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
         "grants are not signed",
+        "allow_unsigned_grants": "HAMi's scheduler places pods, too: its grants, which are not "
+        "signed, are not reported; as for the agents",
         "reservation_timeout": "time that cards are held for a pod that is not bound",
         "filter_budget": "longest time that /filter waits for its caches before it answers an "
         "error",

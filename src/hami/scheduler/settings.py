@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device_config_file: str = ""
     #: Folder of the keys `current` and `previous` that sign grants; empty: grants are not signed.
     grant_key_dir: str = "/etc/hami/grant"
+    #: Whether grants without a signature are valid, as HAMi's scheduler writes them.
+    allow_unsigned_grants: bool = False
     #: Seconds after which cards that are reserved and not bound are free again.
     reservation_timeout: float = 900.0
     #: Seconds /filter may wait for the watches or an earlier bind before it answers an error.
