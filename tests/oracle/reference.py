@@ -23,11 +23,13 @@ from collections.abc import Mapping, Sequence
 
 from hami.wire import errors, objects
 from hami.wire.shares import PodShares, Share
+from tests.oracle.reference_cards import Card, State
 from tests.oracle.reference_checks import Case, check_node, memory_on
-from tests.oracle.reference_holdings import Card, State, by_node, peak
+from tests.oracle.reference_holdings import by_node, peak
 from tests.oracle.reference_order import by_column, choose
 from tests.oracle.reference_quota import Running, quota_of
 from tests.oracle.reference_request import Ask, Kind, Request, read_request
+from tests.oracle.reference_unproven import is_unproven
 from tests.oracle.reference_vendor import RefVendor
 
 __all__ = ["Answer", "RefVendor", "filter_pod"]
@@ -221,6 +223,9 @@ def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[s
             fits[name] = given
     if passed_checks:
         case.traits.add("cards judged")
+    on_them = [pod for name in passed_checks for pod in case.pods_on.get(name, [])]
+    if any(is_unproven(pod, vendor) for pod in on_them for vendor in case.vendors):
+        case.traits.add("pod without a valid grant")
 
     if not fits and second_try_allowed(case.wanted):
         for name in passed_checks:

@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from hami.wire import objects, text_values
+from tests.oracle.reference_cards import Card, State
 from tests.oracle.reference_holdings import (
-    Card,
-    State,
     allocatable_ids,
     cards_of,
     free_ids,

@@ -6,11 +6,12 @@ state that could be wrong. tests/oracle/reference_checks.py asks for the result.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from hami.wire import node_register, objects, quantity, shares, text_values
+from tests.oracle.reference_cards import Card
 from tests.oracle.reference_request import Kind, read_count
+from tests.oracle.reference_unproven import is_forged, is_unproven, unproven_shares
 from tests.oracle.reference_vendor import RefVendor
 
 # Section 7: what a pod holds.
@@ -37,27 +38,15 @@ def held_shares(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[s
     return held
 
 
+def is_granted(pod: objects.Pod, vendor: RefVendor) -> bool:
+    return bool(pod.annotation(vendor.allocated)) and not is_forged(pod, vendor)
+
+
 def held_ids(pod: objects.Pod, vendor: RefVendor) -> int:
     return peak((kind, read_count(container, vendor)) for kind, container in pod.containers())
 
 
 # Section 2: what a node has.
-
-
-@dataclasses.dataclass
-class Card:
-    """A card of a node, and what is used of it in a state."""
-
-    device: node_register.RegisteredCard
-    column: int
-    cordoned: bool
-    shares: int = 0
-    memory: int = 0
-    cores: int = 0
-
-
-State = Mapping[str, list[Card]]
-"""The cards of one node by vendor name."""
 
 
 def by_node(pods: Iterable[objects.Pod]) -> dict[str, list[objects.Pod]]:
@@ -76,8 +65,11 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     cordoned = list(text_values.comma_list(node.annotation(vendor.cordon)))
     cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
     for pod in pods:
-        if pod.annotation(vendor.allocated):
+        if is_granted(pod, vendor):
             add_pod(cards, held_shares(pod, vendor))
+    for pod in sorted(pods, key=lambda pod: pod.uid):
+        if is_unproven(pod, vendor):
+            add_pod(cards, unproven_shares(pod, vendor, cards))
     return cards
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from tests.oracle.reference_cards import Card
 from tests.oracle.reference_checks import Case, failure_text, memory_on, refuse_card
-from tests.oracle.reference_holdings import Card
 from tests.oracle.reference_quota import Running
 from tests.oracle.reference_request import Ask, Request, Weights, numa_bound
 from tests.oracle.reference_vendor import RefVendor

@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterable
 
 from hami.wire import errors, objects, quantity
-from tests.oracle.reference_holdings import held_shares, peak
+from tests.oracle.reference_holdings import held_shares, is_granted, peak
 from tests.oracle.reference_request import Ask
+from tests.oracle.reference_unproven import is_unproven, unproven_quota
 from tests.oracle.reference_vendor import RefVendor
 
 
@@ -61,7 +62,13 @@ def quota_of(
     memory_used = 0
     cores_used = 0
     for pod in pods:
-        if pod.namespace == namespace and pod.node_name and pod.annotation(vendor.allocated):
+        if pod.namespace != namespace or not pod.node_name:
+            continue
+        if is_unproven(pod, vendor):
+            asked = unproven_quota(pod, vendor)
+            memory_used += peak((kind, memory) for kind, memory, _ in asked)
+            cores_used += peak((kind, cores) for kind, _, cores in asked)
+        elif is_granted(pod, vendor):
             held = held_shares(pod, vendor)
             memory_used += peak((kind, sum(g.memory_mib for g in grants)) for kind, grants in held)
             cores_used += peak((kind, sum(g.cores for g in grants)) for kind, grants in held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from hami.wire import node_register, objects
-from tests.oracle.reference_holdings import Card
+from tests.oracle.reference_cards import Card
 from tests.oracle.reference_vendor import RefVendor
 from tests.oracle.scenario_flavours import Flavour
 from tests.oracle.scenario_tape import Tape

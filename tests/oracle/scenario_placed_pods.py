@@ -10,9 +10,12 @@ from collections.abc import Sequence
 
 from hami.wire import annotation_keys as keys
 from hami.wire import node_register, objects, shares
+from tests.oracle.reference_unproven import FORGED
+from tests.oracle.reference_vendor import RefVendor
 from tests.oracle.scenario_containers import Kind, pick_kinds, pod_spec
 from tests.oracle.scenario_draft import NAMESPACE, UID, Amounts, Draft
 from tests.oracle.scenario_nodes import copied
+from tests.oracle.scenario_tape import Tape
 
 _DELETED = {"NVIDIA": [node_register.RegisteredCard(id="GPU-gone", devmem=8000)]}
 
@@ -23,21 +26,26 @@ def add_pod(draft: Draft, node: str) -> None:
     kinds = pick_kinds(tape, several=35)
     given: dict[str, list[tuple[shares.Share, ...]]] = {}
     containers: list[Amounts] = [{} for _ in kinds]
-    foreign = tape.chance(6)
+    foreign = tape.chance(10)
+    forged = tape.chance(8)
     for vendor in draft.vendors:
         devices = draft.nodes.get(node, _DELETED).get(vendor.name, [])
         if vendor is not draft.vendors[0] and not tape.chance(60):
             continue
+        asks_more = foreign or (forged and vendor.signed)
         listed = [_grants(draft, devices, vendor.name) for _ in kinds]
         for container, each in zip(containers, listed, strict=True):
             if each:
-                container[vendor.count] = str(len(each))
+                container[vendor.count] = str(len(each) + (asks_more and tape.chance(30)))
+                _ask_for_amounts(tape, container, vendor)
         given[vendor.allocated] = listed
     values: dict[str, str | None] = (
         {} if foreign else {key: shares.encode(listed) for key, listed in given.items()}
     )
     if not foreign and tape.chance(70):
         values[keys.ASSIGNED_NODE] = node
+    if forged:
+        values[keys.GRANT_MAC] = FORGED
     phase = tape.pick(("Running", "Running", "Pending", "", "Unknown"))
     uid = f"uid-{number}"
     chance = tape.below(100)
@@ -67,6 +75,8 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
         values: dict[str, str | None] = {}
         if pod.annotation(keys.ASSIGNED_NODE):
             values[keys.ASSIGNED_NODE] = node
+        if pod.annotation(keys.GRANT_MAC):
+            values[keys.GRANT_MAC] = FORGED
         for key in [vendor.allocated for vendor in draft.vendors]:
             listed = shares.decode(pod.annotation(key))
             if listed:
@@ -94,6 +104,17 @@ def copy_pods(draft: Draft, original: str, node: str) -> None:
                 status=pod.status,
             )
         )
+
+
+def _ask_for_amounts(tape: Tape, container: Amounts, vendor: RefVendor) -> None:
+    """Ask for amounts that are not those of the grant: they count only without one."""
+    amounts = tape.pick((None, None, "memory", "cores", "percentage"))
+    if amounts == "memory":
+        container[vendor.memory] = str(tape.pick((500, 2000, 4000)) // max(vendor.memory_factor, 1))
+    elif amounts == "cores":
+        container[vendor.cores] = tape.pick(("0", "10", "50", "100"))
+    elif amounts == "percentage" and vendor.percentage:
+        container[vendor.percentage] = tape.pick(("10", "50", "100"))
 
 
 def _grants(

@@ -27,9 +27,10 @@ from hami.cluster import state
 from hami.placement import decide, request
 from hami.vendors import families, table
 from hami.vendors.family import CardRequest, Plain, Reason
-from hami.wire import annotation_keys, errors
+from hami.wire import annotation_keys, errors, objects
 from tests.oracle import reference, scenarios
 from tests.oracle.reference_request import Kind, Request, Weights, numa_bound, read_request
+from tests.oracle.reference_unproven import FORGED
 from tests.oracle.sample_vendors import NVIDIA
 from tests.oracle.scenario_flavours import FLAVOURS
 
@@ -62,6 +63,7 @@ TRAITS = (
     "several containers", "init container", "sidecar", "two vendors", "weights", "second try",
     "percentage of mixed memory", "nodes tied", "cards tied", "request refused",
     "node policy with blanks", "gpu policy of commas", "fractional quota", "unreadable quota",
+    "pod without a valid grant",
 )  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def product_vendor(vendor: reference.RefVendor) -> table.Vendor:
 def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
     """Ask the product, and put its answer into the words of the reference."""
     vendors = tuple(product_vendor(vendor) for vendor in scenario.vendors)
-    cluster = state.Cluster(vendors)
+    cluster = state.Cluster(vendors, verify=is_signed)
     if not scenario.pods_first:
         observe(cluster.observe_node, scenario.nodes)
     observe(cluster.observe_pod, scenario.pods)
@@ -129,6 +131,10 @@ def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
         answer.score = decision.winner.score
         answer.shares = dict(decision.winner.shares)
     return answer
+
+
+def is_signed(pod: objects.Pod) -> bool:
+    return pod.annotation(annotation_keys.GRANT_MAC) != FORGED
 
 
 def observe(into: Any, things: Iterable[Any]) -> None:

@@ -84,7 +84,7 @@ def test_an_earlier_life_of_the_pod_and_finished_pods_do_not_count() -> None:
 
 def test_ids_are_held_by_foreign_pods_and_by_finished_init_containers() -> None:
     cards = [card("a"), card("b", 1)]
-    foreign = pod(gpu(1), uid="foreign", on="n")
+    foreign = pod(gpu(1, 1), uid="foreign", on="n")
     done = placed(
         "done", "n", "a,NVIDIA,1,0:b,NVIDIA,1,0:;a,NVIDIA,1,0:;", INIT, APP, init_exit_code=0
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.oracle.hand_made_cases import ask, card, gpu, node, placed, pod, uuids
+from tests.oracle.reference_cards import Card
 from tests.oracle.reference_checks import Case
-from tests.oracle.reference_holdings import Card, cards_of
+from tests.oracle.reference_holdings import cards_of
 from tests.oracle.reference_order import device_score, first_cards
 from tests.oracle.reference_request import Ask, Weights, read_request
 from tests.oracle.sample_vendors import NVIDIA

@@ -54,6 +54,8 @@ _HELP = {
         "unchanged",
         "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
         "grants are not signed",
+        "allow_unsigned_grants": "HAMi's scheduler places pods, too: its grants, which are not "
+        "signed, are not reported; as for the agents",
         "reservation_timeout": "longest time that cards are held for a pod that is not bound: one "
         "that waits for volumes or claims; others are held for 30 s, members of a pod group 6m",
         "unresolvable_nodes": "answer refused nodes as FailedAndUnresolvableNodes, so that "
@@ -75,7 +77,8 @@ _HELP = {
         "mig_fallback_file": "YAML file of chains of profiles; empty: the built-in ones",
     },
     "Nodes with a lock": {
-        "node_lock_timeout": "age at which a lock is removed if its owner no longer exists",
+        "node_lock_timeout": "time since it was first seen after which a lock that names no pod is "
+        "removed",
         "node_lock_retry_timeout": "longest time that a member of a pod group waits for a lock; 0: "
         "it does not wait",
     },

@@ -8,10 +8,13 @@ are not kept. What the pod costs its node (`allocations`), its namespace (`quota
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from hami.vendors import card_request
+from hami.vendors.family import CardRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects, quantity, shares
 from hami.wire.objects import ContainerKind
@@ -57,6 +60,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     shares: tuple[tuple[str, PodShares], ...] = ()
     #: (vendor name, card id) of shares whose amounts cannot be read: those cards are closed.
     closed: tuple[tuple[str, str], ...] = ()
+    #: (vendor name, what each container asks for) of vendors without a valid grant: of these
+    #: `shares` only has what the annotation says (`hami.cluster.unproven`).
+    unproven: tuple[tuple[str, tuple[CardRequest | None, ...]], ...] = ()
     #: (vendor name, device ids kubelet gave or will give), also of pods that others placed.
     ids: tuple[tuple[str, int], ...] = ()
     hold: Hold = Hold.BOUND
@@ -65,11 +71,17 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
 
     def vendors(self) -> set[str]:
         """Return the names of the vendors whose cards it holds."""
-        return {vendor for vendor, _ in (*self.shares, *self.closed)}
+        return {vendor for vendor, _ in (*self.shares, *self.closed, *self.unproven)}
 
     def allocations(self) -> Iterator[Allocation]:
-        """Yield what it holds of each card; a container that lists a card twice shares it once."""
+        """Yield what it holds of each card; a container that lists a card twice shares it once.
+
+        What it holds without a valid grant depends on its node, and is not among them.
+        """
+        unproven = dict(self.unproven)
         for vendor, pod_shares in self.shares:
+            if vendor in unproven:
+                continue
             #: Card id -> container index -> its MiB and percent there.
             cards: dict[str, dict[int, tuple[int, int]]] = {}
             for index, container_shares in enumerate(pod_shares):
@@ -88,7 +100,12 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
 
     def quota_use(self) -> Iterator[tuple[str, int, int]]:
         """Yield (vendor name, MiB, percent) over all cards of each vendor."""
+        unproven = dict(self.unproven)
+        for vendor, asked in unproven.items():
+            yield self._asked_quota(vendor, asked)
         for vendor, pod_shares in self.shares:
+            if vendor in unproven:
+                continue
             memory = (sum(share.memory_mib for share in each) for each in pod_shares)
             cores = (sum(share.cores for share in each) for each in pod_shares)
             yield (
@@ -96,6 +113,20 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
                 self._peak(zip(self.kinds, memory, strict=True)),
                 self._peak(zip(self.kinds, cores, strict=True)),
             )
+
+    def _asked_quota(
+        self, vendor: str, asked: Sequence[CardRequest | None]
+    ) -> tuple[str, int, int]:
+        """Add up what it asks for, or its annotation says if that is more; percentages are 0."""
+        listed = dict(self.shares).get(vendor, ((),) * len(self.kinds))
+        memory, cores = [], []
+        for kind, request, each in zip(self.kinds, asked, listed, strict=True):
+            count = request.count if request is not None else 0
+            of_memory = count * request.memory if request is not None else 0
+            of_cores = count * request.cores if request is not None else 0
+            memory.append((kind, max(of_memory, sum(share.memory_mib for share in each))))
+            cores.append((kind, max(of_cores, sum(share.cores for share in each))))
+        return vendor, self._peak(memory), self._peak(cores)
 
     def _peak(self, amounts: Iterable[tuple[ContainerKind, int]]) -> int:
         return shares.peak(amounts, init_done=self.init_done)
@@ -105,12 +136,19 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
 _layouts: dict[tuple[ContainerKind, ...], tuple[ContainerKind, ...]] = {}
 
 
-def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> tuple[PodInfo | None, tuple[str, ...]]:
+Verify = Callable[[objects.Pod], bool]
+"""Whether the device list of a bound pod is what our scheduler has signed."""
+
+
+def read_pod(
+    pod: objects.Pod, vendors: Sequence[Vendor], verify: Verify | None = None
+) -> tuple[PodInfo | None, tuple[str, ...]]:
     """Return what a pod holds as the API server has it, and what could not be read of it.
 
     None: it holds nothing on any node. A device list that does not decode is a problem of that pod
     alone. What can be read of it counts; cards with an unreadable amount are closed, because it is
-    unknown what is left of them.
+    unknown what is left of them. A list without a valid signature closes nothing: every user who
+    may patch the pod could have written it. `verify` None: every list is taken as it is.
     """
     if pod.finished:
         return None, ()
@@ -123,24 +161,22 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> tuple[PodInfo | Non
     found: dict[str, PodShares] = {}
     closed: list[tuple[str, str]] = []
     ids: list[tuple[str, int]] = []
+    unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
     for vendor in vendors:
         counts = [_count(vendor, container, problems) for container in containers]
         held = shares.peak(zip(kinds, counts, strict=True))
         if held:
             ids.append((vendor.name, held))
-        value = pod.annotation(vendor.annotations.allocated)
-        if not value:
-            continue
-        what = f"pod {pod.namespace}/{pod.name}, {vendor.annotations.allocated}"
-        try:
-            listed = shares.decode(value, what=what)
-        except errors.WireError as error:
-            problems.append(str(error))
-            listed, unreadable = shares.salvage(value)
-            closed += [(vendor.name, card) for card in unreadable]
-        aligned = shares.align(listed, counts)
-        if any(aligned):
+        proven = _is_proven(pod, vendor, verify)
+        if held and not proven:
+            asked = (_request(vendor, container, problems) for container in containers)
+            unproven.append((vendor.name, tuple(asked)))
+        listed, unreadable = _listed(pod, vendor, problems)
+        by_index = not proven and len(listed) == len(counts)
+        aligned = listed if by_index else shares.align(listed, counts)
+        if any(aligned) and (held or proven):
             found[vendor.name] = aligned
+        closed += [(vendor.name, card) for card in unreadable if proven]
     if (found or closed) and not ids and not pod.node_name:
         what = f"pod {pod.namespace}/{pod.name} names cards, but asks for none: not counted"
         problems.append(what)
@@ -158,6 +194,7 @@ def read_pod(pod: objects.Pod, vendors: Sequence[Vendor]) -> tuple[PodInfo | Non
         kinds=_layouts.setdefault(layout, layout),
         shares=tuple(sorted(found.items())),
         closed=tuple(closed),
+        unproven=tuple(unproven),
         ids=tuple(ids),
         hold=Hold.BOUND if pod.node_name else Hold.ANNOTATED,
         init_done=pod.init_done,
@@ -170,7 +207,8 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
 
     A pod that is not bound keeps our reservation. One that is bound keeps, vendor by vendor, the
     shares it was first seen with, whatever becomes of its annotations; only its init containers may
-    end. Where its annotation cannot be read, what we reserved for it on that node still holds.
+    end. Where its annotation cannot be read or has no valid signature, what we reserved for it on
+    that node still holds.
     """
     if known is None:
         return seen
@@ -181,13 +219,59 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
     by_belief = (known, seen) if known.hold is Hold.BOUND else (seen, known)
     merged: list[tuple[str, PodShares]] = []
     closed: list[tuple[str, str]] = []
+    unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
     for vendor in sorted({*known.vendors(), *seen.vendors()}):
         sources = [info for info in by_belief if vendor in info.vendors()]
-        undamaged = (info for info in sources if vendor not in dict(info.closed))
-        source = next(undamaged, sources[0])
+        source = min(sources, key=functools.partial(_doubt, vendor))
+        if seen in sources and vendor in dict(source.unproven):
+            source = seen  # nothing is proven: what is there now counts
         merged += [entry for entry in source.shares if entry[0] == vendor]
         closed += [entry for entry in source.closed if entry[0] == vendor]
-    return msgspec.structs.replace(seen, shares=tuple(merged), closed=tuple(closed))
+        unproven += [entry for entry in source.unproven if entry[0] == vendor]
+    return msgspec.structs.replace(
+        seen, shares=tuple(merged), closed=tuple(closed), unproven=tuple(unproven)
+    )
+
+
+def _doubt(vendor: str, info: PodInfo) -> tuple[bool, bool]:
+    """Order by belief: a valid grant first, then one that can be read."""
+    return vendor in dict(info.unproven), vendor in dict(info.closed)
+
+
+def _is_proven(pod: objects.Pod, vendor: Vendor, verify: Verify | None) -> bool:
+    """Return whether a pod's cards of a vendor are what its annotation says."""
+    if not pod.node_name:
+        return True  # it is not signed before it is bound
+    if not pod.annotation(vendor.annotations.allocated):
+        return False
+    signed = vendor.annotations.allocated == annotation_keys.SIGNED_DEVICES
+    return verify is None or not signed or verify(pod)
+
+
+def _listed(
+    pod: objects.Pod, vendor: Vendor, problems: list[str]
+) -> tuple[PodShares, tuple[str, ...]]:
+    """Return what the annotation lists, and the cards whose amounts cannot be read."""
+    value = pod.annotation(vendor.annotations.allocated)
+    if not value:
+        return (), ()
+    what = f"pod {pod.namespace}/{pod.name}, {vendor.annotations.allocated}"
+    try:
+        return shares.decode(value, what=what), ()
+    except errors.WireError as error:
+        problems.append(str(error))
+        return shares.salvage(value)
+
+
+def _request(
+    vendor: Vendor, container: objects.Container, problems: list[str]
+) -> CardRequest | None:
+    """Return what a container asks for; what cannot be read is a problem and counts nothing."""
+    try:
+        return card_request.read(container, vendor)
+    except errors.WireError as error:
+        problems.append(str(error))
+        return None
 
 
 def _count(vendor: Vendor, container: objects.Container, problems: list[str]) -> int:

@@ -22,8 +22,9 @@ import numpy as np
 from hami.cluster import card_table, node_info, pod_info, quota
 from hami.cluster.card_table import CardTable, Mask, width_for
 from hami.cluster.node_info import NodeInfo
-from hami.cluster.pod_info import Hold, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo, Verify
 from hami.cluster.quota import QuotaLimits
+from hami.cluster.unproven import UnprovenUse
 from hami.vendors import families
 from hami.vendors.family import Family
 from hami.vendors.table import Vendor
@@ -88,8 +89,10 @@ class Asked(msgspec.Struct, frozen=True):
 class Cluster:
     """All that a decision depends on. Only `apply` changes what nodes, pods and quotas count."""
 
-    def __init__(self, vendors: Iterable[Vendor]) -> None:
+    def __init__(self, vendors: Iterable[Vendor], *, verify: Verify | None = None) -> None:
+        """Make an empty cluster; `verify` None: grants are not verified."""
         card_table.keep_freed_memory()
+        self._verify = verify
         self.vendors: Mapping[str, Vendor] = {vendor.name: vendor for vendor in vendors}
         self.families: Mapping[str, Family] = {
             name: families.of(vendor) for name, vendor in self.vendors.items()
@@ -113,6 +116,7 @@ class Cluster:
         self._broken: dict[str, None] = {}
         #: Pod UID -> what could not be read of it; nodes and quotas keep their own.
         self._pod_problems: dict[str, tuple[str, ...]] = {}
+        self._unproven = UnprovenUse(self.families)
         #: UIDs of the pods that hold a reservation.
         self._reserved: dict[str, None] = {}
         #: Pod UID -> what its annotations ask for, while it is not bound.
@@ -145,7 +149,7 @@ class Cluster:
 
     def read_pod(self, pod: objects.Pod) -> tuple[PodInfo | None, tuple[str, ...]]:
         """Read the cards that a pod holds, and what of its annotations cannot be read."""
-        return pod_info.read_pod(pod, tuple(self.vendors.values()))
+        return pod_info.read_pod(pod, tuple(self.vendors.values()), self._verify)
 
     def set_pod(
         self, uid: str, seen: PodInfo | None, problems: tuple[str, ...], *, finished: bool
@@ -307,8 +311,10 @@ class Cluster:
             if info.problems:
                 self._broken[name] = None
         self._set_row(name, before, info)
+        self._unproven.clear(name)  # with all else in the row
         for pod in self.pods_on(name):
             self._count(pod, +1)
+        self._unproven.count(info, self.locate(name), self._pods)
         return DropNode(name) if before is None else PutNode(before)
 
     def _set_row(self, name: str, before: NodeInfo | None, info: NodeInfo | None) -> None:
@@ -331,6 +337,9 @@ class Cluster:
     def _set_pod(self, uid: str, info: PodInfo | None) -> Operation:
         before = self._pods.pop(uid, None)
         self._reserved.pop(uid, None)
+        nodes = {pod.node for pod in (before, info) if pod is not None}
+        for node in nodes:
+            self._unproven.uncount(node, self.locate(node))
         if before is not None:
             self._count(before, -1)
             self._charge(before, -1)
@@ -338,13 +347,17 @@ class Cluster:
             del on_node[uid]
             if not on_node:
                 del self._by_node[before.node]
+            self._unproven.drop(before)
         if info is not None:
             self._pods[uid] = info
             if info.hold is Hold.RESERVED:
                 self._reserved[uid] = None
             self._by_node.setdefault(info.node, {})[uid] = None
+            self._unproven.put(info)
             self._count(info, +1)
             self._charge(info, +1)
+        for node in nodes:
+            self._unproven.count(self._nodes.get(node), self.locate(node), self._pods)
         return DropPod(uid) if before is None else PutPod(before)
 
     def _set_quota(self, namespace: str, name: str, limits: quota.QuotaLimits | None) -> Operation:

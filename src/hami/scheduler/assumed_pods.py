@@ -26,6 +26,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from hami.cluster import state
+from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -77,6 +78,9 @@ class AssumedPod:
     stage: Stage
     #: Since when it is in this stage (monotonic seconds).
     since: float
+    request: PodRequest
+    #: The node as it was when the cards were chosen.
+    decided_on: NodeInfo | None
     #: Carries the trace from /filter to /bind.
     trace: str = ""
     #: Whether the pod carries an explanation of why it was unschedulable.
@@ -163,6 +167,8 @@ class AssumedPods:
             node=placement.node,
             stage=Stage.HELD,
             since=self._clock(),
+            request=wanted,
+            decided_on=self._watched.cluster.nodes.get(placement.node),
             explained=explained,
             group=pod.pod_group,
             version=pod.version,
@@ -173,6 +179,13 @@ class AssumedPods:
         if before is not None and (before.node, before.shares) != (info.node, info.shares):
             self._watched.room(before.node, "")
         return assumed
+
+    def hold_instead(self, assumed: AssumedPod, placement: decide.Placement) -> None:
+        """Hold other cards of the same node; the assumed pod stays in its stage."""
+        cluster = self._watched.cluster
+        cluster.apply(state.PutPod(decide.reservation(assumed.request, placement)))
+        assumed.decided_on = cluster.nodes.get(placement.node)
+        self._watched.room(assumed.node, "")
 
     def enter(self, assumed: AssumedPod, stage: Stage) -> None:
         """Change the stage, and resume `settled`."""

@@ -3,7 +3,8 @@
 One write binds the pod and records its cards, in HAMi's annotations
 (docs/designs/001-late-binding.md). The steps: take the assumed pod of /filter, or place the pod on
 the node that kube-scheduler names; queue for the node and take its lock where the node needs one;
-send the Binding. If kube-scheduler disconnects, a bind that waits leaves the queue. Once its
+check that the pod's cards are still there and have room, or fit it on that node again; send the
+Binding. If kube-scheduler disconnects, a bind that waits leaves the queue. Once its
 Binding is on its way it is carried to its end in a task of its own.
 
 A Binding is accepted, refused or lost. While it is lost its cards stay held, and the API server is
@@ -222,7 +223,7 @@ class Binder:
         try:
             if not self._still_needed(assumed):
                 return
-            lock = await self._locks.take(assumed.node, assumed.namespace, assumed.name, caller)
+            lock = await self._locks.take(assumed.node, assumed, caller)
             self._metrics.queue_seconds.observe(self._clock() - begin)
             await self._post(assumed, caller)
         except BaseException as error:
@@ -266,6 +267,7 @@ class Binder:
         if not self._still_needed(assumed):
             return
         uid = assumed.uid
+        self._placer.look_again(assumed)
         try:
             info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
             keys = self._keys.keys() if self._keys is not None else None

@@ -51,6 +51,9 @@ class PodEvents:
     def bypassed(self, pod: WatchedPod, message: str) -> None:
         self._record(pod, "Warning", "AdmissionBypassed", message)
 
+    def grant_invalid(self, pod: WatchedPod, message: str) -> None:
+        self._record(pod, "Warning", "GrantInvalid", message)
+
     def _record(self, pod: objects.Pod | WatchedPod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(
             namespace=pod.namespace,
@@ -95,7 +98,8 @@ class BypassedPods:
         return len(self._uids)
 
     def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
-        if pod is None or pod.bypassed is None:
+        # A pod that names our scheduler has lost its grant: `UnprovenPods` reports it.
+        if pod is None or pod.bypassed is None or pod.bypassed[1] == self._scheduler_name:
             if old is not None:
                 self._uids.discard(old.uid)
             return

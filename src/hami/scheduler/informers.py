@@ -20,7 +20,7 @@ import msgspec
 from hami.admission import edits
 from hami.admission.mig_offer import MigOffer
 from hami.cluster.node_info import NodeInfo
-from hami.cluster.pod_info import Hold, PodInfo
+from hami.cluster.pod_info import Hold, PodInfo, Verify
 from hami.cluster.quota import QuotaLimits
 from hami.cluster.state import Cluster
 from hami.kube import listwatch, paths
@@ -41,6 +41,8 @@ class WatchedNode(msgspec.Struct, frozen=True):
     version: int
     #: Value of HAMi's lock, or empty.
     lock: str
+    #: UID of the pod that holds the lock; empty: unknown, as where HAMi's scheduler took it.
+    lock_uid: str
     #: Names of the vendors whose agent on this node needs no lock.
     late: frozenset[str]
     #: (vendor name, value or None) of HAMi's handshake, where the vendor has cards.
@@ -81,6 +83,8 @@ class WatchedPod(msgspec.Struct, frozen=True, gc=False):
     explanation: str
     #: (resource, schedulerName) of a pod that is bound without the cards that it asks for.
     bypassed: tuple[str, str] | None
+    #: Why a bound pod that asks for cards has no valid grant; empty: it has one.
+    unproven: str
     #: Resource -> number that it holds, for MIG fallback.
     held: Mapping[str, int]
 
@@ -125,9 +129,13 @@ class WatchedCluster:
         resync_interval: float = 900.0,
         mig_offer: MigOffer | None = None,
         pod_marks: Iterable[str] = (),
+        verify: Verify | None = None,
     ) -> None:
-        """Build the informers; `pod_marks` are in the JSON of pods that count for MIG fallback."""
-        self.cluster = cluster = Cluster(vendors)
+        """Build the informers; `pod_marks` are in the JSON of pods that count for MIG fallback.
+
+        `verify` None: grants are taken as they are.
+        """
+        self.cluster = cluster = Cluster(vendors, verify=verify)
         self._reservation_timeout = reservation_timeout
         self._now = now
         #: UID -> when a decision that is only in annotations ends, in seconds since the epoch.
@@ -249,10 +257,9 @@ class WatchedCluster:
     def _note_freed(self, before: PodInfo | None, after: PodInfo | None) -> None:
         if before is None or before == after:
             return
-        same_cards = after is not None and (before.node, before.shares, before.closed) == (
-            after.node,
-            after.shares,
-            after.closed,
+        same_cards = after is not None and (
+            (before.node, before.shares, before.closed, before.unproven)
+            == (after.node, after.shares, after.closed, after.unproven)
         )
         if same_cards and after is not None and before.init_done == after.init_done:
             return  # a reservation became a bound pod
@@ -268,6 +275,7 @@ class _NodeReader:
         node = codec.decode(body, objects.Node, what="node")
         info = self._cluster.read_node(node)
         known = self._cluster.nodes.get(info.name)
+        lock = node.annotation(annotation_keys.NODE_LOCK)
         late = set()
         handshakes = []
         for vendor in self._cluster.vendors.values():
@@ -281,7 +289,8 @@ class _NodeReader:
             name=node.name,
             uid=node.uid,
             version=node.version,
-            lock=node.annotation(annotation_keys.NODE_LOCK),
+            lock=lock,
+            lock_uid=node_marks.owner_uid(node.annotation(annotation_keys.NODE_LOCK_OWNER), lock),
             late=frozenset(late),
             handshakes=tuple(handshakes),
             # Kept once: most updates of a node change nothing of its cards.
@@ -312,7 +321,7 @@ class _PodReader:
             info = known  # kept once: most updates of a pod change nothing of its cards
         kept = info or pod
         # Most pods ask for one vendor's cards, and have them.
-        complete = not problems and info is not None and info.vendors().issuperset(dict(info.ids))
+        complete = not problems and info is not None and not info.unproven
         bound = bool(pod.node_name)
         return WatchedPod(
             uid=kept.uid,
@@ -329,6 +338,7 @@ class _PodReader:
             decided_at=_decided_at(pod),
             explanation="" if bound else pod.annotation(annotation_keys.EXPLANATION),
             bypassed=self._bypassed(pod) if bound and not pod.finished and not complete else None,
+            unproven=_why_unproven(pod, info) if info is not None and info.unproven else "",
             held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
         )
 
@@ -348,6 +358,19 @@ class _QuotaReader:
     def __call__(self, body: bytes) -> WatchedQuota:
         quota = codec.decode(body, objects.ResourceQuota, what="resource quota")
         return WatchedQuota(quota.uid, quota.version, self._cluster.read_quota(quota))
+
+
+def _why_unproven(pod: objects.Pod, info: PodInfo) -> str:
+    """Return why a pod's cards are not what its annotations say, for its owner."""
+    (vendor, _), *_ = info.unproven
+    if vendor not in dict(info.shares) and not pod.annotation(annotation_keys.GRANT_MAC):
+        return f"on {info.node} without a grant of the {vendor} cards that it asks for"
+    if not pod.annotation(annotation_keys.GRANT_MAC):
+        return f"its grant is not signed: it has no annotation {annotation_keys.GRANT_MAC}"
+    return (
+        f"its {annotation_keys.SIGNED_DEVICES} is not what {annotation_keys.GRANT_MAC} was made "
+        "for: one of them was removed or changed, or the key is not known here any more"
+    )
 
 
 def _decided_at(pod: objects.Pod) -> float | None:

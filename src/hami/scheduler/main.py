@@ -27,7 +27,7 @@ from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.kube.informer import Informer
 from hami.placement.request import Defaults
-from hami.scheduler import leadership, readiness
+from hami.scheduler import grants, leadership, readiness
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
@@ -35,6 +35,7 @@ from hami.scheduler.events import BypassedPods, PodEvents
 from hami.scheduler.explain import Explainer
 from hami.scheduler.explanation_notes import ExplanationNotes
 from hami.scheduler.filter import Filter
+from hami.scheduler.grants import UnprovenPods
 from hami.scheduler.http_api import HttpApi
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.kube_scheduler import KubeVersion
@@ -145,6 +146,7 @@ class Scheduler:
             resync_interval=settings.resync_interval,
             mig_offer=self.mig_offer,
             pod_marks=admission_settings.pod_marks(plan),
+            verify=grants.verifier(keys, allow_unsigned=settings.allow_unsigned_grants),
         )
         self.assumed_pods = AssumedPods(watched, clock=clock, timeout=settings.reservation_timeout)
         self.unschedulable = UnschedulablePods(watched, clock=clock)
@@ -190,6 +192,10 @@ class Scheduler:
         self.recorder = EventRecorder(client, component=settings.scheduler_name, host=hostname)
         self.pod_events = PodEvents(self.recorder)
         self.bypassed = BypassedPods(
+            watched, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
+        )
+
+        self.unproven = UnprovenPods(
             watched, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
         )
 
@@ -279,6 +285,7 @@ class Scheduler:
             unschedulable=self.unschedulable,
             requeue=self.requeue,
             bypassed=self.bypassed,
+            unproven=self.unproven,
             maintenance=self.maintenance,
             leadership=self.leadership,
             readiness=self.readiness,

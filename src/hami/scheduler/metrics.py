@@ -20,6 +20,7 @@ from hami.kube.listwatch import Stats
 from hami.scheduler import cluster_metrics
 from hami.scheduler.assumed_pods import AssumedPods, Stage
 from hami.scheduler.events import BypassedPods
+from hami.scheduler.grants import UnprovenPods
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership
 from hami.scheduler.maintenance import Maintenance
@@ -72,6 +73,10 @@ class Metrics:
             "hami_scheduler_bypassed_pods",
             "Pods on nodes that ask for cards and were not placed by us; must be 0.",
         )
+        self.unproven_pods = make.gauge(
+            "hami_scheduler_pods_without_valid_grant",
+            "Pods on nodes that ask for cards and whose grant is missing or not valid; must be 0.",
+        )
         self.drift = make.gauge(
             "hami_scheduler_drift",
             "Differences between the kept state and the API server's, found and mended; must be 0.",
@@ -122,6 +127,7 @@ class MetricsPage:
         unschedulable: UnschedulablePods,
         requeue: Requeue,
         bypassed: BypassedPods,
+        unproven: UnprovenPods,
         maintenance: Maintenance,
         leadership: Leadership,
         readiness: Readiness,
@@ -136,6 +142,7 @@ class MetricsPage:
         self._unschedulable = unschedulable
         self._requeue = requeue
         self._bypassed = bypassed
+        self._unproven = unproven
         self._maintenance = maintenance
         self._leadership = leadership
         self._readiness = readiness
@@ -169,6 +176,7 @@ class MetricsPage:
                 gauges.reservations.labels(stage.value).set(stages[stage])
         gauges.unschedulable_pods.set(len(self._unschedulable))
         gauges.bypassed_pods.set(len(self._bypassed))
+        gauges.unproven_pods.set(len(self._unproven))
         gauges.requeues.set(self._requeue.sent)
         gauges.leading.set(self._leadership.leading)
         gauges.ready.set(self._readiness.ready)

@@ -5,10 +5,15 @@ need it (docs/designs/001-late-binding.md). Binds to one node queue first come, 
 first in the queue waits for the lock: the watch shows when it is released, and meanwhile the pod
 that holds it is read from time to time.
 
-A lock is an annotation with a time, and the process that should remove it may have died. Its age
-alone proves nothing: an image may be slow to pull, and a stolen lock gives a pod the cards of
-another. So a lock is stale when its pod cannot be waiting for Allocate any more. Every write names
-the node's version, so that of two writers only one has the lock.
+A lock is an annotation, and the process that should remove it may have died. Its age alone proves
+nothing: an image may be slow to pull, and a stolen lock gives a pod the cards of another. So a lock
+is stale when its pod cannot be waiting for Allocate any more. Which pod that is, its UID tells,
+which our locks carry in a second annotation; of a lock without one, what the API server shows of
+the pod that it names.
+
+The time in a lock is never compared with anything: it is of another machine's clock. Where waiting
+has to end, the seconds count for which this process has seen the lock. Every write names the node's
+version, so that of two writers only one has the lock.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
+from hami.scheduler.assumed_pods import AssumedPod
 from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.informers import WatchedCluster, WatchedNode
 from hami.scheduler.leadership import Leadership, Permit
@@ -57,10 +63,11 @@ class NodeLocks:
         self._timeout = timeout
         self._clock = clock
         self._now = now
-        #: (node, value) -> when a bind first waited for this value (monotonic).
-        self._first_seen: dict[tuple[str, str], float] = {}
+        #: Node -> the value of its lock, and since when we see it (monotonic).
+        self._first_seen: dict[str, tuple[str, float]] = {}
+        watched.nodes.add_handler(self._on_node)
 
-    async def take(self, name: str, pod_namespace: str, pod_name: str, caller: Caller) -> str:
+    async def take(self, name: str, pod: AssumedPod, caller: Caller) -> str:
         """Wait until no other pod holds the node's lock, take it, and return its value."""
         conflicts = 0
         while conflicts < WRITE_ATTEMPTS:
@@ -71,15 +78,17 @@ class NodeLocks:
                     f"node {name} does not exist, or was deleted; nothing to do: kube-scheduler "
                     "chooses another"
                 )
-            if lock_owner(node.lock) == (pod_namespace, pod_name):
+            owner = lock_owner(node.lock)
+            if owner == (pod.namespace, pod.name) and node.lock_uid in ("", pod.uid):
                 return node.lock  # a bind that began before has taken it
             if node.lock:
                 state = await self._lock_state(node)
                 await self._wait_or_remove(node, state, caller)
                 continue
-            value = node_marks.encode_lock(node_marks.Lock(self._time(), pod_namespace, pod_name))
+            lock = node_marks.Lock(self._time(), pod.namespace, pod.name)
+            value = node_marks.encode_lock(lock)
             try:
-                await self._write(node, value)
+                await self._write(node, value, node_marks.encode_owner(pod.uid, value))
             except errors.Conflict:
                 conflicts += 1
                 await self._refresh(name)
@@ -98,7 +107,7 @@ class NodeLocks:
             if node is None or node.lock != value:
                 return
             try:
-                await self._write(node, None)
+                await self._write(node, None, None)
             except errors.NotFound:
                 return
             except errors.Conflict:
@@ -138,10 +147,6 @@ class NodeLocks:
             changed.cancel()
 
     async def _lock_state(self, node: WatchedNode) -> LockState:
-        key = (node.name, node.lock)
-        self._first_seen = {k: at for k, at in self._first_seen.items() if k[0] != node.name} | {
-            key: self._first_seen.get(key, self._clock())
-        }
         owner = lock_owner(node.lock)
         pod = None
         if owner is not None:
@@ -154,17 +159,34 @@ class NodeLocks:
                 return LockState(held=True, why=f"its pod cannot be read: {error}")
         return judge(
             node.lock,
+            uid=node.lock_uid,
             node=node.name,
             pod=pod,
-            now=self._time(),
-            seen_for=self._clock() - self._first_seen[key],
+            seen_for=self._seen_for(node),
             timeout=self._timeout,
         )
 
-    async def _write(self, node: WatchedNode, value: str | None) -> None:
+    def _on_node(self, old: WatchedNode | None, new: WatchedNode | None) -> None:
+        if new is not None and new.lock:
+            self._seen_for(new)
+        elif (node := new or old) is not None:
+            self._first_seen.pop(node.name, None)
+
+    def _seen_for(self, node: WatchedNode) -> float:
+        """Return for how many seconds we have seen this value of a node's lock."""
+        value, since = self._first_seen.get(node.name, ("", 0.0))
+        if value != node.lock:
+            since = self._clock()
+            self._first_seen[node.name] = (node.lock, since)
+        return self._clock() - since
+
+    async def _write(self, node: WatchedNode, value: str | None, owner: str | None) -> None:
         patch = {
             "metadata": {
-                "annotations": {annotation_keys.NODE_LOCK: value},
+                "annotations": {
+                    annotation_keys.NODE_LOCK: value,
+                    annotation_keys.NODE_LOCK_OWNER: owner,
+                },
                 "resourceVersion": str(node.version),
             }
         }
@@ -193,38 +215,38 @@ class LockState(msgspec.Struct, frozen=True):
 def judge(  # noqa: PLR0911  one line per rule
     value: str,
     *,
+    uid: str,
     node: str,
     pod: objects.Pod | None,
-    now: dt.datetime,
     seen_for: float,
     timeout: float,
 ) -> LockState:
     """Judge a lock by its owner.
 
-    `pod` is the owner as the API server has it, `seen_for` the seconds that we know the lock,
-    `timeout` the seconds after which a lock without a readable owner is stale.
+    `uid` is the owner's, or empty; `pod` the pod of its name as the API server has it; `seen_for`
+    the seconds that we know the lock; `timeout` the seconds after which a lock without a readable
+    owner is stale.
     """
     try:
         lock = node_marks.decode_lock(value)
     except wire_errors.WireError as error:
         return LockState(seen_for < timeout, str(error))
-    age = max((now - lock.time).total_seconds(), seen_for)
     if not lock.name:
-        return LockState(age < timeout, "it names no pod")
+        return LockState(seen_for < timeout, "it names no pod")
     if pod is None:
         return LockState(held=False, why="its pod is deleted")
+    if uid and pod.uid != uid:
+        return LockState(held=False, why="its pod was deleted, another has its name")
     if pod.finished:
         return LockState(held=False, why=f"its pod is {pod.phase}")
-    if _created(pod) > lock.time + dt.timedelta(seconds=1):
-        return LockState(held=False, why="its pod was deleted, another has its name")
     if not pod.node_name:
-        return LockState(age < BINDING_GRACE_S, "its pod is not bound")
+        return LockState(seen_for < BINDING_GRACE_S, "its pod is not bound")
     if pod.node_name != node:
         return LockState(held=False, why=f"its pod is on {pod.node_name}")
     phase = pod.annotation(annotation_keys.BIND_PHASE)
     if phase in ("success", "failed") or pod.phase == "Running":
         return LockState(held=False, why=f"its pod has its cards (bind-phase {phase or 'unknown'})")
-    return LockState(held=True, why=f"its pod waits for kubelet for {age:.0f} s")
+    return LockState(held=True, why=f"its pod waits for kubelet, seen for {seen_for:.0f} s")
 
 
 def lock_owner(value: str) -> tuple[str, str] | None:
@@ -234,14 +256,6 @@ def lock_owner(value: str) -> tuple[str, str] | None:
     except wire_errors.WireError:
         return None
     return (lock.namespace, lock.name) if lock.name else None
-
-
-def _created(pod: objects.Pod) -> dt.datetime:
-    text = (pod.metadata and pod.metadata.creation_timestamp) or ""
-    try:
-        return dt.datetime.fromisoformat(text)
-    except ValueError:
-        return dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
 class BindQueue:

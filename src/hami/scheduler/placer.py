@@ -7,14 +7,19 @@ No step awaits: a decision and the cards held for it belong to the same state of
 
 from __future__ import annotations
 
+import logging
+
 from hami.cluster.state import Asked, Cluster
-from hami.placement import decide, request
+from hami.placement import decide, recheck, request
 from hami.placement.decide import Decision, Placement
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
+from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.refusals import Refusal, Refusals
 from hami.scheduler.unschedulable import carried_note
 from hami.wire import objects
+
+_log = logging.getLogger(__name__)
 
 
 class Placer:
@@ -47,6 +52,27 @@ class Placer:
     ) -> Decision | Refusal:
         """Choose the best of these nodes, or refuse, if possible as an equal pod was refused."""
         return self.refusals.decide(wanted, asked, asked_nodes)
+
+    def look_again(self, assumed: AssumedPod) -> None:
+        """Make sure that a pod can be bound with the cards that are held for it.
+
+        Minutes may be over since they were chosen. Where they are not good any more, others of the
+        same node are held instead. If none fits, the pod is released and BindRefusedError raised.
+        """
+        held = self._assumed_pods.info(assumed)
+        if recheck.still_fits(self._cluster, held, assumed.decided_on):
+            return
+        decision = self.decide(assumed.request, [assumed.node])
+        if decision.winner is None:
+            self._assumed_pods.release(assumed.uid)
+            raise BindRefusedError(
+                f"pod {assumed.key} does not fit on node {assumed.node} any more, which has "
+                f"changed since it was chosen: {decision.explanation.summary()}. Nothing to do: "
+                "kube-scheduler chooses a node again"
+            )
+        self._assumed_pods.hold_instead(assumed, decision.winner)
+        extra = {"pod": assumed.key, "node": assumed.node}
+        _log.info("its node changed, placed again at bind", extra=extra)
 
     def assume(
         self,

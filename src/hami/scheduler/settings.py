@@ -49,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     device_config_file: str = ""
     #: Folder of the keys `current` and `previous` that sign grants; empty: grants are not signed.
     grant_key_dir: str = "/etc/hami/grant"
+    #: Whether grants without a signature are valid, as HAMi's scheduler writes them.
+    allow_unsigned_grants: bool = False
     #: Seconds after which cards that are reserved and not bound are free again, at the latest: pods
     #: with volumes or claims may wait so long before kube-scheduler binds them.
     reservation_timeout: float = 900.0
@@ -77,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Nodes with a lock.
 
-    #: Seconds after which a lock that names no pod is removed.
+    #: Seconds, since it was first seen, after which a lock that names no pod is removed.
     node_lock_timeout: float = 300.0
     #: Seconds a member of a pod group waits for a lock; 0: it fails at once. Other pods wait as
     #: long as kube-scheduler does.

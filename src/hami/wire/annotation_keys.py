@@ -8,6 +8,8 @@ from __future__ import annotations
 
 # Node.
 NODE_LOCK = "hami.io/mutex.lock"
+#: The UID of the pod that NODE_LOCK names, written with it.
+NODE_LOCK_OWNER = "hami.io/lock-owner"
 # On nodes, and for old kube-schedulers on pods: a change requeues unschedulable pods.
 REQUEUE = "hami.io/scheduler-wake-up"
 

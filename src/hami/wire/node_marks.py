@@ -4,6 +4,10 @@ HAMi's lock names the pod that is between bind and Allocate: `<RFC3339 time>,<na
 older form is the bare time, which has no owner. Times are written as Go writes them, in whole
 seconds. Scheduler and agent take, judge and release the lock; this module has only the text.
 
+A name is not an identity: a pod can be deleted and created again. So our scheduler writes the
+owner's UID beside the lock, in an annotation of its own, `<UID>,<value of the lock>`. With the
+value in it, what is left of an earlier lock does not count for a later one, whoever wrote that.
+
 The late binding mark is the agent's: this node needs no lock, because pods are bound to cards late.
 The agent writes it with the register annotation and removes it when it stops. The mark has a hash
 of that annotation, so if another agent (HAMi's for example) has registered the node since, mark and
@@ -73,6 +77,17 @@ def encode_lock(lock: Lock) -> str:
     if not all(owner) or any("," in part for part in owner):
         raise errors.WireError(_WHAT, ",".join(owner), "is not a namespace and a pod name")
     return f"{text},{lock.namespace},{lock.name}"
+
+
+def encode_owner(uid: str, lock: str) -> str:
+    """Write the UID of the pod that takes a lock with this value."""
+    return f"{uid},{lock}"
+
+
+def owner_uid(value: str, lock: str) -> str:
+    """Return the UID of the pod that holds a lock; empty: it is not known."""
+    uid, _, of = value.partition(",")
+    return uid if lock and of == lock else ""
 
 
 def _zone(offset: dt.timedelta) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import hmac
 
@@ -51,6 +52,7 @@ def resize(devices: str) -> str:
     return f"resize\n{devices}"
 
 
+@functools.lru_cache(maxsize=8)
 def key_id(key: bytes) -> str:
     """Return the id of a key."""
     return hashlib.sha256(key).hexdigest()[:_KEY_ID_DIGITS]
@@ -64,16 +66,17 @@ def sign(keys: GrantKeys, *, uid: str, node: str, devices: str) -> str:
 def verify(keys: GrantKeys, value: str, *, uid: str, node: str, devices: str) -> bool:
     """Return True if one of the keys made `value` for exactly this pod, node and device list."""
     given = value.encode(errors="replace")
-    good = False
     for key in (keys.current, keys.previous):
-        if key is None:
+        # The id is public, so it may select the key: a scheduler verifies 100,000 at its start.
+        if key is None or not value.startswith(f"{_VERSION}:{key_id(key)}:"):
             continue
         try:
             wanted = _sign(key, uid=uid, node=node, devices=devices)
         except errors.WireError:
             return False
-        good |= hmac.compare_digest(given, wanted.encode())
-    return good
+        if hmac.compare_digest(given, wanted.encode()):
+            return True
+    return False
 
 
 def _sign(key: bytes, *, uid: str, node: str, devices: str) -> str:

@@ -24,7 +24,12 @@ OF_USERS_ON_PODS = {
     *(KEYS.use_type, KEYS.nouse_type, KEYS.use_uuid, KEYS.nouse_uuid, KEYS.mode, KEYS.numa_bind),
 }
 
-OF_THE_SCHEDULER_ON_NODES = {KEYS.handshake, annotation_keys.NODE_LOCK, annotation_keys.REQUEUE}
+OF_THE_SCHEDULER_ON_NODES = {
+    KEYS.handshake,
+    annotation_keys.NODE_LOCK,
+    annotation_keys.NODE_LOCK_OWNER,
+    annotation_keys.REQUEUE,
+}
 OF_THE_AGENT_ON_NODES = {
     KEYS.handshake,
     KEYS.register,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import json
+import re
 import time
 
 import pytest
@@ -13,6 +16,9 @@ from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
 LOCK = "hami.io/mutex.lock"
+OWNER = "hami.io/lock-owner"
+#: When the scripted API server says that every object was created.
+BORN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()
 
 
 def lock_of(api: ScriptedApi, node: str = "a") -> str:
@@ -120,24 +126,126 @@ async def test_a_refused_binding_gives_the_lock_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "2020-01-01T00:00:00Z,default,gone",
-        "2020-01-01T00:00:00Z",
-        "2020-01-01T00:00:00Z,default,unbound",
-        "2020-01-01T00:00:00Z,default,elsewhere",
-    ],
+    "value", ["2020-01-01T00:00:00Z,default,gone", "2020-01-01T00:00:00Z,default,elsewhere"]
 )
 async def test_a_lock_without_a_living_owner_is_removed(value: str) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
-        api.put(rig.pod("unbound", creationTimestamp="2019-12-31T00:00:00Z"))
         elsewhere = rig.pod("elsewhere", creationTimestamp="2019-12-31T00:00:00Z")
         elsewhere["spec"]["nodeName"] = "b"
         api.put(elsewhere)
         async with rig.running(api) as replica:
             await replica.place(rig.pod("p"))
             assert lock_of(api).endswith(",default,p")
+
+
+@pytest.mark.parametrize(
+    ("value", "held_for", "over"),
+    [
+        ("2020-01-01T00:00:00Z", 290, 11),
+        ("2020-01-01T00:00:00Z,default,unbound", 10, 6),
+    ],
+)
+async def test_a_lock_that_proves_nothing_ends_after_a_time_that_we_have_seen_it(
+    value: str, held_for: float, over: float
+) -> None:
+    time = LoopTime()
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", cards=1, late=False, **{LOCK: value}))
+        api.put(rig.pod("unbound", creationTimestamp="2019-12-31T00:00:00Z"))
+        async with rig.running(api, clock=time) as replica:
+            pod = api.put(rig.pod("p"))
+            await replica.filter(pod)
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            await rig.eventually(lambda: in_line(replica) == 1)
+            await time.forward(held_for)
+            assert lock_of(api) == value
+            await time.forward(over)
+            assert await asyncio.wait_for(bind, rig.PATIENCE_S) == ""
+            assert lock_of(api).endswith(",default,p")
+
+
+async def test_a_clock_that_is_behind_takes_no_lock_from_a_living_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_lock, "READ_OWNER_S", 0.02)
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api, now=lambda: BORN - 5) as replica:
+            await replica.place(rig.pod("first"))
+            value = lock_of(api)
+            pod = api.put(rig.pod("p"))
+            await replica.filter(pod)
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            await looked_at(api, "first", 3)
+            assert lock_of(api) == value
+            assert not bind.done()
+            assert allocate(api) == "first"
+            assert await asyncio.wait_for(bind, rig.PATIENCE_S) == ""
+
+
+async def test_the_owners_uid_comes_and_goes_with_the_lock_in_one_patch() -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", late=False))
+        async with rig.running(api) as replica:
+            api.fault(method="POST", path="/binding", status=403)
+            pod = api.put(rig.pod("p"))
+            await replica.filter(pod)
+            assert await replica.bind(pod, "a")
+            taken, given_back = (
+                json.loads(sent.body)["metadata"]["annotations"]
+                for sent in api.sent("PATCH", "/nodes/a")
+            )
+            time, namespace, name = taken[LOCK].split(",")
+            assert (namespace, name) == ("default", "p")
+            assert re.fullmatch(r"[0-9-]{10}T[0-9:]{8}Z", time)
+            assert taken[OWNER] == f"{pod['metadata']['uid']},{taken[LOCK]}"
+            assert given_back == {LOCK: None, OWNER: None}
+
+
+async def test_a_lock_of_a_deleted_pod_is_removed_although_another_has_its_name_at_once() -> None:
+    async with ScriptedApi() as api:
+        value = time.strftime("%Y-%m-%dT%H:%M:%SZ,default,x", time.gmtime())
+        api.put(
+            rig.node("a", cards=1, late=False, **{LOCK: value, OWNER: f"uid-of-the-first,{value}"})
+        )
+        second = api.put(rig.pod("x"))
+        async with rig.running(api) as replica:
+            await replica.filter(second)
+            assert await replica.bind(second, "a") == ""
+            assert uid_of_owner(api) == second["metadata"]["uid"]
+
+
+async def test_a_lock_of_another_scheduler_is_not_judged_by_an_owner_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_lock, "READ_OWNER_S", 0.02)
+    async with ScriptedApi() as api:
+        value = "2020-01-01T00:00:00Z,default,owner"
+        left = "2019-01-01T00:00:00Z,default,owner"
+        api.put(
+            rig.node("a", cards=1, late=False, **{LOCK: value, OWNER: f"uid-of-the-first,{left}"})
+        )
+        owner = rig.pod("owner", annotations={"hami.io/bind-phase": "allocating"})
+        owner["spec"]["nodeName"] = "a"
+        api.put(owner)
+        async with rig.running(api) as replica:
+            pod = api.put(rig.pod("p"))
+            await replica.filter(pod)
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            await looked_at(api, "owner", 3)
+            assert lock_of(api) == value
+            assert not bind.done()
+            allocate(api)
+            assert await asyncio.wait_for(bind, rig.PATIENCE_S) == ""
+
+
+def uid_of_owner(api: ScriptedApi) -> str:
+    found = api.find("nodes", "a")
+    assert found is not None
+    uid, _, lock = str(found["metadata"]["annotations"][OWNER]).partition(",")
+    assert lock == lock_of(api)
+    return uid
 
 
 async def test_an_old_lock_whose_owner_still_waits_is_not_stolen(

@@ -1,4 +1,4 @@
-"""Stale and living node locks: the owner decides, not the clock alone."""
+"""Stale and living node locks: the owner decides, not the clock."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ CASES: dict[str, tuple[str, objects.Pod | None, float, bool]] = {
     "the owner runs": (lock(1), pod(node="n", phase="Running"), 0, False),
     "the owner is on another node": (lock(1), pod(node="other"), 0, False),
     "the owner is not bound yet": (lock(1), pod(), 0, True),
-    "the owner was never bound": (lock(16), pod(), 0, False),
-    "the owner was never bound, by our clock": (lock(-60), pod(), 16, False),
-    "the owner's namesake is younger than the lock": (lock(100), pod(node="n", born=50), 0, False),
-    "it has no owner, and it is young": (lock(200, ""), None, 0, True),
-    "it has no owner, and it is old": (lock(301, ""), None, 0, False),
+    "the owner is not bound, and the lock's clock is behind": (lock(900), pod(), 14, True),
+    "the owner was never bound": (lock(0), pod(), 16, False),
+    "the owner was never bound, and the lock's clock is ahead": (lock(-60), pod(), 16, False),
+    "the owner is younger than the lock by its clock": (lock(100), pod(node="n", born=50), 0, True),
+    "it has no owner, and was seen for a short time": (lock(900, ""), None, 299, True),
+    "it has no owner, and was seen for a long time": (lock(0, ""), None, 301, False),
     "it is no lock, for a short time": ("what", None, 299, True),
     "it is no lock, for a long time": ("what", None, 300, False),
     "it names half a pod": (lock(1, ",team,"), None, 300, False),
@@ -68,9 +69,17 @@ CASES: dict[str, tuple[str, objects.Pod | None, float, bool]] = {
 def test_a_lock_is_held_while(
     value: str, owner: objects.Pod | None, seen_for: float, held: bool
 ) -> None:
-    state = node_lock.judge(value, node="n", pod=owner, now=NOW, seen_for=seen_for, timeout=300)
-    assert state.held is held
-    assert state.why
+    for uid in ("", "u"):
+        state = node_lock.judge(value, uid=uid, node="n", pod=owner, seen_for=seen_for, timeout=300)
+        assert state.held is held
+        assert state.why
+
+
+@pytest.mark.parametrize("owner", [pod(), pod(node="n", bind_phase="allocating")])
+def test_a_lock_with_the_uid_of_another_pod_is_stale(owner: objects.Pod) -> None:
+    state = node_lock.judge(lock(1), uid="other", node="n", pod=owner, seen_for=0, timeout=300)
+    assert not state.held
+    assert state.why == "its pod was deleted, another has its name"
 
 
 def test_the_owner_of_a_lock_is_the_pod_it_names() -> None:
