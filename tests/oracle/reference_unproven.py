@@ -1,4 +1,4 @@
-"""Pods without a valid grant: the part of section 7 of docs/placement.md about them.
+"""Pods without a valid grant, as in section 7 of docs/placement.md.
 
 tests/oracle/reference_holdings.py adds them to the cards of a node after all other pods.
 """

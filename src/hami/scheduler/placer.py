@@ -53,7 +53,7 @@ class Placer:
         """Choose the best of these nodes, or refuse, if possible as an equal pod was refused."""
         return self.refusals.decide(wanted, asked, asked_nodes)
 
-    def look_again(self, assumed: AssumedPod) -> None:
+    def check_again(self, assumed: AssumedPod) -> None:
         """Make sure that a pod can be bound with the cards that are held for it.
 
         Minutes may be over since they were chosen. Where they are not good any more, others of the
