@@ -25,6 +25,7 @@ from tests.e2e.chart.our_keys import (
     OF_USERS_ON_PODS,
     OURS_ON_NODES,
     OURS_ON_PODS,
+    RESTORED_BY_THE_AGENT_ON_PODS,
 )
 from tests.e2e.chart.policy import AGENT, ELSEWHERE, NODE, SCHEDULER, Stage
 from tests.e2e.cluster.cluster import Cluster
@@ -370,9 +371,34 @@ def test_an_agent_writes_its_part_of_the_pods_on_its_node(
     assert labels == {annotation_keys.ASSIGNED_NODE: NODE}
     mine = {"annotations": dict.fromkeys(OF_THE_AGENT_ON_PODS)}
     agent.patch(path_of(here), {"metadata": mine}, dryRun="All")
-    for key in sorted(OURS_ON_PODS - OF_THE_AGENT_ON_PODS):
+    for key in sorted(OURS_ON_PODS - OF_THE_AGENT_ON_PODS - RESTORED_BY_THE_AGENT_ON_PODS):
         with refused(policy.POD_POLICY, key, stage.user(AGENT)):
             metadata_writes.patch(agent, here, annotated(key, "2"))
+
+
+def test_an_agent_writes_a_grant_back_on_the_pods_of_its_node_and_of_no_other(
+    stage: Stage, plant: Plant, agent: Client, trusted: Client
+) -> None:
+    grant = GRANT | {annotation_keys.ASSIGNED_NODE: NODE, annotation_keys.GRANT_MAC: "v1:a:b"}
+    assert set(grant) == RESTORED_BY_THE_AGENT_ON_PODS
+    here, there = plant(grant, nodeName=NODE), plant(grant, nodeName=ELSEWHERE)
+    waiting = plant(schedulerName="nobody")
+    for changed in (dict.fromkeys(grant), dict.fromkeys(grant, "forged")):
+        metadata_writes.patch(trusted, here, {"annotations": changed})
+        metadata_writes.patch(agent, here, {"annotations": grant})
+        annotations, _ = written(stage, here)
+        assert annotations.items() >= grant.items()
+    # It takes none away, and puts no pod on another node.
+    for key in sorted(grant):
+        for value in (None, ""):
+            with refused(policy.POD_POLICY, key, stage.user(AGENT)):
+                metadata_writes.patch(agent, here, annotated(key, value))
+    with refused(policy.POD_POLICY, annotation_keys.ASSIGNED_NODE, stage.user(AGENT)):
+        metadata_writes.patch(agent, here, annotated(annotation_keys.ASSIGNED_NODE, ELSEWHERE))
+    trusted.patch(path_of(there), {"metadata": {"annotations": dict.fromkeys(grant)}})
+    for pod, where in ((there, ELSEWHERE), (waiting, "no node")):
+        with refused(policy.POD_POLICY, KEYS.allocated, f"the pod is on {where}"):
+            metadata_writes.patch(agent, pod, annotated(KEYS.allocated, ";"))
 
 
 def test_an_agent_writes_on_no_pod_that_is_not_on_its_node(

@@ -206,6 +206,11 @@ def filter_pod(
     return answer
 
 
+def has_unproven_pods(case: Case, node: str) -> bool:
+    pods = case.pods_on.get(node, [])
+    return any(is_unproven(pod, vendor) for pod in pods for vendor in case.vendors)
+
+
 def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[str, list[Given]]:
     """Return the shares on every node that fits; the texts of the others go into the answer."""
     fits: dict[str, list[Given]] = {}
@@ -223,8 +228,7 @@ def fit_nodes(case: Case, states: Mapping[str, State], answer: Answer) -> dict[s
             fits[name] = given
     if passed_checks:
         case.traits.add("cards judged")
-    on_them = [pod for name in passed_checks for pod in case.pods_on.get(name, [])]
-    if any(is_unproven(pod, vendor) for pod in on_them for vendor in case.vendors):
+    if any(has_unproven_pods(case, name) for name in passed_checks):
         case.traits.add("pod without a valid grant")
 
     if not fits and second_try_allowed(case.wanted):

@@ -98,6 +98,14 @@ class Grants:
             created=now,
         )
 
+    def proves(self, record: LedgerRecord) -> bool:
+        """Return whether one of the keys has signed the grant that a record holds."""
+        if self._keys is None or not record.mac:
+            return False
+        return signature.verify(
+            self._keys.keys(), record.mac, uid=record.uid, node=self._node, devices=record.devices
+        )
+
     def resize_of(self, pod: Pod, record: LedgerRecord) -> str:
         """Return the shares that the pod asks for, verified; empty: it asks for no change."""
         devices = pod.annotation(annotation_keys.RESIZE)

@@ -27,6 +27,7 @@ from hami.agent.containers.prepare import Injection, PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.agent.device_plugin import Preference, VgpuPlugin
 from hami.agent.errors import AgentError
+from hami.agent.grant_annotations import GrantAnnotations
 from hami.agent.grants import Grants, Keys
 from hami.agent.identity import Identity
 from hami.agent.kubelet.plugin_server import DeviceList
@@ -149,6 +150,16 @@ class Agent:
             reconciler=self.reconciler,
             preparer=self.preparer,
             events=self.events,
+        )
+
+        self.grant_annotations = GrantAnnotations(
+            client,
+            node_name,
+            pods=self.pods,
+            ledger=self.ledger,
+            grants=self.grants,
+            events=self.events,
+            metrics=self.metrics,
         )
 
         # kubelet's calls.
@@ -294,6 +305,7 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "events": agent.events.run(),
         "reconcile": agent.reconciler.run(),
         "resize": agent.resizer.run(),
+        "grants of pods": agent.grant_annotations.run(),
         "memory": lifetime.keep_giving_back(),
     }
 

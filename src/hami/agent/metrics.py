@@ -32,6 +32,10 @@ class Metrics:
         self._cards = make.gauge(
             "hami_agent_cards", "Cards that the node offers, by health.", ("health",)
         )
+        self._restored = make.counter(
+            "hami_agent_restored_grants_total",
+            "Times that a pod's grant was written back: its annotations had been changed.",
+        )
         self._pods = make.gauge("hami_agent_pods", "Pods in the node's ledger.")
         self._damaged = make.gauge(
             "hami_agent_damaged_records", "Records of the ledger that cannot be read; must be 0."
@@ -53,6 +57,9 @@ class Metrics:
         self._cards.labels("healthy").set(healthy)
         self._cards.labels("unhealthy").set(unhealthy)
         self._pods.set(pods)
+
+    def grant_restored(self) -> None:
+        self._restored.inc()
 
     def allocated(self, mode: str, result: str, seconds: float) -> None:
         self._allocate.labels(mode, result).observe(seconds)

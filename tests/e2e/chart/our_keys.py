@@ -14,6 +14,12 @@ OF_THE_AGENT_ON_PODS = {
     annotation_keys.MIG_ALLOCATIONS,
     KEYS.to_allocate,
 }
+#: What the agent only writes back: it sets them, and never removes them.
+RESTORED_BY_THE_AGENT_ON_PODS = {
+    annotation_keys.ASSIGNED_NODE,
+    annotation_keys.GRANT_MAC,
+    KEYS.allocated,
+}
 #: What comes with a pod from its user, or from our webhook, which writes in the user's name.
 OF_USERS_ON_PODS = {
     annotation_keys.FALLBACK,

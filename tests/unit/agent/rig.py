@@ -245,6 +245,7 @@ class Node:
         uid = changes.pop("uid", f"uid-{name}")
         granted = devices(slots)
         annotations = {
+            annotation_keys.ASSIGNED_NODE: bound_to,
             annotation_keys.SIGNED_DEVICES: granted,
             annotation_keys.GRANT_MAC: signature.sign(
                 KEYS, uid=uid, node=signed_for, devices=granted
