@@ -28,7 +28,9 @@ from tests.e2e.parts import catalogue
 from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import namespaces, pods
 
-PLAIN = "plain-scheduler"
+PLAIN, ALIKE = "plain-scheduler", "alike-scheduler"
+#: Resources that no node counts, as kube-scheduler does not count ours.
+UNCOUNTED = "hami.test"
 #: Of the second replica's machine.
 PLAIN_NUMBER = 2
 WRITERS = 16
@@ -93,8 +95,8 @@ class Burst:
                 yield f"{name}: {count:.0f} times, {total / count * 1e3:.2f} ms each"
 
 
-def kinds(install: Install, plain: Replica) -> tuple[Kind, Kind, Kind]:
-    """Return hami, no extender and as shipped, in this order."""
+def kinds(install: Install, plain: Replica) -> tuple[Kind, ...]:
+    """Return hami, no extender, alike and as shipped, in this order."""
     control_plane = install.cluster.control_plane
 
     def shared() -> dict[str, int]:
@@ -115,6 +117,7 @@ def kinds(install: Install, plain: Replica) -> tuple[Kind, Kind, Kind]:
 
     ours = install.only
     asked = nodes.limits(1, memory=500, cores=5)
+    uncounted = {"limits": {f"{UNCOUNTED}/{name}": "1" for name in ("gpu", "memory", "cores")}}
 
     def without_cards(scheduler: str) -> Callable[[str], Object]:
         return lambda name: placing.pod(name, {}, schedulerName=scheduler)
@@ -134,6 +137,13 @@ def kinds(install: Install, plain: Replica) -> tuple[Kind, Kind, Kind]:
         Kind(
             "no extender",
             without_cards(PLAIN),
+            lambda: _stopped(plain),
+            lambda: shared() | own(KUBE_SCHEDULER, plain.pid(KUBE_SCHEDULER)),
+            lambda: _metrics(install.client, plain.address),
+        ),
+        Kind(
+            "alike",
+            lambda name: placing.pod(name, {"resources": uncounted}, schedulerName=ALIKE),
             lambda: _stopped(plain),
             lambda: shared() | own(KUBE_SCHEDULER, plain.pid(KUBE_SCHEDULER)),
             lambda: _metrics(install.client, plain.address),
@@ -171,7 +181,9 @@ def plain_scheduler(cluster: Cluster) -> Iterator[Replica]:
     # The rest is kube-scheduler's default, also how many nodes it looks at for each pod.
     del config["extenders"], config["percentageOfNodesToScore"]
     config["leaderElection"] = {"leaderElect": False}
-    config["profiles"] = [{"schedulerName": PLAIN}]
+    ignore = {"name": "NodeResourcesFit", "args": {"ignoredResourceGroups": [UNCOUNTED]}}
+    alike = {"schedulerName": ALIKE, "percentageOfNodesToScore": 100, "pluginConfig": [ignore]}
+    config["profiles"] = [{"schedulerName": PLAIN}, alike]
     with lifeline() as pipe:
         one = Replica.start(cluster, PLAIN_NUMBER, lifeline=pipe)
         try:
