@@ -17,8 +17,7 @@ import msgspec
 from hami.cli import errors
 from hami.cli.flags import Resolved
 from hami.kube import errors as kube_errors
-from hami.serving import grant_keys, logs
-from hami.serving import lifetime as serving_errors
+from hami.serving import grant_keys, lifetime, logs
 from hami.vendors import config_file as vendor_errors
 from hami.wire import errors as wire_errors
 
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 _MISCONFIGURED = (
     grant_keys.GrantKeyError,
     kube_errors.AccessError,
-    serving_errors.ServingError,
+    lifetime.ServingError,
     vendor_errors.ConfigError,
     wire_errors.WireError,
 )
@@ -71,6 +70,7 @@ def run(module: str, resolved: Resolved[Any], *, fast: bool = True) -> int:
     for warning in warnings:
         _log.warning("setting without effect", extra={"detail": warning})
     _log.info("settings", extra={"settings": msgspec.structs.asdict(settings)})
+    lifetime.raise_file_limit()
     try:
         _serve(module, settings, fast=fast)
     except (*_MISCONFIGURED, *_PREVENTED, ExceptionGroup) as error:

@@ -4,7 +4,7 @@
 rules keep a busy cluster from being flooded:
 
 - The same event on the same object is counted on the event that exists, at most once a minute.
-- Above a rate, events on many pods become one event on their namespace.
+- Above a rate, events on many pods become one event on their namespace, and these have a rate, too.
 - The queue is bounded, and forgets the oldest first.
 
 An event that the server refuses is dropped, and logged once a minute: events are not worth a retry.
@@ -66,10 +66,14 @@ class Groups:
         key = _Key(event.namespace, event.type, event.reason)
         self._groups.setdefault(key, _Group(event, {})).names[event.name] = None
 
-    def take(self) -> list[PodEvent]:
-        """Return one event for each group, and forget the groups."""
-        groups, self._groups = self._groups, {}
-        return [_as_one(group) for group in groups.values()]
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def take(self) -> PodEvent | None:
+        """Return one event for the oldest group, and forget the group; None: there is none."""
+        for key in self._groups:
+            return _as_one(self._groups.pop(key))
+        return None
 
 
 def _as_one(group: _Group) -> PodEvent:
@@ -145,6 +149,8 @@ class EventRecorder:
         self._clock = clock
         self._now = now
         self._bucket = TokenBucket(rate=_RATE, burst=_BURST, clock=clock)
+        # Of their own: a steady stream of single events would leave none for groups.
+        self._group_bucket = TokenBucket(rate=_RATE, burst=_BURST, clock=clock)
         self._queue: deque[_Series] = deque()
         self._filled = asyncio.Event()
         #: The last one is at the end.
@@ -188,8 +194,7 @@ class EventRecorder:
 
     def flush(self) -> None:
         """Queue what was gathered: events on namespaces, and counts that have grown."""
-        for event in self._groups.take():
-            self._begin(event)
+        self._flush_groups()
         now = self._clock()
         for series in list(self._series.values()):
             if series.count > series.sent > 0 and now - series.sent_at >= _PATCH_EVERY:
@@ -202,6 +207,19 @@ class EventRecorder:
             if now - self._series[first].seen < _SAME_WITHIN:
                 break
             del self._series[first]
+
+    def _flush_groups(self) -> None:
+        """Queue the oldest groups at a rate; the others wait and gather more.
+
+        Pods of a thousand namespaces are a thousand groups of one.
+        """
+        while len(self._groups) and self._group_bucket.try_take():
+            event = self._groups.take()
+            if event is not None:
+                self._begin(event)
+        while len(self._groups) > _QUEUE:
+            self._groups.take()
+            self.stats.dropped += 1
 
     def _begin(self, event: PodEvent) -> None:
         name = f"{event.name[:200]}.{secrets.token_hex(8)}"

@@ -33,8 +33,12 @@ _TEXT = "text/plain; charset=utf-8"
 #: Seconds; longer than the 90 after which Go's clients close idle connections themselves.
 _KEEP_ALIVE = 120.0
 _FORBIDDEN = 403
+_FULL = "the bodies of other requests fill the memory that is for them; try again in a moment"
 #: Seconds for a body to arrive, as HAMi has it.
 _BODY_TIMEOUT = 60.0
+#: Bytes of all bodies together that callers other than local ones may have in our memory. Reviews
+#: of the API server are some KiB each and answered at once; a slow sender holds its own for long.
+_FOREIGN_BODIES = 64 * MEBIBYTE
 #: Seconds to send finished responses after the drain.
 _LAST_WRITES = 1.0
 
@@ -114,6 +118,8 @@ class Server:
         #: Tasks of the requests under way.
         self._under_way: set[asyncio.Task[object]] = set()
         self._refused = logs.Seldom(60)
+        #: Bytes of bodies that callers other than local ones have in our memory.
+        self.foreign_bytes = 0
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -196,11 +202,29 @@ class Server:
         peer = addresses.address(request.transport)
         if route.trusted:
             self._check_peer(request, peer)
-        body = b""
-        if request.body_exists:
-            body = await _read(request, route.body_limit)
+        local = self._is_local(peer)
+        held = 0
+
+        def hold(length: int) -> None:
+            nonlocal held
+            if local:
+                return
+            if self.foreign_bytes + length > _FOREIGN_BODIES:
+                raise _Refusal(_closing(Response.error(503, _FULL)))
+            held += length
+            self.foreign_bytes += length
+
+        try:
+            body = b""
+            if request.body_exists:
+                body = await _read(request, route.body_limit, hold)
+            return await route.handler(self._asked(request, request_id, peer, body))
+        finally:
+            self.foreign_bytes -= held
+
+    def _asked(self, request: web.BaseRequest, request_id: str, peer: str, body: bytes) -> Request:
         query: Mapping[str, str] = request.query if request.query_string else {}
-        asked = Request(
+        return Request(
             method=request.method,
             path=request.path,
             query=query,
@@ -209,7 +233,6 @@ class Server:
             peer=peer,
             id=request_id,
         )
-        return await route.handler(asked)
 
     def _find(self, request: web.BaseRequest) -> Route:
         methods = self._routes.get(request.path)
@@ -295,8 +318,11 @@ async def closed_after(chunks: AsyncIterator[bytes]) -> AsyncIterator[None]:
             await close()
 
 
-async def _read(request: web.BaseRequest, limit: int) -> bytes:
-    """Read the body, at most `limit` bytes, whatever its Content-Length is."""
+async def _read(request: web.BaseRequest, limit: int, hold: Callable[[int], None]) -> bytes:
+    """Read the body, at most `limit` bytes, whatever its Content-Length is.
+
+    `hold` is called with the length of each part and may refuse it.
+    """
     if (request.content_length or 0) > limit:
         raise _Refusal(_too_large(limit))
     if request.headers.get("Expect", "").lower() == "100-continue":
@@ -309,6 +335,7 @@ async def _read(request: web.BaseRequest, limit: int) -> bytes:
             while chunk := await request.content.readany():
                 parts.append(chunk)
                 length += len(chunk)
+                hold(len(chunk))
                 if length > limit:
                     raise _Refusal(_too_large(limit))
     except TimeoutError as error:

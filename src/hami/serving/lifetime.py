@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import resource
 import signal
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
@@ -19,6 +20,17 @@ class ServingError(Exception):
     Raised at start for what an operator must change: an address, a certificate, a missing package.
     The message names the value, the rule and the remedy. Later failures are responses or log lines.
     """
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as it may allow itself.
+
+    A common soft limit is 1,024: so many silent connections of any pod in the cluster would keep
+    kube-scheduler and the API server from being answered until they expire.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def stop_asked() -> asyncio.Event:

@@ -42,6 +42,7 @@ class Install:
     cluster: Cluster
     client: Client
     replicas: tuple[Replica, ...]
+    elect: bool = True
 
     @property
     def only(self) -> Replica:
@@ -50,6 +51,8 @@ class Install:
 
     def leader(self) -> Replica | None:
         """Give the replica that the lease names; whether it lives is another question."""
+        if not self.elect:
+            return self.only
         found = self.client.find(leases(identity.NAMESPACE, identity.LEASE))
         holder = (found or {}).get("spec", {}).get("holderIdentity") or ""
         host = holder.rpartition("_")[0]
@@ -112,11 +115,13 @@ def running(
     replicas: int = 1,
     scheduler: Scheduler = Scheduler.NEWEST,
     proxied: bool = False,
+    elect: bool = True,
     product: Sequence[str] = PRODUCT,
 ) -> Iterator[Install]:
     """Install the scheduler, wait until it is ready, and take all of it away afterwards.
 
     `proxied` puts a proxy between `hami` and the API server, which can make its watches late.
+    Without `elect` there is no lease: a kube-scheduler may be stopped for as long as it takes.
     """
     if scheduler is Scheduler.OLDEST:
         catalogue.provide(catalogue.oldest_kube_scheduler())
@@ -132,15 +137,17 @@ def running(
             one = Replica.start(cluster, number, lifeline=pipe)
             stack.callback(one.end)
             stack.enter_context(_pod(client, one))
-            _run_hami(client, one, product, proxied=proxied)
-            _run_kube_scheduler(one, scheduler)
+            _run_hami(client, one, product, proxied=proxied, elect=elect)
+            _run_kube_scheduler(one, scheduler, elect=elect)
             started.append(one)
-        install = Install(cluster, client, tuple(started))
+        install = Install(cluster, client, tuple(started), elect=elect)
         install.await_ready()
         yield install
 
 
-def _run_hami(client: Client, one: Replica, product: Sequence[str], *, proxied: bool) -> None:
+def _run_hami(
+    client: Client, one: Replica, product: Sequence[str], *, proxied: bool, elect: bool
+) -> None:
     kubeconfig = one.folder / "hami.conf"
     identity.write_kubeconfig(client, kubeconfig)
     if proxied:
@@ -163,7 +170,7 @@ def _run_hami(client: Client, one: Replica, product: Sequence[str], *, proxied: 
             f"--metrics-bind-address=:{METRICS_PORT}",
             f"--kubeconfig={kubeconfig}",
             f"--scheduler-name={scheduler_config.NAME}",
-            "--leader-elect=true",
+            f"--leader-elect={str(elect).lower()}",
             f"--leader-elect-resource-name={identity.LEASE}",
             f"--leader-elect-resource-namespace={identity.NAMESPACE}",
             f"--grant-key-dir={identity.key_folder(one.cluster)}",
@@ -175,11 +182,11 @@ def _run_hami(client: Client, one: Replica, product: Sequence[str], *, proxied: 
     )
 
 
-def _run_kube_scheduler(one: Replica, version: Scheduler) -> None:
+def _run_kube_scheduler(one: Replica, version: Scheduler, *, elect: bool) -> None:
     kubeconfig = one.cluster.layout.secrets / "kube-scheduler.conf"
     config = one.folder / "kube-scheduler.yaml"
     url = f"http://127.0.0.1:{PORT}"
-    config.write_text(scheduler_config.text(version, url=url, kubeconfig=kubeconfig))
+    config.write_text(scheduler_config.text(version, url=url, kubeconfig=kubeconfig, elect=elect))
     # The older one has only this address, and in it the watchdog of its lease.
     live = "healthz" if version is Scheduler.OLDEST else "livez"
     one.run(

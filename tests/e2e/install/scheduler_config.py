@@ -12,7 +12,7 @@ from tests.e2e.install import identity
 NAME = "hami-scheduler"
 
 
-def text(version: layout.Scheduler, *, url: str, kubeconfig: Path) -> str:
+def text(version: layout.Scheduler, *, url: str, kubeconfig: Path, elect: bool = True) -> str:
     return subprocess.run(
         [
             *(sys.executable, "-m", "hami", "scheduler", "config"),
@@ -20,6 +20,7 @@ def text(version: layout.Scheduler, *, url: str, kubeconfig: Path) -> str:
             f"--url={url}",
             f"--scheduler-name={NAME}",
             f"--kubeconfig={kubeconfig}",
+            f"--leader-elect={str(elect).lower()}",
             f"--lease-name={identity.LEASE}",
             f"--lease-namespace={identity.NAMESPACE}",
         ],

@@ -115,6 +115,17 @@ async def test_another_message_is_another_event(rig: Rig) -> None:
     await until(lambda: len(rig.stored()) == 2)
 
 
+async def test_pods_of_a_thousand_namespaces_do_not_flood_the_server(rig: Rig) -> None:
+    for number in range(1000):
+        rig.say(f"p{number}", namespace=f"team-{number}")
+    for flushes in range(1, 30):
+        rig.time += 2
+        rig.recorder.flush()
+        await rig.settled()
+        assert len(rig.stored()) <= 40 + 40 * flushes, "more than 20 a second"
+    await until(lambda: len(rig.stored()) == 1000)
+
+
 async def test_above_the_rate_many_pods_become_one_event_on_their_namespace(rig: Rig) -> None:
     for number in range(100):
         rig.say(f"p{number}")

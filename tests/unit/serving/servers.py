@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from hami.serving.http_server import Handler, Response, Route, Server
@@ -93,3 +93,10 @@ async def ask(
 ) -> tuple[int, dict[str, str], bytes]:
     async with connected(port, tls=tls) as connection:
         return await connection.ask(method, path, **more)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    """Wait until something is true; the bound only catches hangs."""
+    async with asyncio.timeout(30):
+        while not check():
+            await asyncio.sleep(0.005)
