@@ -73,6 +73,7 @@ bench: setup native ## the benchmarks; each prints ratios against a baseline of 
 	$(PY) -m benchmarks.filter
 	$(PY) -m benchmarks.extender
 	$(PY) -m benchmarks.bursts
+	$(PY) -m benchmarks.lists
 	$(PY) -m benchmarks.webhook
 	$(PY) -m benchmarks.isolation
 	$(PY) -m benchmarks.sandbox

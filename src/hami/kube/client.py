@@ -17,26 +17,21 @@ import enum
 import functools
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import aiohttp
 import yarl
 
 from hami.kube import connections, errors, transport
 from hami.kube.connections import Connections, NoConnectionError
+from hami.kube.request import Query, Request, Terms, headers
 from hami.kube.streams import Chunks, Lines
-from hami.kube.transport import Body, Guard
-from hami.wire import correlation
-
-Query = Mapping[str, str]
+from hami.kube.transport import Guard
 
 #: Seconds for one request, unless the caller sets another limit.
 DEFAULT_TIMEOUT_S = 30.0
-
-_JSON = "application/json"
-_MOST_ID = 128
 
 
 class PatchKind(enum.Enum):
@@ -44,43 +39,6 @@ class PatchKind(enum.Enum):
     STRATEGIC = "application/strategic-merge-patch+json"
     JSON = "application/json-patch+json"
     APPLY = "application/apply-patch+yaml"
-
-
-class Terms(NamedTuple):
-    """What is known of a request only when its turn has come: how long it may take, and a guard."""
-
-    query: Query
-    #: From now, with its response.
-    seconds: float
-    guard: Guard
-
-
-class _Request:
-    """A request and its deadline."""
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: Query | None,
-        *,
-        deadline: float = 0.0,
-        retry_busy: bool = False,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.deadline = deadline
-        self.retry_busy = retry_busy
-        self.data: bytes | None = None
-        self.content_type = _JSON
-        self.guard: Guard | None = None
-        self.terms: Callable[[], Terms] | None = None
-
-    def body(self) -> Body | None:
-        if self.data is None:
-            return None
-        return Body(self.data, content_type=self.content_type, guard=self.guard)
 
 
 class Client:
@@ -239,15 +197,30 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def chunks(
-        self, path: str, query: Query | None = None, *, idle: float | None = None
+        self,
+        path: str,
+        query: Query | None = None,
+        *,
+        idle: float | None = None,
+        listing: bool = False,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open an answer of any length; inside, iterate over its bytes as they arrive."""
-        request = self._request("GET", path, query, None, retry_busy=False)
+        """Open an answer of any length; inside, iterate over its bytes as they arrive.
+
+        `listing`: it counts for the rate, and a busy server is asked again, as with requests.
+        """
+        request = self._request("GET", path, query, None, retry_busy=listing)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=idle)
         session = self._connections.streams()
         try:
             async with asyncio.timeout(self.timeout):
-                response = await self._renewing(session, request, limits)
+                while True:
+                    if self._bucket is not None and listing:
+                        await self._bucket.take()
+                    try:
+                        response = await self._renewing(session, request, limits)
+                        break
+                    except errors.TooManyRequests as busy:
+                        await self._wait_if_busy(request, busy)
         except TimeoutError as error:
             raise self._unreachable(request, error, sent=True) from error
         try:
@@ -263,11 +236,11 @@ class Client:
         timeout: float | None,
         *,
         retry_busy: bool,
-    ) -> _Request:
+    ) -> Request:
         deadline = self._clock() + (self.timeout if timeout is None else timeout)
-        return _Request(method, path, query, deadline=deadline, retry_busy=retry_busy)
+        return Request(method, path, query, deadline=deadline, retry_busy=retry_busy)
 
-    async def _ask(self, request: _Request) -> bytes:
+    async def _ask(self, request: Request) -> bytes:
         while True:
             if self._bucket is not None:
                 await self._bucket.take()
@@ -282,18 +255,19 @@ class Client:
                 problem = f"no connection became free within {left:.3g} s"
                 raise self._failed(request, problem, sent=False) from None
             except errors.TooManyRequests as busy:
-                wait = busy.retry_after
-                if not request.retry_busy or wait is None:
-                    raise
-                if self._clock() + wait >= request.deadline:
-                    raise
-                await self._sleep(wait)
+                await self._wait_if_busy(request, busy)
 
-    def _left(self, request: _Request) -> float:
+    async def _wait_if_busy(self, request: Request, busy: errors.TooManyRequests) -> None:
+        wait = busy.retry_after
+        if not request.retry_busy or wait is None or self._clock() + wait >= request.deadline:
+            raise busy
+        await self._sleep(wait)
+
+    def _left(self, request: Request) -> float:
         return max(request.deadline - self._clock(), 0.001)
 
     async def _renewing(
-        self, session: aiohttp.ClientSession, request: _Request, limits: aiohttp.ClientTimeout
+        self, session: aiohttp.ClientSession, request: Request, limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         """Send it; if the server does not know us any more, once more with new credentials."""
         credentials = await self.access.credentials()
@@ -311,7 +285,7 @@ class Client:
     async def _send(
         self,
         session: aiohttp.ClientSession,
-        request: _Request,
+        request: Request,
         credentials: transport.Credentials,
         limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
@@ -325,7 +299,7 @@ class Client:
                 request.method,
                 self._url(request),
                 data=body,
-                headers=_headers(credentials),
+                headers=headers(credentials),
                 ssl=credentials.tls if credentials.tls is not None else True,
                 server_hostname=self.access.server_name or None,
                 timeout=limits,
@@ -343,22 +317,20 @@ class Client:
             )
         return response
 
-    async def _read(self, request: _Request, response: aiohttp.ClientResponse) -> bytes:
+    async def _read(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
         try:
             async with response:
                 return await response.read()
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(request, error, sent=True) from error
 
-    def _url(self, request: _Request) -> yarl.URL:
+    def _url(self, request: Request) -> yarl.URL:
         query = urllib.parse.urlencode(request.query) if request.query else ""
         return yarl.URL(
             f"{self.access.server}{request.path}{'?' if query else ''}{query}", encoded=True
         )
 
-    def _unreachable(
-        self, request: _Request, error: Exception, *, sent: bool
-    ) -> errors.Unreachable:
+    def _unreachable(self, request: Request, error: Exception, *, sent: bool) -> errors.Unreachable:
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             sent = False
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -372,7 +344,7 @@ class Client:
             problem = errors.cut(str(error) or type(error).__name__)
         return self._failed(request, problem, sent=sent)
 
-    def _failed(self, request: _Request, problem: str, *, sent: bool) -> errors.Unreachable:
+    def _failed(self, request: Request, problem: str, *, sent: bool) -> errors.Unreachable:
         about = f"{request.method} {request.path} at {self.access.server}"
         return errors.Unreachable(f"{about}: {problem}", outcome_unknown=sent)
 
@@ -386,14 +358,3 @@ class Client:
 
 
 _GOOD = range(200, 300)
-
-
-def _headers(credentials: transport.Credentials) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if credentials.identity.token:
-        headers["Authorization"] = f"Bearer {credentials.identity.token}"
-    id_ = correlation.current()
-    # It came from outside; an id that does not fit a header stays in our log only.
-    if id_ and len(id_) <= _MOST_ID and id_.isascii() and id_.isprintable():
-        headers["Audit-ID"] = id_
-    return headers

@@ -31,7 +31,7 @@ import logging
 import random as randomness
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import NoReturn
 
 from hami.kube import errors, listwatch
@@ -199,16 +199,17 @@ class Informer(Store[T]):
         version = 0
         # Before the request: what is learned while the answer is on its way may be newer than it.
         self.begin_list()
-        async for page in self._pages():
-            if page.first:
-                self.restart_list()
-            for body in page.items:
-                self.listed(body)
-            version = page.version
+        async with contextlib.aclosing(self._pages()) as pages:
+            async for page in pages:
+                if page.first:
+                    self.restart_list()
+                for body in page.items:
+                    self.listed(body)
+                version = page.version
         self.end_list(version)
         self._list_ended()
 
-    def _pages(self) -> AsyncIterator[listwatch.Page]:
+    def _pages(self) -> AsyncGenerator[listwatch.Page, None]:
         return listwatch.pages(self._client, self._path, self._query, size=self._page_size)
 
     async def _watch_list(self) -> bool:
@@ -348,11 +349,12 @@ class Informer(Store[T]):
     async def _resync_once(self) -> None:
         self.stats.lists += 1
         resync = self.begin_resync()
-        async for page in self._pages():
-            if page.first:
-                resync.begin()
-            resync.version = page.version
-            self.compare(resync, page.items)
+        async with contextlib.aclosing(self._pages()) as pages:
+            async for page in pages:
+                if page.first:
+                    resync.begin()
+                self.compare(resync, page.items)
+                resync.version = page.version
         if resync.is_restored:
             # The server's store was restored from a backup: only a full list starts a new epoch.
             self._distrust(f"the server is at version {resync.version}, known was {resync.known}")

@@ -6,7 +6,8 @@ HTTP status, a broken connection or an ERROR event in the middle.
 All pages of a list show one moment, that of the first page. If the server forgets this moment
 while we read (410), the list begins again, a few times; then it is requested in one piece, which
 cannot expire. The server also offers to continue from the present, but then the pages would not
-fit together, and an object that was deleted in between would never be missed.
+fit together, and an object that was deleted in between would never be missed. A page is read while
+it arrives, however many objects it has: old servers send all of them, whatever the limit.
 
 Nothing is kept here; `hami.kube.informer` decides what follows.
 """
@@ -14,13 +15,14 @@ Nothing is kept here; `hami.kube.informer` decides what follows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from hami.kube import errors
 from hami.kube.client import Client
+from hami.kube.items import ItemSplitter
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
@@ -79,13 +81,13 @@ Event = Change | Bookmark
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a list."""
+    """A part of a list: some of the objects that one response has."""
 
-    #: The list begins here; pages before this one do not count.
+    #: The list begins here; parts before this one do not count.
     first: bool
     #: The list is complete.
     last: bool
-    #: The moment that the list shows.
+    #: The moment that the list shows; 0 while it is not known, never in the last part.
     version: int
     #: The objects' bytes.
     items: list[bytes]
@@ -157,26 +159,59 @@ def decode_event(line: bytes) -> tuple[str, bytes]:
 
 async def pages(
     client: Client, path: str, query: Mapping[str, str], *, size: int | None = None
-) -> AsyncIterator[Page]:
-    """Yield the pages of a list as it is now; `first` on a later page restarts the list."""
-    for _ in range(_TRIES_IN_PAGES):
+) -> AsyncGenerator[Page, None]:
+    """Yield a list as it is now, in parts; `first` on a later part restarts the list."""
+    for attempt in range(_TRIES_IN_PAGES + 1):
+        whole = attempt == _TRIES_IN_PAGES
+        asked = query if whole else {**query, "limit": str(size or PAGE)}
         try:
-            async for page in _pages(client, path, {**query, "limit": str(size or PAGE)}):
-                yield page
+            async with contextlib.aclosing(_pages(client, path, asked)) as found:
+                async for page in found:
+                    yield page
         except errors.Gone:
+            if whole:
+                raise
             continue
         return
-    page, _ = _decode_page(await client.get(path, query), first=True)
-    yield page
 
 
-async def _pages(client: Client, path: str, query: Mapping[str, str]) -> AsyncIterator[Page]:
-    token: str | None = ""
-    while token is not None:
+async def _pages(client: Client, path: str, query: Mapping[str, str]) -> AsyncGenerator[Page, None]:
+    first, token = True, ""
+    while True:
         asked = {**query, "continue": token} if token else query
-        page, following = _decode_page(await client.get(path, asked), first=not token)
-        token = following or None
-        yield page
+        splitter = _splitter()
+        async with client.chunks(path, asked, idle=client.timeout, listing=True) as chunks:
+            async for chunk in chunks:
+                items = splitter.feed(chunk)
+                if items:
+                    yield Page(first=first, last=False, version=0, items=items)
+                    first = False
+        items, envelope = splitter.end()
+        meta = codec.decode(envelope, _List, what="list").metadata
+        token = meta.continue_ or ""
+        version = version_number(meta.resource_version)
+        yield Page(first=first, last=not token, version=version, items=items)
+        first = False
+        if not token:
+            return
+
+
+async def list_version(client: Client, path: str) -> int:
+    """Return the version of a list as it is now, of which as little as possible is read.
+
+    One object is asked for. A server that sends all of them nevertheless is left when it has sent
+    the version, which is before the objects.
+    """
+    splitter = _splitter()
+    async with client.chunks(path, {"limit": "1"}, idle=client.timeout, listing=True) as chunks:
+        async for chunk in chunks:
+            splitter.feed(chunk)
+            head = splitter.head()
+            version = codec.decode(head, _List, what="list").metadata if head else _ListMeta()
+            if version.resource_version:
+                return version_number(version.resource_version)
+    meta = codec.decode(splitter.end()[1], _List, what="list").metadata
+    return version_number(meta.resource_version)
 
 
 class _ListMeta(codec.Object, frozen=True):
@@ -189,16 +224,27 @@ class _List(codec.Object, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-def _decode_page(body: bytes, *, first: bool) -> tuple[Page, str]:
-    found = codec.decode(body, _List, what="list")
-    token = found.metadata.continue_ or ""
-    page = Page(
-        first=first,
-        last=not token,
-        version=version_number(found.metadata.resource_version),
-        items=[bytes(item) for item in found.items or ()],
-    )
-    return page, token
+class _Whole:
+    """In place of an ItemSplitter, with a msgspec that does not tell where a value ends."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        self._chunks.append(chunk)
+        return []
+
+    def head(self) -> bytes:
+        return b""
+
+    def end(self) -> tuple[list[bytes], bytes]:
+        whole = b"".join(self._chunks)
+        found = codec.decode(whole, _List, what="list")
+        return [bytes(item) for item in found.items or ()], whole
+
+
+def _splitter() -> ItemSplitter | _Whole:
+    return ItemSplitter() if codec.finds_lengths() else _Whole()
 
 
 # Objects. Of a hundred thousand pods few ask for a card: searching the bytes for a few words

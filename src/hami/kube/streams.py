@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Self
@@ -10,9 +11,15 @@ import aiohttp
 
 from hami.kube import errors, transport
 
+#: Bytes that are handed on at once: some 30 pods, which take a millisecond or two.
+_PIECE = 128 * 1024
+
 
 class Chunks:
-    """The bytes of one answer, as they arrive; empty ones are left out."""
+    """The bytes of one answer, as they arrive; empty ones are left out.
+
+    Much may arrive at once. It is handed on in pieces, and all other tasks run in between.
+    """
 
     def __init__(
         self,
@@ -22,18 +29,24 @@ class Chunks:
         """Read an answer; `broken` makes the error for a connection that breaks."""
         self._response = response
         self._broken = broken
+        self._left = b""
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        try:
-            chunk = await self._response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._broken(error) from error
+        if self._left:
+            await asyncio.sleep(0)
+            chunk = self._left
+        else:
+            try:
+                chunk = await self._response.content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._broken(error) from error
         if not chunk:
             raise StopAsyncIteration
-        return chunk
+        self._left = chunk[_PIECE:]
+        return chunk[:_PIECE]
 
 
 class Lines:

@@ -23,7 +23,8 @@ from typing import Any
 
 from hami.cluster.pod_info import Hold, PodInfo
 from hami.kube import errors, paths
-from hami.kube.client import Client, Terms
+from hami.kube.client import Client
+from hami.kube.request import Terms
 from hami.scheduler import node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
 from hami.scheduler.errors import BindRefusedError

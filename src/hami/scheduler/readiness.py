@@ -47,7 +47,6 @@ class Watch(Protocol):
 
 
 class _PodList(codec.Object, frozen=True):
-    metadata: objects.Metadata | None = None
     items: list[objects.Pod] | None = None
 
 
@@ -105,7 +104,7 @@ class LeaderLabel:
                     "cannot label our own pod; check POD_NAME, POD_NAMESPACE and the role",
                     extra={"pod": f"{self._namespace}/{self._name}", "error": str(error)},
                 )
-        return await self._version()
+        return await listwatch.list_version(self._client, paths.pods())
 
     async def demote_others(self) -> None:
         """Label every other replica as a follower.
@@ -140,13 +139,6 @@ class LeaderLabel:
         body = codec.encode({"metadata": metadata})
         answer = await self._client.patch(paths.pods(self._namespace, name), body)
         return listwatch.identity(answer)[1]
-
-    async def _version(self) -> int:
-        body = await self._client.get(paths.pods(), {"limit": "1"})
-        listed = codec.decode(body, _PodList, what="list of pods")
-        return listwatch.version_number(
-            listed.metadata.resource_version if listed.metadata else None
-        )
 
 
 async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:

@@ -8,6 +8,7 @@ or UnicodeError from hostile input) escapes.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -61,6 +62,31 @@ def decode_go(data: str, into: type[T], *, what: str) -> T:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise errors.WireError(what, data, f"does not decode: {error}") from error
     return decoded
+
+
+#: msgspec tells where a value ends only in the error for what follows it.
+_FOLLOWED = re.compile(r"JSON is malformed: trailing characters \(byte (\d+)\)")
+
+
+def value_length(data: memoryview) -> int:
+    """Return how many bytes the first JSON value has, with the spaces around it.
+
+    0: it does not end here, as far as these bytes tell; only what follows a value proves its end.
+    Raises WireError for a value that is nested too deep.
+    """
+    try:
+        _decoder(msgspec.Raw).decode(data)
+    except msgspec.DecodeError as error:
+        found = _FOLLOWED.fullmatch(str(error))
+        return int(found[1]) - 1 if found else 0
+    except RecursionError as error:
+        raise errors.WireError("JSON", bytes(data[:1]), f"does not decode: {error}") from error
+    return 0
+
+
+def finds_lengths() -> bool:
+    """Return whether `value_length` understands the errors of the msgspec that is installed."""
+    return value_length(memoryview(b'{"a": "}"} ,')) == len(b'{"a": "}"} ')
 
 
 def encode(value: Any) -> bytes:

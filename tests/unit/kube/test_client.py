@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 
 from hami.kube import errors, paths, transport
-from hami.kube.client import Client, PatchKind, Terms
+from hami.kube.client import Client, PatchKind
 from hami.kube.credentials import Identity
+from hami.kube.request import Terms
 from hami.kube.transport import Access
 from hami.wire import correlation
 from tests.scripted_api.server import Lost, ScriptedApi
