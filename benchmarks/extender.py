@@ -1,13 +1,16 @@
 """How long kube-scheduler waits for the extender, over HTTP, and what the process costs.
 
     python -m benchmarks.extender [--nodes 1000 5000] [--placed 10000 100000] [--seconds 3]
+                                  [--fleet 5000/100000 10000/200000] [--only calls equal]
                                   [--hami-binary PATH] [--no-baseline]
 
 The process is the real one, `python -m hami scheduler`, in front of a stand-in API server
 (benchmarks/extender_api.py) with the fleet. A call is what kube-scheduler sends: a pod of 5 kB and
 all node names, shuffled anew each time (kube-scheduler's own order is not stable), on one
 kept-alive connection, one call after the other. CPU is that of the process, so with its logs,
-events and background work.
+events and background work. Each refused pod asks for another amount of memory, so each is decided;
+equal pods are a part of their own (benchmarks/extender_parts.py), as are /metrics, blocks of the
+event loop, and the start.
 
 The baseline is the scalar reference of the tests, in memory and without any HTTP; with
 `--hami-binary`, HAMi's own scheduler too, in front of the same API server and with its limits on
@@ -29,7 +32,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from benchmarks import extender_fleet, extender_http, extender_processes, fleet, scalar_reference
+from benchmarks import (
+    extender_fleet,
+    extender_http,
+    extender_parts,
+    extender_processes,
+    fleet,
+    scalar_reference,
+)
 from benchmarks.extender_http import Connection, Measured
 from benchmarks.extender_processes import Extender, Fake
 
@@ -52,7 +62,12 @@ class Aim(msgspec.Struct, frozen=True):
 
 
 #: By nodes and placed vGPUs.
-AIMS = {(5000, 100_000): Aim(3, 10, 300), (1000, 10_000): Aim(1)}
+AIMS = {
+    (10_000, 200_000): Aim(5, 15, 600),
+    (5000, 100_000): Aim(3, 10, 300),
+    (1000, 10_000): Aim(1),
+}
+PARTS = ("calls", "equal", "metrics", "blocks", "start")
 AIM_SLOPE_US = 1.0
 
 
@@ -77,11 +92,18 @@ def main() -> None:
         json.dump(_baseline(arguments.nodes[0], arguments.placed[0], arguments.seconds), sys.stdout)
         return
     found: dict[tuple[int, int], Found] = {}
-    for nodes, placed in itertools.product(arguments.nodes, arguments.placed):
+    only = set(arguments.only)
+    for nodes, placed in arguments.fleet or itertools.product(arguments.nodes, arguments.placed):
         print(f"\n{nodes} nodes x {fleet.CARDS} GPUs, {placed} placed vGPUs", flush=True)
         with extender_processes.fake_api(nodes, placed) as fake:
             with extender_processes.ours(fake) as extender:
-                ours = _measure_all(extender, fake, nodes, arguments.seconds)
+                # Blocks are those while all kinds of calls are made, so they come after them.
+                ours = None
+                if only & {"calls", "blocks"}:
+                    ours = _measure_all(extender, fake, nodes, arguments.seconds)
+                _measure_parts(only, extender, fake, nodes, ours)
+            if ours is None or "calls" not in only:
+                continue
             found[nodes, placed] = ours
             _print_found(ours)
             _print_aims(AIMS.get((nodes, placed)), ours)
@@ -94,7 +116,27 @@ def main() -> None:
             if arguments.hami_binary:
                 _compare_with_hami(arguments.hami_binary, fake, nodes, ours)
         sys.stdout.flush()
-    _print_growth(found)
+    if found:
+        _print_growth(found)
+
+
+def _measure_parts(
+    only: set[str], extender: Extender, fake: Fake, nodes: int, calls: Found | None
+) -> None:
+    if "equal" in only:
+        extender_parts.equal_pods(extender, list(_endings(nodes)), nodes)
+    if "blocks" in only and calls is not None:
+        time.sleep(5)  # rounds of background work over all refused pods
+        extender_parts.blocks(extender, calls.cases[SAME].p50)
+    if "metrics" in only:
+        extender_parts.metrics(fake, extender, aims=nodes == 5000)
+    if "start" in only:
+        extender_parts.start(fake, extender.start)
+
+
+def _fleet(text: str) -> tuple[int, int]:
+    nodes, _, placed = text.partition("/")
+    return int(nodes), int(placed)
 
 
 def _arguments() -> argparse.Namespace:
@@ -102,6 +144,8 @@ def _arguments() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 5000])
     parser.add_argument("--placed", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--fleet", type=_fleet, nargs="+", help="NODES/PLACED, instead of both")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each case")
     parser.add_argument("--no-baseline", action="store_true", help="leave the reference out")
     parser.add_argument("--hami-binary", help="HAMi's `scheduler`, to be measured as well")
@@ -120,6 +164,7 @@ class Caller:
         self._endings = list(_endings(nodes))
         self._nodes = nodes
         self._fresh = itertools.count()
+        self._amounts = itertools.count()
 
     def close(self) -> None:
         self._connection.close()
@@ -134,7 +179,9 @@ class Caller:
         return self._filter(number, self._new_uid(), FITS)[0]
 
     def refused(self, number: int) -> float:
-        took, answer = self._filter(number, extender_fleet.uid(1, kind=8), REFUSED)
+        # Not the same amount again: a refusal is kept for equal pods.
+        share = {**REFUSED, "memory": REFUSED["memory"] + next(self._amounts) % 10**6}
+        took, answer = self._filter(number, extender_fleet.uid(1, kind=8), share)
         failed = msgspec.json.decode(answer)["FailedNodes"] if number < 2 else None
         assert failed is None or len(failed) == self._nodes, answer[:500]
         return took

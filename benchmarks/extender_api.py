@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +39,9 @@ class Api:
         self._numbers = {fleet.node_name(number): number for number in range(nodes)}
         self._placed = list(extender_fleet.placed_pods(placed, nodes))
         self._bound: dict[str, bytes] = {}
-        self._listed_at = nodes + placed + 1
-        self._versions = itertools.count(self._listed_at + 1)
+        self._version = nodes + placed + 1
+        #: Number of a placed pod -> its version, where that has changed.
+        self._changed: dict[int, int] = {}
         self._watches: dict[str, set[asyncio.Queue[bytes]]] = collections.defaultdict(set)
         self._requests: collections.Counter[str] = collections.Counter()
         self._events: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Api:
         first = int(query.get("continue") or 0)
         last = first + int(query.get("limit") or _WHOLE)
         items, number = self._page(path, first, last)
-        metadata: dict[str, object] = {"resourceVersion": str(self._listed_at)}
+        metadata: dict[str, object] = {"resourceVersion": str(self._version)}
         if last < number:
             metadata["continue"] = str(last)
             metadata["remainingItemCount"] = number - last
@@ -95,10 +95,13 @@ class Api:
         if path != "/api/v1/pods":
             return [], 0
         pods = [
-            extender_fleet.placed_json(pod, len(self._nodes) + at)
-            for at, pod in enumerate(self._placed[first:last], start=first + 1)
+            extender_fleet.placed_json(pod, self._changed.get(at, len(self._nodes) + at + 1))
+            for at, pod in enumerate(self._placed[first:last], start=first)
         ]
-        return pods, len(self._placed)
+        bound = list(self._bound.values())
+        after = len(self._placed)
+        pods += bound[max(first - after, 0) : max(last - after, 0)]
+        return pods, after + len(bound)
 
     def _pod(self, name: str) -> web.Response:
         if name in self._bound:
@@ -137,7 +140,7 @@ class Api:
             share={"gpu": 1},
             node=binding["target"]["name"],
             annotations=binding["metadata"].get("annotations"),
-            version=next(self._versions),
+            version=self._next_version(),
         )
         self._bound[name] = pod
         self._tell("/api/v1/pods", "MODIFIED", pod)
@@ -150,7 +153,7 @@ class Api:
         changed = msgspec.json.decode(body).get("metadata", {}).get("annotations") or {}
         annotations = {**node["metadata"]["annotations"], **changed}
         node["metadata"]["annotations"] = {k: v for k, v in annotations.items() if v is not None}
-        node["metadata"]["resourceVersion"] = str(next(self._versions))
+        node["metadata"]["resourceVersion"] = str(self._next_version())
         self._nodes[number] = codec.encode(node)
         self._tell("/api/v1/nodes", "MODIFIED", self._nodes[number])
         return web.Response(body=self._nodes[number], content_type="application/json")
@@ -181,11 +184,17 @@ class Api:
             await asyncio.sleep(_TICK)
 
     def _change(self, number: int) -> bytes:
-        version = next(self._versions)
+        version = self._next_version()
         if number % 2 or not self._placed:
-            at = extender_fleet.uid(number % 1000, kind=3)
-            return extender_fleet.pod_json(f"plain-{at}", at, share={}, version=version, node="n")
-        return extender_fleet.placed_json(self._placed[number // 2 % len(self._placed)], version)
+            uid = extender_fleet.uid(number % 1000, kind=3)
+            return extender_fleet.pod_json(f"plain-{uid}", uid, share={}, version=version, node="n")
+        at = number // 2 % len(self._placed)
+        self._changed[at] = version
+        return extender_fleet.placed_json(self._placed[at], version)
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
 
 
 def _refusal(code: int, reason: str, message: str) -> web.Response:

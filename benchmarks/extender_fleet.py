@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import fleet
-from hami.wire import codec, node_marks, objects
+from hami.wire import annotation_keys, codec, node_marks, objects, shares
 
 NAMESPACE = "bench"
 CREATED = "2026-01-01T00:00:00Z"
@@ -49,17 +49,25 @@ def nodes(number: int) -> Iterator[bytes]:
 
 
 def placed_pods(number: int, on_nodes: int) -> Iterator[Placed]:
-    for at, pod in enumerate(fleet.placed_pods(number, on_nodes)):
-        (_, container), *_ = pod.containers()
-        assert container.resources is not None
-        amounts = container.resources.limits or {}
+    """Yield the pods of `fleet.placed_pods`, without making API objects of them first."""
+    for at in range(number):
+        node, share = fleet.placed_share(at, on_nodes)
+        keys = {
+            annotation_keys.ASSIGNED_NODE: fleet.node_name(node),
+            _ANNOTATIONS.allocated: shares.encode([[share]]),
+        }
         yield Placed(
-            name=pod.name,
+            name=f"placed-{at}",
             uid=uid(at),
-            node=pod.node_name,
-            annotations=codec.encode(dict(pod.annotations)),
-            limits=codec.encode({key: str(amount) for key, amount in amounts.items()}),
+            node=fleet.node_name(node),
+            annotations=codec.encode(keys),
+            limits=_limits_json(share.memory_mib, share.cores),
         )
+
+
+@functools.cache
+def _limits_json(memory: int, cores: int) -> bytes:
+    return codec.encode(limits({"gpu": 1, "memory": memory, "cores": cores}))
 
 
 def placed_json(pod: Placed, version: int) -> bytes:

@@ -67,10 +67,11 @@ def requests_seen(fake: Fake) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def ours(fake: Fake) -> Iterator[Extender]:
+def ours(fake: Fake, *flags: str) -> Iterator[Extender]:
     port, metrics_port = extender_http.free_port(), extender_http.free_port()
     command = [sys.executable, "-m", "hami", "scheduler", *_common(port, metrics_port)]
     command += [f"--kubeconfig={fake.kubeconfig}", "--leader-elect=false", "--grant-key-dir="]
+    command += flags
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as log, running(command, stderr=log) as process:
         try:

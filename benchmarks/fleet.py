@@ -59,8 +59,7 @@ def nodes(number: int) -> Iterator[objects.Node]:
 def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
     """Yield bound pods of one card each, spread over nodes and then over cards."""
     for at in range(number):
-        node, card = at % on_nodes, at // on_nodes % CARDS
-        grant = Share(card_id(node, card), NVIDIA.name, (2000, 4000, 8000)[at % 3], (5, 10)[at % 2])
+        node, grant = placed_share(at, on_nodes)
         yield pod(
             f"placed-{at}",
             [{"gpu": 1, "memory": grant.memory_mib, "cores": grant.cores}],
@@ -70,6 +69,13 @@ def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
             },
             node_name=node_name(node),
         )
+
+
+def placed_share(at: int, on_nodes: int) -> tuple[int, Share]:
+    """Return the number of the node of a placed pod, and its share of a card there."""
+    node, card = at % on_nodes, at // on_nodes % CARDS
+    memory, cores = (2000, 4000, 8000)[at % 3], (5, 10)[at % 2]
+    return node, Share(card_id(node, card), NVIDIA.name, memory, cores)
 
 
 def pod(

@@ -1,4 +1,4 @@
-"""How much memory and CPU the scheduler takes until it is ready, by the way lists are sent.
+"""Memory and CPU of the scheduler until it is ready, by the way lists are sent.
 
     python -m benchmarks.lists [--nodes 5000] [--placed 100000] [--ways paged streamed unpaged]
 
@@ -61,7 +61,7 @@ class Api(extender_api.Api):
     async def _send_whole(self, request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        metadata = {"resourceVersion": str(self._listed_at)}
+        metadata = {"resourceVersion": str(self._version)}
         head = codec.encode({"kind": "List", "apiVersion": "v1", "metadata": metadata})
         await response.write(head[:-1] + b',"items":[')
         for number, items in enumerate(self._pieces(request.path)):
@@ -77,7 +77,7 @@ class Api(extender_api.Api):
             lines = [b'{"type":"ADDED","object":%s}\n' % item for item in items]
             await response.write(b"".join(lines))
         end = {
-            "resourceVersion": str(self._listed_at),
+            "resourceVersion": str(self._version),
             "annotations": {"k8s.io/initial-events-end": "true"},
         }
         await response.write(

@@ -34,8 +34,8 @@ _HELP = {
         "client_ca_file": "CA (PEM) whose clients may schedule from other machines; empty: none",
         "metrics_bind_address": "where /metrics answers; empty: nowhere",
         "legacy_metrics": "write HAMi's old metric names beside the new ones",
-        "card_metrics": "write metrics of every card; without them those of nodes, namespaces and "
-        "the cluster remain",
+        "card_metrics": "write metrics of cards and containers; without them those of nodes, "
+        "namespaces and the cluster remain",
         "container_metrics_limit": "write metrics of containers while they have at most so many "
         "shares; the monitors of the nodes always write them",
         "profiling": "answer below /debug, to callers that may schedule",

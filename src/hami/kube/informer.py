@@ -34,7 +34,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import NoReturn
 
-from hami.kube import errors, listwatch
+from hami.kube import errors, listing, listwatch
 from hami.kube.client import Client
 from hami.kube.lister import Index, T, key_of
 from hami.kube.store import Disorder, Read, Store
@@ -203,9 +203,11 @@ class Informer(Store[T]):
             async for page in pages:
                 if page.first:
                     self.restart_list()
-                for body in page.items:
-                    self.listed(body)
+                async for bodies in listing.in_turns(page.items):
+                    for body in bodies:
+                        self.listed(body)
                 version = page.version
+        await listing.search(self._listing, list(self._objects))
         self.end_list(version)
         self._list_ended()
 
@@ -232,6 +234,7 @@ class Informer(Store[T]):
                             self.listed(event.object)
                     elif event.ends_list:
                         limit.reschedule(None)
+                        await listing.search(self._listing, list(self._objects))
                         self.end_list(event.version)
                         self._list_ended()
                         complete = True
@@ -267,7 +270,8 @@ class Informer(Store[T]):
                     continue
                 error: errors.KubeError = errors.Unreachable("the watch ended at once")
             except (errors.KubeError, wire_errors.WireError) as raised:
-                error = _kube_error(raised)
+                broken = errors.StreamBroken(str(raised))
+                error = raised if isinstance(raised, errors.KubeError) else broken
                 # A server that is not there says nothing about what we know.
                 connected = not isinstance(raised, errors.Unreachable) or raised.outcome_unknown
             if self.version > before:
@@ -353,8 +357,10 @@ class Informer(Store[T]):
             async for page in pages:
                 if page.first:
                     resync.begin()
-                self.compare(resync, page.items)
                 resync.version = page.version
+                async for bodies in listing.in_turns(page.items):
+                    self.compare(resync, bodies)
+        await listing.search(resync, list(self._objects))
         if resync.is_restored:
             # The server's store was restored from a backup: only a full list starts a new epoch.
             self._distrust(f"the server is at version {resync.version}, known was {resync.known}")
@@ -391,7 +397,3 @@ class Informer(Store[T]):
             _, _, reached = heapq.heappop(self._version_waits)
             if not reached.done():
                 reached.set_result(None)
-
-
-def _kube_error(error: errors.KubeError | wire_errors.WireError) -> errors.KubeError:
-    return error if isinstance(error, errors.KubeError) else errors.StreamBroken(str(error))

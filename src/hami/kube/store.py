@@ -22,10 +22,10 @@ import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic
 
 from hami.kube import listwatch
 from hami.kube.lister import Index, Lister, T, key_of
+from hami.kube.listing import Listing
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
@@ -47,34 +47,6 @@ class Disorder(Exception):  # noqa: N818 - it names what happened to the stream
 
 class Unreadable:
     """In place of an object whose bytes do not decode."""
-
-
-class Listing(Generic[T]):
-    """A list that is being read."""
-
-    def __init__(self, known: int) -> None:
-        #: The highest version known when the list began.
-        self.known = known
-        #: The moment that the list shows.
-        self.version = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the pages so far."""
-        self.uids: set[str] = set()
-        #: Whether every object could at least be identified.
-        self.whole = True
-        #: UID -> version and object, where a resync seems to know more than we do.
-        self.newer: dict[str, tuple[int, T | None]] = {}
-        #: UIDs of objects that do not decode.
-        self.unreadable: set[str] = set()
-        #: UID -> the later version that we know, and the object as a full list has it.
-        self.older: dict[str, tuple[int, T | None]] = {}
-
-    @property
-    def is_restored(self) -> bool:
-        """Whether the list contradicts what was known before it began, not only later offers."""
-        return self.version < self.known or any(at <= self.known for at, _ in self.older.values())
 
 
 class Store(Lister[T]):
@@ -171,7 +143,7 @@ class Store(Lister[T]):
         if listing.whole:
             # An offer does not show that an object left the selection; the stream shows its return.
             certain = restored or self._selected
-            for obj in self:
+            for obj in self._candidates(listing):
                 if obj.uid not in listing.uids and (certain or obj.version <= version):
                     self._delete(obj.uid, min(obj.version, version))
         self.synced = True
@@ -270,7 +242,8 @@ class Store(Lister[T]):
             if version < known:
                 resync.older[uid] = known, None
                 continue
-            if version == known and uid in self._objects:
+            # What an offer showed before the stream may end again by an older event of the stream.
+            if version == known <= self.version and uid in self._objects:
                 continue
             obj = self._decode(body)
             if obj is None:
@@ -303,7 +276,7 @@ class Store(Lister[T]):
         if resync.whole:
             for obj in list(self._missing(resync)):
                 self._repair(obj.uid, "is deleted")
-                self._delete(obj.uid, obj.version)
+                self._delete(obj.uid, min(obj.version, resync.version))
             # Only now: the end of an object that the list may lack is still to come.
             self._floor = max(self._floor, resync.version)
         self.version = max(self.version, resync.version)
@@ -311,11 +284,19 @@ class Store(Lister[T]):
         return True
 
     def _missing(self, resync: Listing[T]) -> Iterator[T]:
+        # An offer, ahead of the stream, does not show that an object left the selection.
+        ahead = self.version if self._selected else sys.maxsize
         return (
             obj
-            for uid, obj in self._objects.items()
-            if uid not in resync.uids and obj.version <= resync.version
+            for obj in self._candidates(resync)
+            if obj.uid not in resync.uids and not resync.version < obj.version <= ahead
         )
+
+    def _candidates(self, listing: Listing[T]) -> list[T]:
+        """Return the objects that a list may lack."""
+        if listing.candidates is None:
+            return list(self)
+        return [obj for uid in listing.candidates if (obj := self._objects.get(uid)) is not None]
 
     def _repair(self, uid: str, change: str) -> None:
         self.stats.repaired += 1
@@ -353,6 +334,9 @@ class Store(Lister[T]):
             if namesake is not None:
                 self._delete(namesake.uid, obj.version)
             self._deleted.pop(obj.uid, None)
+            for listing in (self._listing, self._resync):
+                if listing is not None and listing.candidates is not None:
+                    listing.candidates.add(obj.uid)
         self.put(obj)
 
     def _delete(self, uid: str, version: int) -> None:

@@ -24,10 +24,10 @@ from hami.scheduler.metric_families import MIB, Family
 _CHUNK = 200
 
 
-def omitted_shares(cluster: Cluster, limit: int) -> int:
-    """Return how many shares get no metrics of their own, because there are more than `limit`."""
+def omitted_shares(cluster: Cluster, *, cards: bool, container_limit: int) -> int:
+    """Return how many shares get no metrics of their own; the options are those of `families`."""
     shares = cluster_snapshot.share_count(cluster)
-    return shares if shares > limit else 0
+    return shares if shares > container_limit or not cards else 0
 
 
 async def families(
@@ -39,14 +39,14 @@ async def families(
 ) -> AsyncIterator[bytes]:
     """Yield the text chunk by chunk; all of it is of the moment of the first chunk.
 
-    `cards`: whether cards have metrics of their own. `container_limit`: with more shares of
-    containers than this none has.
+    `cards`: whether cards and shares of containers have metrics of their own. `container_limit`:
+    with more shares than this none has.
     """
-    omitted = omitted_shares(cluster, container_limit)
+    omitted = omitted_shares(cluster, cards=cards, container_limit=container_limit)
     snapshot = Snapshot(cluster, with_pods=not omitted)
     if omitted:
-        limits = f"{omitted} shares, --container-metrics-limit={container_limit}"
-        yield f"# metrics of containers are left out here: {limits}\n".encode()
+        flags = f"--card-metrics={str(cards).lower()} --container-metrics-limit={container_limit}"
+        yield f"# metrics of containers are left out: {omitted} shares, {flags}\n".encode()
     for family in _selected(legacy=legacy, cards=cards, shares=not omitted):
         yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} gauge\n".encode()
         lines = family.lines(snapshot)

@@ -46,6 +46,7 @@ class Maintenance:
         while True:
             await asyncio.sleep(ROUND_S)
             self.run_round()
+            await self.check_tables()
 
     def run_round(self) -> None:
         self._leadership.tick()
@@ -57,9 +58,9 @@ class Maintenance:
         for uid in self._watched.end_stale_annotations():
             _log.info("decision of an unbound pod expired", extra={"uid": uid})
         self._lost_answers.resolve_overdue()
-        self._check_tables()
 
-    def _check_tables(self) -> None:
+    async def check_tables(self) -> None:
+        """Check the nodes whose turn it is; other tasks run after each."""
         if not self._unchecked:
             self._unchecked.extend(self._watched.cluster.nodes)
         number = math.ceil(
@@ -67,6 +68,7 @@ class Maintenance:
         )
         for _ in range(min(number, len(self._unchecked))):
             self._check_node(self._unchecked.popleft())
+            await asyncio.sleep(0)
 
     def _check_node(self, name: str) -> None:
         cluster = self._watched.cluster

@@ -99,8 +99,8 @@ class Metrics:
         )
         self.omitted = make.gauge(
             "hami_scheduler_container_metrics_omitted",
-            "Shares of containers without metrics here, as they are more than "
-            "--container-metrics-limit; 0: all have theirs.",
+            "Shares of containers without metrics here, by --card-metrics=false or because they "
+            "are more than --container-metrics-limit; 0: all have theirs.",
         )
         self.loop = watchdog.Metrics(make, "hami_scheduler")
         self.certificate_days = make.gauge(
@@ -168,6 +168,13 @@ class MetricsPage:
             container_limit=self._settings.container_metrics_limit,
         )
 
+    def _omitted(self) -> int:
+        return cluster_metrics.omitted_shares(
+            self._watched.cluster,
+            cards=self._settings.card_metrics,
+            container_limit=self._settings.container_metrics_limit,
+        )
+
     def _update(self) -> None:
         gauges = self._metrics
         stages = collections.Counter(assumed.stage for assumed in self._assumed_pods)
@@ -181,8 +188,7 @@ class MetricsPage:
         gauges.leading.set(self._leadership.leading)
         gauges.ready.set(self._readiness.ready)
         gauges.unreadable.set(len(self._watched.cluster.problems()))
-        limit = self._settings.container_metrics_limit
-        gauges.omitted.set(cluster_metrics.omitted_shares(self._watched.cluster, limit))
+        gauges.omitted.set(self._omitted())
         gauges.drift.labels("tables").set(self._maintenance.table_drift)
         for outcome in events.Stats.__struct_fields__:
             gauges.events.labels(outcome).set(getattr(self._recorder.stats, outcome))

@@ -24,7 +24,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_bind_address: str = ":9395"
     #: Whether HAMi's old metric names are written beside the new ones.
     legacy_metrics: bool = False
-    #: Whether every card has metrics of its own; 10 kB for a node with 8 cards.
+    #: Whether cards and containers have metrics of their own; 10 kB for a node with 8 cards.
     card_metrics: bool = True
     #: Shares of containers with metrics of their own; with more of them none has. The monitors of
     #: the nodes have them as well, and 100,000 shares are 37 MB in each scrape.

@@ -1,4 +1,4 @@
-"""Watchdog of the event loop: blocks by requests, and by other work.
+"""Watchdog of the event loop: how long it was blocked, and by which work.
 
 All requests and all background work of a process share one loop. A piece of work that does not
 await for 50 ms delays every request by 50 ms, and no histogram of a verb shows it. So a timer runs

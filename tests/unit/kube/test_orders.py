@@ -14,6 +14,7 @@ import pytest
 
 from hami.kube import listwatch
 from hami.kube.client import Client
+from hami.kube.listing import Listing
 from hami.kube.store import Store
 from hami.wire import errors, objects
 from tests.scripted_api.server import ScriptedApi
@@ -153,7 +154,15 @@ class Order:
                 self.meanwhile(0.2)
         else:
             self.meanwhile()
+        assert self.store._listing is not None
+        self.search(self.store._listing)
         self.store.end_list(version)
+
+    def search(self, listing: Listing[objects.Pod]) -> None:
+        """Search for what a list lacks, mostly object by object, while all else goes on."""
+        for obj in self.store if self.chance(0.7) else ():
+            listing.search([obj.uid])
+            self.meanwhile(0.2)
 
     def resync(self) -> None:
         """Compare with a list while the stream goes on."""
@@ -165,6 +174,7 @@ class Order:
             self.store.compare(resync, [each])
             self.meanwhile(0.2)
         assert not resync.is_restored
+        self.search(resync)
         self.stream(self.rng.randrange(3))
         self.store.end_resync(resync)
 

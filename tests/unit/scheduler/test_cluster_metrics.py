@@ -348,7 +348,7 @@ async def test_nodes_and_the_cluster_have_the_sums_of_their_cards() -> None:
 
 
 async def test_without_metrics_of_cards_those_of_nodes_namespaces_and_the_cluster_remain() -> None:
-    found = await read(small_cluster(), cards=False, container_limit=0, legacy=True)
+    found = await read(small_cluster(), cards=False, legacy=True)
     quotas = ("hami_resource_quota_used", "hami_resource_quota_limit", "QuotaUsed")
     assert set(found) == {*OUR_SUMS, *quotas}
 
@@ -362,9 +362,10 @@ async def test_above_the_limit_no_container_has_metrics_and_the_text_says_so(
     assert ("hami_vgpu_memory_allocated_bytes" in found) == written
     assert ("vGPUMemoryAllocated" in found) == written
     assert "hami_gpu_memory_allocated_bytes" in found
-    stated = "# metrics of containers are left out here: 4 shares, --container-metrics-limit="
+    stated = f"out: 4 shares, --card-metrics=true --container-metrics-limit={limit}\n"
     assert (stated in await text(cluster, container_limit=limit)) != written
-    assert cluster_metrics.omitted_shares(cluster, limit) == (0 if written else 4)
+    omitted = cluster_metrics.omitted_shares(cluster, cards=True, container_limit=limit)
+    assert omitted == (0 if written else 4)
 
 
 async def test_all_samples_of_a_scrape_are_of_one_moment() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 
+from hami.cluster import state
 from hami.scheduler import maintenance
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
@@ -38,7 +40,7 @@ async def test_a_healthy_cluster_has_none(times: Times, caplog: pytest.LogCaptur
             api.remove("nodes", "c")
             await replica.seen()
             for _ in range(3):
-                replica.scheduler.maintenance.run_round()
+                await replica.scheduler.maintenance.check_tables()
             assert drift(replica) == 0
             assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
 
@@ -53,7 +55,7 @@ async def test_a_planted_difference_is_counted_logged_and_repaired(
             await replica.filter(api.put(rig.pod("p", memory=5000)), ["b"])
             spoil(replica, "b")
             assert replica.used("b") == [9000]
-            replica.scheduler.maintenance.run_round()
+            await replica.scheduler.maintenance.check_tables()
             found = drift(replica)
             assert found > 0
             records = [
@@ -62,7 +64,7 @@ async def test_a_planted_difference_is_counted_logged_and_repaired(
             assert len(records) == found
             assert all("table of node b" in vars(record)["difference"] for record in records)
             assert replica.used("b") == [5000]
-            replica.scheduler.maintenance.run_round()
+            await replica.scheduler.maintenance.check_tables()
             assert drift(replica) == found
             assert (await replica.filter(api.put(rig.pod("q", memory=3000)), ["b"]))["NodeNames"]
 
@@ -82,5 +84,31 @@ async def test_every_node_has_its_turn_within_the_interval(
             rounds = 0
             while drift(replica) == 0:
                 rounds += 1
-                replica.scheduler.maintenance.run_round()
+                await replica.scheduler.maintenance.check_tables()
             assert rounds == 10
+
+
+async def test_other_tasks_run_after_each_checked_node(
+    times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen = [0], []
+    check = state.node_drift
+
+    def noted(cluster: state.Cluster, name: str) -> list[str]:
+        seen.append(turns[0])
+        return check(cluster, name)
+
+    async def tick() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async with ScriptedApi() as api:
+        for number in range(20):
+            api.put(rig.node(f"n{number:02}"))
+        async with rig.running(api, clock=times.clock, now=times.now, resync_interval=1) as replica:
+            monkeypatch.setattr(state, "node_drift", noted)
+            ticking = asyncio.create_task(tick())
+            await replica.scheduler.maintenance.check_tables()
+            ticking.cancel()
+    assert len(seen) == len(set(seen)) == 20
