@@ -1,4 +1,4 @@
-"""Pods bound per second on a real cluster: with hami, and by kube-scheduler without any extender.
+"""Pods bound a second on a real cluster: with hami, and without any extender.
 
     python -m benchmarks.throughput [--nodes 1000] [--pods 2000] [--rounds 3]
 

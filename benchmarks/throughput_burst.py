@@ -1,4 +1,4 @@
-"""One burst of pods on a real cluster: how fast they are bound, and what that costs which program.
+"""One burst of pods on a real cluster: its speed, and the cost by program.
 
 Times are those of the arrival of events from the API server's watch. CPU time is the kernel's, and
 durations are the programs' own histograms, each as the difference over the burst.

@@ -1,4 +1,4 @@
-"""Connections on which nothing is sent, more of them than a process may have by default."""
+"""Idle connections, more of them than a process may open by default."""
 
 from __future__ import annotations
 

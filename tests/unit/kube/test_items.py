@@ -160,5 +160,5 @@ def test_the_metadata_before_the_items_are_known_when_the_items_begin() -> None:
     assert json.loads(splitter.head()) == {"metadata": {"resourceVersion": "12"}, "items": []}
 
 
-def test_the_installed_decoder_tells_where_a_value_ends() -> None:
+def test_the_installed_decoder_reports_where_a_value_ends() -> None:
     assert codec.finds_lengths()
