@@ -16,7 +16,7 @@ import msgspec
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects, quantity, shares
 from hami.wire.objects import ContainerKind
-from hami.wire.shares import PodShares
+from hami.wire.shares import PodShares, Share
 
 
 class Hold(enum.IntEnum):
@@ -43,6 +43,9 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     memory: int
     #: Percent.
     cores: int
+
+
+_ONE_APP = (ContainerKind.APP,)
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
@@ -73,6 +76,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     def allocations(self) -> Iterator[Allocation]:
         """Yield what it holds of each card; a container that lists a card twice shares it once."""
         for vendor, pod_shares in self.shares:
+            if (only := self._only(pod_shares)) is not None:
+                yield Allocation(vendor, only.card, 1, only.memory_mib, only.cores)
+                continue
             #: Card id -> container index -> its MiB and percent there.
             cards: dict[str, dict[int, tuple[int, int]]] = {}
             for index, container_shares in enumerate(pod_shares):
@@ -92,6 +98,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     def quota_use(self) -> Iterator[tuple[str, int, int]]:
         """Yield (vendor name, MiB, percent) over all cards of each vendor."""
         for vendor, pod_shares in self.shares:
+            if (only := self._only(pod_shares)) is not None:
+                yield vendor, only.memory_mib, only.cores
+                continue
             memory = (sum(share.memory_mib for share in each) for each in pod_shares)
             cores = (sum(share.cores for share in each) for each in pod_shares)
             yield (
@@ -99,6 +108,15 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
                 self._peak(zip(self.kinds, memory, strict=True)),
                 self._peak(zip(self.kinds, cores, strict=True)),
             )
+
+    def _only(self, pod_shares: PodShares) -> Share | None:
+        """Return the share of a pod with one app container that has one card, as most are.
+
+        None: it is another pod. Of a hundred thousand pods each is read at the start.
+        """
+        if self.kinds == _ONE_APP and len(pod_shares) == 1 and len(pod_shares[0]) == 1:
+            return pod_shares[0][0]
+        return None
 
     def _peak(self, amounts: Iterable[tuple[ContainerKind, int]]) -> int:
         return shares.peak(amounts, init_done=self.init_done)
