@@ -131,7 +131,7 @@ def _measure_parts(
     if "metrics" in only:
         extender_parts.metrics(fake, extender, aims=nodes == 5000)
     if "start" in only:
-        extender_parts.start(fake, extender.start)
+        extender_parts.start(fake)
 
 
 def _fleet(text: str) -> tuple[int, int]:

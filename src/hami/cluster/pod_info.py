@@ -18,7 +18,7 @@ from hami.vendors.family import CardRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects, quantity, shares
 from hami.wire.objects import ContainerKind
-from hami.wire.shares import PodShares
+from hami.wire.shares import PodShares, Share
 
 
 class Hold(enum.IntEnum):
@@ -45,6 +45,9 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     memory: int
     #: Percent.
     cores: int
+
+
+_ONE_APP = (ContainerKind.APP,)
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
@@ -82,6 +85,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
                 continue
+            if (only := self._only(pod_shares)) is not None:
+                yield Allocation(vendor, only.card, 1, only.memory_mib, only.cores)
+                continue
             #: Card id -> container index -> its MiB and percent there.
             cards: dict[str, dict[int, tuple[int, int]]] = {}
             for index, container_shares in enumerate(pod_shares):
@@ -106,6 +112,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
                 continue
+            if (only := self._only(pod_shares)) is not None:
+                yield vendor, only.memory_mib, only.cores
+                continue
             memory = (sum(share.memory_mib for share in each) for each in pod_shares)
             cores = (sum(share.cores for share in each) for each in pod_shares)
             yield (
@@ -127,6 +136,15 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
             memory.append((kind, max(of_memory, sum(share.memory_mib for share in each))))
             cores.append((kind, max(of_cores, sum(share.cores for share in each))))
         return vendor, self._peak(memory), self._peak(cores)
+
+    def _only(self, pod_shares: PodShares) -> Share | None:
+        """Return the share of a pod with one app container that has one card, as most are.
+
+        None: it is another pod. Of a hundred thousand pods each is read at the start.
+        """
+        if self.kinds == _ONE_APP and len(pod_shares) == 1 and len(pod_shares[0]) == 1:
+            return pod_shares[0][0]
+        return None
 
     def _peak(self, amounts: Iterable[tuple[ContainerKind, int]]) -> int:
         return shares.peak(amounts, init_done=self.init_done)
