@@ -84,7 +84,7 @@ def _looking_again(bodies: Sequence[bytes], nodes: int, rounds: int) -> None:
     assert wanted is not None
     winner = decide.decide(cluster, wanted).winner
     assert winner is not None
-    held = decide.reservation(wanted, winner, deadline=0)
+    held = decide.reservation(wanted, winner)
     cluster.apply(state.PutPod(held))
     decided_on = cluster.nodes[winner.node]
 
