@@ -265,7 +265,7 @@ class Binder:
         if not self._still_needed(assumed):
             return
         uid = assumed.uid
-        self._placer.look_again(assumed)
+        self._placer.check_again(assumed)
         try:
             info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
             keys = self._keys.keys() if self._keys is not None else None

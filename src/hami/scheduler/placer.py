@@ -40,7 +40,7 @@ class Placer:
         """Choose the best of these nodes, or explain why none fits; None is all nodes."""
         return decide.decide(self._cluster, wanted, nodes)
 
-    def look_again(self, assumed: AssumedPod) -> None:
+    def check_again(self, assumed: AssumedPod) -> None:
         """Make sure that a pod can be bound with the cards that are held for it.
 
         Minutes may be over since they were chosen. Where they are not good any more, others of the
