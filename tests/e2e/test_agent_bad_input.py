@@ -31,6 +31,8 @@ from tests.kubeapi.paths import pods as pods_path
 
 MEMORY = 1024
 SOON_S = 60
+SCHEDULERS_REASON = "GrantInvalid"
+"""The scheduler warns about such a pod, too; here the node's words count."""
 DAMAGED = "hami_agent_damaged_records"
 CONFIG = "config.json"
 NO_ENTRIES = '{"nodeconfig": []}'
@@ -281,7 +283,7 @@ def _refusal(client: Client, where: str, pod: Object, grant: Mapping[str, str]) 
 
     def warned() -> str | None:
         for event in workloads.events(client, meta["namespace"], meta["name"]):
-            if event["type"] == "Warning":
+            if event["type"] == "Warning" and event["reason"] != SCHEDULERS_REASON:
                 return str(event["message"])
         return None
 

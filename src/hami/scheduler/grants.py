@@ -1,4 +1,4 @@
-"""Grants of bound pods, verified when they are read; reports of invalid ones.
+"""Grants of bound pods: verified when they are read, reported where not valid.
 
 Every account that may patch pods can rewrite annotations. A running scheduler keeps the grant that
 it saw first, but one that starts reads what is there now. So a grant counts as the truth only with

@@ -6,7 +6,7 @@ seconds. Scheduler and agent take, judge and release the lock; this module has o
 
 A name is not an identity: a pod can be deleted and created again. So our scheduler writes the
 owner's UID beside the lock, in an annotation of its own, `<UID>,<value of the lock>`. With the
-value in it, what is left of an earlier lock does not count for a later one, by any writer.
+value in it, what is left of an earlier lock does not count for a later one, of HAMi for example.
 
 The late binding mark is the agent's: this node needs no lock, because pods are bound to cards late.
 The agent writes it with the register annotation and removes it when it stops. The mark has a hash

@@ -114,11 +114,7 @@ class TestDeviceIds:
             pod("foreign", container(gpu=2), node_name="n"),
         )
         assert ask(kept, ASKING).explanation.failed_nodes() == {"n": "NodeInsufficientDevice"}
-        assert use(kept, "n", "a") == (
-            1,
-            8000,
-            0,
-        )  # all it asks for, on the card that is there
+        assert use(kept, "n", "a") == (1, 8000, 0)  # what it asks for
         kept.observe_pod(pod("foreign", container(gpu=2), node_name="n", phase="Failed"))
         assert ask(kept, ASKING).winner is not None
 

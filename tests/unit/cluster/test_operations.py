@@ -148,7 +148,7 @@ class History:
 
     def init_containers_end(self, pick: random.Random) -> None:
         pod = self._one(pick, bound=True)
-        if pod is not None and not pod.init_done:
+        if pod is not None and not pod.init_done and not self.cluster.pods[pod.uid].unproven:
             ended = [
                 {"name": c.name, "state": {"terminated": {"exitCode": 0}}}
                 for kind, c in pod.containers()
@@ -166,6 +166,18 @@ class History:
         }
         document["spec"]["nodeName"] = row.node
         document["status"] = status
+        self.pods[pod.uid] = codec.decode(codec.encode(document), objects.Pod, what="pod")
+        self.cluster.observe_pod(self.pods[pod.uid])
+
+    def pod_comes_past_us(self, pick: random.Random) -> None:
+        """Bind a pod without a grant; what it counts with may be more than its node has."""
+        self.pod_is_created(pick)
+        *_, pod = self.pods.values()
+        node = pick.choice(("n1", "n2", "n3"))
+        self.disturbed.add(node)
+        happened["without a grant"] += 1
+        document = codec.decode(codec.encode(pod), dict[str, dict[str, Any]], what="pod")
+        document["spec"]["nodeName"] = node
         self.pods[pod.uid] = codec.decode(codec.encode(document), objects.Pod, what="pod")
         self.cluster.observe_pod(self.pods[pod.uid])
 
@@ -220,6 +232,7 @@ STEPS = (
     ("pod_is_placed", 14),
     ("pod_is_bound", 8),
     ("init_containers_end", 8),
+    ("pod_comes_past_us", 1),
     ("reservations_lapse", 1),
     ("pod_is_deleted", 4),
 )
@@ -239,7 +252,8 @@ def test_a_random_history_keeps_every_promise(steps: list[tuple[str, int]]) -> N
 def test_the_histories_were_eventful() -> None:
     """Runs after the histories: histories in which nothing happens would prove nothing."""
     assert happened["placed"] >= HISTORIES * 5 // 2, happened
-    for what in ("refused", "bound", "init ended", "lapsed", "deleted", "node changed"):
+    kinds = ("refused", "bound", "init ended", "lapsed", "deleted", "node changed")
+    for what in (*kinds, "without a grant"):
         assert happened[what] >= HISTORIES // 20, happened
 
 
