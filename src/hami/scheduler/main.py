@@ -213,7 +213,7 @@ class Scheduler:
         self.http_api = HttpApi(
             filter_=self.filter,
             binder=self.binder,
-            preemption=Preemption(watched, self.placer, self.readiness),
+            preemption=Preemption(watched, self.placer, self.precedence, self.readiness),
             assumed_pods=self.assumed_pods,
             readiness=self.readiness,
             explainer=Explainer(
