@@ -31,6 +31,7 @@ from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpired
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.placer import Placer
+from hami.scheduler.precedence import Precedence
 from hami.serving import grant_keys, tracing
 from hami.vendors.family import Family
 from hami.wire import (
@@ -58,6 +59,7 @@ class Binder:
         client: Client,
         watched: WatchedCluster,
         placer: Placer,
+        precedence: Precedence,
         assumed_pods: AssumedPods,
         leadership: Leadership,
         locks: NodeLocks,
@@ -71,6 +73,7 @@ class Binder:
         self._client = client
         self._watched = watched
         self._placer = placer
+        self._precedence = precedence
         self._assumed_pods = assumed_pods
         self._leadership = leadership
         self._locks = locks
@@ -141,7 +144,8 @@ class Binder:
             return None
         if self._decided_meanwhile(args):
             return await self._assumed_pod(args)
-        decision = self._placer.decide(wanted, [args.node])
+        with self._precedence.before(pod.priority):
+            decision = self._placer.decide(wanted, [args.node])
         if decision.winner is None:
             raise BindRefusedError(
                 f"nothing is reserved on node {args.node} for pod {_key(args)}, and it does not "
@@ -149,7 +153,9 @@ class Binder:
                 "chooses a node again"
             )
         _log.info("placed again at bind", extra={"pod": _key(args), "node": args.node})
-        return self._placer.assume(pod, wanted, decision.winner)
+        assumed = self._placer.assume(pod, wanted, decision.winner)
+        self._precedence.placed(wanted.uid, pod.priority, assumed.node)
+        return assumed
 
     def _decided_meanwhile(self, args: extender_api.BindingArgs) -> bool:
         """Whether the pod was assumed on that node, or bound, while it was read."""

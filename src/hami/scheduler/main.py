@@ -198,6 +198,7 @@ class Scheduler:
             client=client,
             watched=watched,
             placer=self.placer,
+            precedence=self.precedence,
             assumed_pods=self.assumed_pods,
             leadership=self.leadership,
             locks=NodeLocks(

@@ -2,8 +2,8 @@
 
 kube-scheduler evicts pods for one of higher priority where cpu, ports or the like are short. It
 does not count cards, so it would also evict on nodes where the pod's cards do not fit afterwards. A
-node stays a candidate if they fit once the listed victims are evicted. No victim is added, and none is
-taken away: whether the rest fits is kube-scheduler's to say.
+node stays a candidate if they fit once the listed victims are evicted. No victim is added, and none
+is taken away: whether the rest fits is kube-scheduler's to say.
 """
 
 from __future__ import annotations

@@ -136,6 +136,7 @@ class Requeue:
             keys = self._untried.pop(room)
             if keys is None:
                 keys = {group.key: None for group in self._unschedulable.groups()}
+            unfit: set[Hashable] = set()
             while keys and left > 0:
                 key = next(iter(keys))
                 del keys[key]
@@ -145,8 +146,12 @@ class Requeue:
                 group = self._unschedulable.group(key)
                 if group is None or not self._concerns(room, group):
                     continue
+                if room.node and group.alike in unfit:
+                    continue
                 left -= 1
                 node = self._fits(group, room)
+                if node is None:
+                    unfit.add(group.alike)
                 if node is not None and (room == _ANYWHERE or node not in group.changed_nodes):
                     found.setdefault(node, (group, room))
                     keys.clear()

@@ -79,6 +79,8 @@ class Group:
     """Unschedulable pods that fit or do not fit together."""
 
     key: Hashable
+    #: Equal for groups that differ only in what they were offered.
+    alike: Hashable
     #: The nodes that kube-scheduler offered when it asked last.
     offer: Offer
     priority: int
@@ -148,7 +150,8 @@ class UnschedulablePods:
         if not self._pods:
             self._watched.take_room()  # room from before counted in this refusal
         now = self._clock()
-        key = (_shape(wanted), pod.priority, offered.digest)
+        alike = (_shape(wanted), pod.priority)
+        key = (alike, offered.digest)
         group = self._groups.get(key)
         known = self._pods.get(pod.uid)
         if known is not None and known.group is not group:
@@ -159,7 +162,9 @@ class UnschedulablePods:
                 compact = self._watched.cluster.compact(offered)
                 offer = self._offers[offered.digest] = Offer(compact)
             offer.groups += 1
-            group = self._groups[key] = Group(key, offer, pod.priority, try_from=now + AGAIN_S)
+            group = self._groups[key] = Group(
+                key, alike, offer, pod.priority, try_from=now + AGAIN_S
+            )
         elif group.had_room:
             # Another pod was faster. If nothing has changed, the interval stays as it is.
             group.tries, group.try_from, group.had_room = 0, now + AGAIN_S, False

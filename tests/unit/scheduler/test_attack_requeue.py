@@ -148,6 +148,38 @@ async def test_preemption_counts_no_cards_that_are_kept_for_lesser_pods(times: T
         assert await there.ask(urgent) == ["a"]
 
 
+async def test_bind_places_a_pod_again_on_cards_that_are_kept_for_a_lesser_one(
+    times: Times,
+) -> None:
+    """A reservation that ended too early does no harm, if nobody has really taken the cards."""
+    async with full(times, "a") as there:
+        most_urgent, urgent = there.pod("most-urgent", URGENT + 1), there.pod("urgent", URGENT)
+        patient = there.pod("patient", PATIENT)
+        await there.ends("on-a")
+        assert await there.ask(most_urgent) == ["a"]
+        assert await there.ask(urgent) is None
+        most_urgent["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "False", "message": "of an earlier attempt"}
+        ]
+        there.api.put(most_urgent)
+        await there.replica.seen()
+        assert await there.ask(patient) is None  # kept for the urgent one
+        assert await there.replica.bind(most_urgent, "a") == ""
+        assert there.replica.used("a") == [8000]
+        times.pass_by(10)
+        assert await there.ask(urgent) is None
+        assert there.replica.used("a") == [8000]
+
+
+async def test_bind_leaves_cards_that_are_kept_for_a_more_important_pod(times: Times) -> None:
+    async with full(times, "a") as there:
+        urgent, patient = there.pod("urgent", URGENT), there.pod("patient", PATIENT)
+        assert await there.ask(urgent) is None
+        await there.ends("on-a")
+        assert "does not fit there now" in await there.replica.bind(patient, "a")
+        assert await there.ask(urgent) == ["a"]
+
+
 # Offered nodes.
 
 
@@ -235,6 +267,22 @@ async def test_many_offers_are_not_looked_up_without_a_pause(
             await kube.replica.scheduler.requeue.run_round()
         assert turns.total() >= 100
         assert max(turns.values()) <= 1
+
+
+async def test_equal_pods_of_many_offers_cost_one_try_per_node(times: Times) -> None:
+    """Pods of one job have many offers where cpu comes and goes; others wait behind them."""
+    async with cluster(times, empty=("a",)) as kube:
+        for number in range(2):
+            await kube.replica.place(rig.pod(f"on-a-{number}", memory=4000))
+        for number in range(50):
+            kube.api.put(rig.pod(f"p-{number}", memory=8000))
+            kube.offers[f"p-{number}"] = ["a", f"other-{number}"]
+            assert await kube.ask(f"p-{number}") is None
+        kube.api.put(rig.pod("small", memory=4000))
+        kube.offers["small"] = ["a"]
+        assert await kube.ask("small") is None
+        kube.api.remove("pods", "on-a-0")
+        assert await kube.round() == ["a"]
 
 
 async def test_a_preemption_with_many_nodes_lets_other_requests_through(
