@@ -34,14 +34,7 @@ from hami.scheduler.placer import Placer
 from hami.scheduler.precedence import Precedence
 from hami.serving import grant_keys, tracing
 from hami.vendors.family import Family
-from hami.wire import (
-    annotation_keys,
-    codec,
-    explanation_note,
-    extender_api,
-    objects,
-    signature,
-)
+from hami.wire import annotation_keys, codec, explanation_note, extender_api, objects, signature
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
@@ -153,9 +146,8 @@ class Binder:
                 "chooses a node again"
             )
         _log.info("placed again at bind", extra={"pod": _key(args), "node": args.node})
-        assumed = self._placer.assume(pod, wanted, decision.winner)
-        self._precedence.placed(wanted.uid, pod.priority, assumed.node)
-        return assumed
+        self._precedence.placed(wanted.uid, pod.priority, args.node)
+        return self._placer.assume(pod, wanted, decision.winner)
 
     def _decided_meanwhile(self, args: extender_api.BindingArgs) -> bool:
         """Whether the pod was assumed on that node, or bound, while it was read."""

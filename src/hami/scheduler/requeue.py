@@ -136,30 +136,38 @@ class Requeue:
             keys = self._untried.pop(room)
             if keys is None:
                 keys = {group.key: None for group in self._unschedulable.groups()}
-            unfit: set[Hashable] = set()
-            while keys and left > 0:
-                key = next(iter(keys))
-                del keys[key]
-                if self._look_up(key):
-                    left -= 1
-                    await asyncio.sleep(0)  # it cost as much as a try
-                group = self._unschedulable.group(key)
-                if group is None or not self._concerns(room, group):
-                    continue
-                if room.node and group.alike in unfit:
-                    continue
-                left -= 1
-                node = self._fits(group, room)
-                if node is None:
-                    unfit.add(group.alike)
-                if node is not None and (room == _ANYWHERE or node not in group.changed_nodes):
-                    found.setdefault(node, (group, room))
-                    keys.clear()
-                await asyncio.sleep(0)  # a request need not wait for all tries
-            if keys:
+            left, node, group = await self._first_fit(room, keys, left)
+            if group is not None:
+                found.setdefault(node, (group, room))
+            elif keys:
                 self._untried[room] = keys  # now the last in the queue
                 break
         return found
+
+    async def _first_fit(
+        self, room: Room, keys: dict[Hashable, None], left: int
+    ) -> tuple[int, str, Group | None]:
+        """Take groups off `keys` until one fits; returns how many tries are left, and that one."""
+        unfit: set[Hashable] = set()
+        while keys and left > 0:
+            key = next(iter(keys))
+            del keys[key]
+            if self._look_up(key):
+                left -= 1
+                await asyncio.sleep(0)  # it cost as much as a try
+            group = self._unschedulable.group(key)
+            if group is None or not self._concerns(room, group):
+                continue
+            if room.node and group.alike in unfit:
+                continue
+            left -= 1
+            node = self._fits(group, room)
+            if node is None:
+                unfit.add(group.alike)
+            elif room == _ANYWHERE or node not in group.changed_nodes:
+                return left, node, group
+            await asyncio.sleep(0)  # a request need not wait for all tries
+        return left, "", None
 
     def _look_up(self, key: Hashable) -> bool:
         """Find the offered nodes of a group again if nodes came or went; returns whether so."""
