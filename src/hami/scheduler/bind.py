@@ -33,16 +33,10 @@ from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpired
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.placer import Placer
+from hami.scheduler.precedence import Precedence
 from hami.serving import grant_keys, tracing
 from hami.vendors.family import Family
-from hami.wire import (
-    annotation_keys,
-    codec,
-    explanation_note,
-    extender_api,
-    objects,
-    signature,
-)
+from hami.wire import annotation_keys, codec, explanation_note, extender_api, objects, signature
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
@@ -62,6 +56,7 @@ class Binder:
         client: Client,
         watched: WatchedCluster,
         placer: Placer,
+        precedence: Precedence,
         assumed_pods: AssumedPods,
         leadership: Leadership,
         locks: NodeLocks,
@@ -75,6 +70,7 @@ class Binder:
         self._client = client
         self._watched = watched
         self._placer = placer
+        self._precedence = precedence
         self._assumed_pods = assumed_pods
         self._leadership = leadership
         self._locks = locks
@@ -145,7 +141,8 @@ class Binder:
             return None
         if self._decided_meanwhile(args):
             return await self._assumed_pod(args)
-        decision = self._placer.decide(wanted, [args.node])
+        with self._precedence.before(pod.priority):
+            decision = self._placer.decide(wanted, [args.node])
         if decision.winner is None:
             raise BindRefusedError(
                 f"nothing is reserved on node {args.node} for pod {_key(args)}, and it does not "
@@ -153,6 +150,7 @@ class Binder:
                 "chooses a node again"
             )
         _log.info("placed again at bind", extra={"pod": _key(args), "node": args.node})
+        self._precedence.placed(wanted.uid, pod.priority, args.node)
         return self._placer.assume(pod, wanted, decision.winner)
 
     def _decided_meanwhile(self, args: extender_api.BindingArgs) -> bool:

@@ -6,7 +6,8 @@ server. Refused nodes are called unresolvable: kube-scheduler then imagines no p
 which could only evict pods in vain, since it does not count cards.
 
 kube-scheduler asks about a nominated node alone before it asks about all. That is a probe: if it is
-refused, the real question follows, so nothing is noted or reported.
+refused, the real question follows at once, so nothing is noted or reported. If no other node is
+eligible, the real question is the same one again.
 
 Requests with whole nodes come from autoscalers, which ask whether a pod would fit on nodes that
 exist or on templates of nodes that could. On a node with a known name the pods placed there count;
@@ -75,6 +76,8 @@ class Filter:
         #: Seconds to wait for readiness, and for the result of an earlier bind.
         self._budget = budget
         self._now = now
+        #: UID of the pod whose probe was refused last, if no other decision was made since.
+        self._probed = ""
 
     async def filter(self, args: extender_api.Args) -> Outcome:
         """Answer a request; raises RefusedError or NotReadyError."""
@@ -129,9 +132,12 @@ class Filter:
 
     def _place(self, pod: objects.Pod, wanted: PodRequest, names: Sequence[str]) -> Outcome:
         asked = self._watched.cluster.ask(names)
+        probed, self._probed = self._probed, ""
         with self._precedence.before(pod.priority) as kept:
             decision = self._placer.decide_or_repeat(wanted, asked, len(names))
         if isinstance(decision, Refusal):
+            if probed != pod.uid and list(names) == [pod.nominated_node]:
+                self._probed = pod.uid
             return self._refuse(pod, wanted, asked, _with_kept(decision, kept), len(names))
         assert decision.winner is not None
         refused = self._unschedulable.forget(wanted.uid)
@@ -151,7 +157,7 @@ class Filter:
         refusal: Refusal,
         asked_nodes: int,
     ) -> Outcome:
-        probe = asked.distinct == {pod.nominated_node}
+        probe = self._probed == pod.uid
         self._assumed_pods.release(wanted.uid)
         if not probe:
             at = dt.datetime.fromtimestamp(int(self._now()), dt.UTC)

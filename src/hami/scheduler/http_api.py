@@ -156,7 +156,7 @@ class HttpApi:
         except errors.WireError as error:
             _log.warning("preemption not understood", extra={"error": str(error)})
             return Response.error(400, str(error))
-        return Response(body=self._preemption.answer(args))
+        return Response(body=await self._preemption.answer(args))
 
     async def explain(self, request: Request) -> Response:
         try:

@@ -224,7 +224,9 @@ class WatchedCluster:
     def _on_node(self, old: WatchedNode | None, new: WatchedNode | None) -> None:
         if new is not None:
             changed = self.cluster.set_node(new.info) is not None
-            if old is None or old.admits != new.admits:
+            # A node without cards may have been refused, or not asked about, for that alone.
+            first_cards = old is not None and not old.info.cards and bool(new.info.cards)
+            if old is None or old.admits != new.admits or first_cards:
                 self._note_room(Room(new.name, "", for_all=True))
             elif changed:
                 self.room(new.name, "")

@@ -214,6 +214,7 @@ class Scheduler:
             client=client,
             watched=watched,
             placer=self.placer,
+            precedence=self.precedence,
             assumed_pods=self.assumed_pods,
             leadership=self.leadership,
             locks=NodeLocks(
@@ -229,7 +230,7 @@ class Scheduler:
         self.http_api = HttpApi(
             filter_=self.filter,
             binder=self.binder,
-            preemption=Preemption(watched, self.placer, self.readiness),
+            preemption=Preemption(watched, self.placer, self.precedence, self.readiness),
             assumed_pods=self.assumed_pods,
             readiness=self.readiness,
             explainer=Explainer(

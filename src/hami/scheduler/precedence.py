@@ -17,7 +17,7 @@ from hami.cluster import state
 from hami.cluster.pod_info import PodInfo
 from hami.placement import decide
 from hami.scheduler.informers import WatchedCluster
-from hami.scheduler.unschedulable import Group, UnschedulablePod, UnschedulablePods
+from hami.scheduler.unschedulable import UnschedulablePod, UnschedulablePods
 
 #: Seconds that cards are kept after a refusal: kube-scheduler retries a pod after at most 2 s
 #: (podMaxBackoffSeconds), and looks once a second for pods to retry.
@@ -43,8 +43,6 @@ class Precedence:
         self._recent: dict[str, UnschedulablePod] = {}
         #: UID -> priority of the pod, and what is kept for it.
         self._kept: dict[str, tuple[int, PodInfo]] = {}
-        #: Group key -> how often room had been noted when nothing was found for it.
-        self._searched: dict[object, int] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -56,7 +54,7 @@ class Precedence:
         self._kept.pop(uid, None)
         self._recent[uid] = pod
         # It was refused on the cluster as it is.
-        self._searched[pod.group.key] = self._watched.rooms
+        pod.group.searched_at = self._watched.rooms
 
     def placed(self, uid: str, priority: int, node: str) -> None:
         """Give up what was kept for a pod that is placed now, and what it may have taken."""
@@ -75,6 +73,12 @@ class Precedence:
         self.expire()
         if self._recent:
             self._keep(priority)
+        with self.lifted(priority) as kept:
+            yield kept
+
+    @contextmanager
+    def lifted(self, priority: int) -> Iterator[int]:
+        """Lift what is kept for pods that are not more important; yields what stays kept."""
         cluster = self._watched.cluster
         lifted = [
             cluster.apply(state.DropPod(uid))
@@ -97,8 +101,6 @@ class Precedence:
                 break  # the others were refused later
         for uid in [uid for uid in self._kept if uid not in self._recent]:
             self._release(uid)
-        if not self._recent:
-            self._searched.clear()
 
     def leadership_changed(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
         """Give up everything when the lease is lost: the new leader decides."""
@@ -111,26 +113,27 @@ class Precedence:
         waiting = [
             pod
             for uid, pod in self._recent.items()
-            if pod.priority > priority and uid not in self._kept
+            if pod.priority > priority and uid not in self._kept and self._holds_nothing(uid, pod)
         ]
         searches = 0
         for pod in sorted(waiting, key=lambda pod: -pod.priority):
             if searches == SEARCHES:
                 return
-            if self._nothing_new(pod.group):
+            if pod.group.searched_at == self._watched.rooms:
                 continue
             searches += 1
             wanted = pod.wanted
             winner = decide.decide(self._watched.cluster, wanted, pod.group.offered).winner
             if winner is None:
-                self._searched[pod.group.key] = self._watched.rooms
+                pod.group.searched_at = self._watched.rooms
                 continue
             info = decide.reservation(wanted, winner)
             self._watched.cluster.apply(state.PutPod(info))
             self._kept[wanted.uid] = (pod.priority, info)
 
-    def _nothing_new(self, group: Group) -> bool:
-        return self._searched.get(group.key) == self._watched.rooms
+    def _holds_nothing(self, uid: str, pod: UnschedulablePod) -> bool:
+        """Return whether a pod still waits: kept cards would replace what /bind gave it."""
+        return self._unschedulable.get(uid) is pod and uid not in self._watched.cluster.pods
 
     def _release(self, uid: str) -> None:
         _, info = self._kept.pop(uid)

@@ -8,12 +8,14 @@ is taken away: whether the rest fits is kube-scheduler's to say.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from hami.cluster import state
 from hami.placement.request import PodRequest
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.placer import Placer
+from hami.scheduler.precedence import Precedence
 from hami.scheduler.readiness import Readiness
 from hami.wire import errors, extender_api
 from hami.wire.extender_api import MetaVictims, PreemptionArgs
@@ -22,12 +24,19 @@ _log = logging.getLogger(__name__)
 
 
 class Preemption:
-    def __init__(self, watched: WatchedCluster, placer: Placer, readiness: Readiness) -> None:
+    def __init__(
+        self,
+        watched: WatchedCluster,
+        placer: Placer,
+        precedence: Precedence,
+        readiness: Readiness,
+    ) -> None:
         self._watched = watched
         self._placer = placer
+        self._precedence = precedence
         self._readiness = readiness
 
-    def answer(self, args: PreemptionArgs) -> bytes:
+    async def answer(self, args: PreemptionArgs) -> bytes:
         """Answer with the nodes on which evictions help; none if that is not known now.
 
         Without a candidate kube-scheduler evicts no pod, and tries the pod again later.
@@ -42,27 +51,28 @@ class Preemption:
             return extender_api.encode_preemption_result({})
         if wanted is None:
             return extender_api.encode_preemption_result(args.victims)
-        if not self._readiness.ready:
-            why = self._readiness.why_not()
-            _log.warning("preemption refused", extra={"pod": key, "error": why})
-            return extender_api.encode_preemption_result({})
-        kept = {
-            node: victims
-            for node, victims in args.victims.items()
-            if self._fits(wanted, node, victims)
-        }
+        kept = {}
+        for node, victims in args.victims.items():
+            if not self._readiness.ready:
+                why = self._readiness.why_not()
+                _log.warning("preemption refused", extra={"pod": key, "error": why})
+                return extender_api.encode_preemption_result({})
+            if self._fits(wanted, args.pod.priority, node, victims):
+                kept[node] = victims
+            await asyncio.sleep(0)  # other requests need not wait for all nodes
         extra = {"pod": key, "nodes": len(args.victims), "kept": len(kept)}
         _log.info("preemption checked", extra=extra)
         return extender_api.encode_preemption_result(kept)
 
-    def _fits(self, wanted: PodRequest, node: str, victims: MetaVictims) -> bool:
+    def _fits(self, wanted: PodRequest, priority: int, node: str, victims: MetaVictims) -> bool:
         """Return whether a pod fits on a node once the victims there are evicted."""
         cluster = self._watched.cluster
-        on_node = {info.uid for info in cluster.pods_on(node)}
         listed = {victim.uid for victim in victims.pods or () if victim is not None}
-        evicted = [cluster.apply(state.DropPod(uid)) for uid in on_node & listed]
-        try:
-            return self._placer.decide(wanted, [node]).winner is not None
-        finally:
-            for operation in reversed(evicted):
-                cluster.apply(operation)
+        with self._precedence.before(priority):
+            on_node = {info.uid for info in cluster.pods_on(node)}
+            evicted = [cluster.apply(state.DropPod(uid)) for uid in on_node & listed]
+            try:
+                return self._placer.decide(wanted, [node]).winner is not None
+            finally:
+                for operation in reversed(evicted):
+                    cluster.apply(operation)

@@ -136,22 +136,49 @@ class Requeue:
             keys = self._untried.pop(room)
             if keys is None:
                 keys = {group.key: None for group in self._unschedulable.groups()}
-            while keys and left > 0:
-                key = next(iter(keys))
-                del keys[key]
-                group = self._unschedulable.group(key)
-                if group is None or not self._concerns(room, group):
-                    continue
-                left -= 1
-                node = self._fits(group, room)
-                if node is not None and (room == _ANYWHERE or node not in group.changed_nodes):
-                    found.setdefault(node, (group, room))
-                    keys.clear()
-                await asyncio.sleep(0)  # a request need not wait for all tries
-            if keys:
+            left, node, group = await self._first_fit(room, keys, left)
+            if group is not None:
+                found.setdefault(node, (group, room))
+            elif keys:
                 self._untried[room] = keys  # now the last in the queue
                 break
         return found
+
+    async def _first_fit(
+        self, room: Room, keys: dict[Hashable, None], left: int
+    ) -> tuple[int, str, Group | None]:
+        """Take groups off `keys` until one fits; returns how many tries are left, and that one."""
+        unfit: set[Hashable] = set()
+        while keys and left > 0:
+            key = next(iter(keys))
+            del keys[key]
+            if self._look_up(key):
+                left -= 1
+                await asyncio.sleep(0)  # it cost as much as a try
+            group = self._unschedulable.group(key)
+            if group is None or not self._concerns(room, group):
+                continue
+            if room.node and group.alike in unfit:
+                continue
+            left -= 1
+            node = self._fits(group, room)
+            if node is None:
+                unfit.add(group.alike)
+            elif room == _ANYWHERE or node not in group.changed_nodes:
+                return left, node, group
+            await asyncio.sleep(0)  # a request need not wait for all tries
+        return left, "", None
+
+    def _look_up(self, key: Hashable) -> bool:
+        """Find the offered nodes of a group again if nodes came or went; returns whether so."""
+        group, cluster = self._unschedulable.group(key), self._watched.cluster
+        if group is None:
+            return False
+        asked = cluster.ask(group.offered)
+        if asked is group.offered:
+            return False
+        group.offer.asked = cluster.compact(asked)
+        return True
 
     def _concerns(self, room: Room, group: Group) -> bool:
         """Return whether room may help a group that has not been requeued for it yet."""
@@ -159,17 +186,14 @@ class Requeue:
             return self._unschedulable.first(group).wanted.namespace == room.namespace
         if not room.node:
             return True
-        cluster = self._watched.cluster
-        offered = cluster.ask(group.offered)
-        if offered is not group.offered:
-            offered = group.offered = cluster.compact(offered)
-        return room.for_all or cluster.asks_about(offered, room.node)
+        return room.for_all or self._watched.cluster.asks_about(group.offered, room.node)
 
     def _fits(self, group: Group, room: Room) -> str | None:
         """Return the node on which a pod of the group fits; None: none."""
         wanted = self._unschedulable.first(group).wanted
         names = [room.node] if room.node else group.offered
-        winner = decide.decide(self._watched.cluster, wanted, names).winner
+        with self._precedence.lifted(group.priority):
+            winner = decide.decide(self._watched.cluster, wanted, names).winner
         return winner.node if winner is not None else None
 
     def _may_change(self, node: str) -> bool:

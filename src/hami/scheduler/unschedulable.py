@@ -49,12 +49,22 @@ class UnschedulablePod:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Offer:
+    """Nodes that kube-scheduler offered, kept once for all groups that it offered them to."""
+
+    asked: Asked
+    groups: int = 0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Group:
     """Unschedulable pods that fit or do not fit together."""
 
     key: Hashable
+    #: Equal for groups that differ only in what they were offered.
+    alike: Hashable
     #: The nodes that kube-scheduler offered when it asked last.
-    offered: Asked
+    offer: Offer
     priority: int
     #: UIDs, the longest ago refused first.
     uids: dict[str, None] = dataclasses.field(default_factory=dict)
@@ -65,6 +75,12 @@ class Group:
     try_from: float = 0.0
     #: Whether announced room made it fit since it was refused.
     had_room: bool = False
+    #: How often room had been noted when cards were last searched for it in vain.
+    searched_at: int = -1
+
+    @property
+    def offered(self) -> Asked:
+        return self.offer.asked
 
     def back_off(self, now: float) -> None:
         """Let the next try without announced room come later than the last one did."""
@@ -81,6 +97,8 @@ class UnschedulablePods:
         self._pods: dict[str, UnschedulablePod] = {}
         #: A thousand pods of one job are tried once.
         self._groups: dict[Hashable, Group] = {}
+        #: By digest. Thousands of pods may wait, each kind for the same thousands of nodes.
+        self._offers: dict[int, Offer] = {}
         watched.pods.add_handler(self._on_pod)
 
     def __len__(self) -> int:
@@ -114,14 +132,21 @@ class UnschedulablePods:
         if not self._pods:
             self._watched.take_room()  # room from before counted in this refusal
         now = self._clock()
-        key = (request.shape_of(wanted), pod.priority, offered.digest)
+        alike = (request.shape_of(wanted), pod.priority)
+        key = (alike, offered.digest)
         group = self._groups.get(key)
         known = self._pods.get(pod.uid)
         if known is not None and known.group is not group:
             self.forget(pod.uid)
         if group is None:
-            offered = self._watched.cluster.compact(offered)
-            group = self._groups[key] = Group(key, offered, pod.priority, try_from=now + AGAIN_S)
+            offer = self._offers.get(offered.digest)
+            if offer is None:
+                compact = self._watched.cluster.compact(offered)
+                offer = self._offers[offered.digest] = Offer(compact)
+            offer.groups += 1
+            group = self._groups[key] = Group(
+                key, alike, offer, pod.priority, try_from=now + AGAIN_S
+            )
         elif group.had_room:
             # Another pod was faster. If nothing has changed, the interval stays as it is.
             group.tries, group.try_from, group.had_room = 0, now + AGAIN_S, False
@@ -147,6 +172,9 @@ class UnschedulablePods:
             del group.uids[uid]
             if not group.uids:
                 del self._groups[group.key]
+                group.offer.groups -= 1
+                if not group.offer.groups:
+                    del self._offers[group.offered.digest]
         return pod
 
     def _on_pod(self, old: WatchedPod | None, new: WatchedPod | None) -> None:
