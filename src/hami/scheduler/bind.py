@@ -4,8 +4,8 @@ One write binds the pod and records its cards, in HAMi's annotations
 (docs/designs/001-late-binding.md). The steps: take the assumed pod of /filter, or place the pod on
 the node that kube-scheduler names; queue for the node and take its lock where the node needs one;
 check that the pod's cards are still there and have room, or fit it on that node again; send the
-Binding. If kube-scheduler disconnects, a bind that waits leaves the queue. Once its
-Binding is on its way it is carried to its end in a task of its own.
+Binding. If kube-scheduler disconnects, a bind that waits leaves the queue. Once its Binding is on
+its way it is carried to its end in a task of its own.
 
 A Binding is accepted, refused or lost. While it is lost its cards stay held, and the API server is
 asked for the pod (`assumed_pods`). A crash at any point leaves only what the API server has: the
@@ -15,6 +15,7 @@ next process reads the bound pods there, and a lock whose pod was never bound is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -27,7 +28,7 @@ from hami.kube.client import Client
 from hami.kube.request import Terms
 from hami.scheduler import node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
-from hami.scheduler.errors import BindRefusedError
+from hami.scheduler.errors import BindRefusedError, CardsChangedError, bound_elsewhere, deleted
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpiredError
 from hami.scheduler.metrics import Metrics
@@ -116,20 +117,18 @@ class Binder:
         if assumed is not None and assumed.node == args.node:
             return None if assumed.stage is Stage.ACCEPTED else assumed
         if assumed is not None and assumed.stage is Stage.ACCEPTED:
-            raise _bound_elsewhere(args, assumed.node)
+            raise bound_elsewhere(args, assumed.node)
         bound = self._bound_node(args.pod_uid)
-        if bound is not None and bound != args.node:
-            raise _bound_elsewhere(args, bound)
-        if bound is not None:
-            return None
-        return await self._place(args)
+        if bound not in (None, args.node):
+            raise bound_elsewhere(args, bound)
+        return await self._place(args) if bound is None else None
 
     async def _place(self, args: extender_api.BindingArgs) -> AssumedPod | None:
         """Assume a pod on the node that kube-scheduler names, if nothing is held for it there."""
         pod = await self._read_pod(args)
         if pod.node_name:
             if pod.node_name != args.node:
-                raise _bound_elsewhere(args, pod.node_name)
+                raise bound_elsewhere(args, pod.node_name)
             return None
         try:
             wanted = self._placer.parse(pod)
@@ -145,11 +144,11 @@ class Binder:
             decision = self._placer.decide(wanted, [args.node])
         if decision.winner is None:
             raise BindRefusedError(
-                f"nothing is reserved on node {args.node} for pod {_key(args)}, and it does not "
+                f"nothing is reserved on node {args.node} for pod {args.key}, and it does not "
                 f"fit there now: {decision.explanation.summary()}. Nothing to do: kube-scheduler "
                 "chooses a node again"
             )
-        _log.info("placed again at bind", extra={"pod": _key(args), "node": args.node})
+        _log.info("placed again at bind", extra={"pod": args.key, "node": args.node})
         self._precedence.placed(wanted.uid, pod.priority, args.node)
         return self._placer.assume(pod, wanted, decision.winner)
 
@@ -167,15 +166,15 @@ class Binder:
 
     async def _read_pod(self, args: extender_api.BindingArgs) -> objects.Pod:
         if self._watched.has_ended(args.pod_uid):
-            raise _deleted(args)
+            raise deleted(args)
         try:
             body = await self._client.get(paths.pods(args.pod_namespace, args.pod_name))
-            pod = codec.decode(body, objects.Pod, what=f"pod {_key(args)}")
+            pod = codec.decode(body, objects.Pod, what=f"pod {args.key}")
         except (errors.KubeError, wire_errors.WireError) as error:
-            raise BindRefusedError(f"pod {_key(args)} cannot be read: {error}") from error
+            raise BindRefusedError(f"pod {args.key} cannot be read: {error}") from error
         self._watched.pods.offer(body)
         if pod.uid != args.pod_uid or pod.finished or self._watched.has_ended(args.pod_uid):
-            raise _deleted(args)
+            raise deleted(args)
         return pod
 
     # Queue and lock.
@@ -265,25 +264,18 @@ class Binder:
         """Send the Binding, and leave the assumed pod in the stage that is then true."""
         if not self._still_needed(assumed):
             return
-        uid = assumed.uid
-        self._placer.check_again(assumed)
+        sent = False
         try:
-            info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
-            keys = self._keys.keys() if self._keys is not None else None
-            annotations = decision_annotations(info, families, now=self._now(), keys=keys)
-            body = objects.binding(
-                name=assumed.name,
-                namespace=assumed.namespace,
-                uid=uid,
-                node=assumed.node,
-                annotations=annotations | _pod_annotations(assumed),
-            )
-            await self._send(body, caller)
+            while not sent:
+                self._placer.check_again(assumed)
+                with contextlib.suppress(CardsChangedError):  # while it queued for a connection
+                    await self._send(self._binding(assumed), caller, assumed)
+                    sent = True
         except CallerLeftError as error:
             self._back_to_held(assumed, caller)
             raise BindRefusedError(str(error)) from error
         except (NotLeadingError, wire_errors.WireError) as error:
-            self._assumed_pods.release(uid)
+            self._assumed_pods.release(assumed.uid)
             raise BindRefusedError(str(error)) from error
         except errors.KubeError as error:
             if error.outcome_unknown or isinstance(error, errors.Conflict):
@@ -291,13 +283,25 @@ class Binder:
                 still = self._leadership.longest_write if error.outcome_unknown else 0.0
                 await self._lost_answers.wait(assumed, self._clock() + still, error)
                 return
-            self._assumed_pods.release(uid)
+            self._assumed_pods.release(assumed.uid)
             refused = isinstance(error, errors.ApiError)
             what = "the API server refused the Binding" if refused else "the Binding was not sent"
             raise BindRefusedError(f"{what}: {error}") from error
         else:
             if assumed.stage is Stage.BINDING:  # the watch may have been faster
                 self._assumed_pods.enter(assumed, Stage.ACCEPTED)
+
+    def _binding(self, assumed: AssumedPod) -> objects.Binding:
+        info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
+        keys = self._keys.keys() if self._keys is not None else None
+        annotations = decision_annotations(info, families, now=self._now(), keys=keys)
+        return objects.binding(
+            name=assumed.name,
+            namespace=assumed.namespace,
+            uid=assumed.uid,
+            node=assumed.node,
+            annotations=annotations | _pod_annotations(assumed),
+        )
 
     async def _post_plain(self, args: extender_api.BindingArgs, caller: Caller) -> None:
         """Bind a pod that asks for none of our cards: kube-scheduler may leave that to us, too."""
@@ -313,14 +317,21 @@ class Binder:
         except (NotLeadingError, errors.KubeError) as error:
             raise BindRefusedError(str(error)) from error
 
-    async def _send(self, body: objects.Binding, caller: Caller) -> None:
-        """Send a Binding while we lead; retry what certainly had no effect."""
+    async def _send(
+        self, body: objects.Binding, caller: Caller, assumed: AssumedPod | None = None
+    ) -> None:
+        """Send a Binding while we lead; retry what certainly had no effect.
+
+        Raises CardsChangedError if a pod's cards are not good any more once a connection is free.
+        """
         refusal: errors.KubeError = errors.Unreachable(
             "connecting took longer each time than the lease permits", outcome_unknown=False
         )
 
         def terms() -> Terms:  # once a connection is free: time in the queue does not count
             caller.require()
+            if assumed is not None and self._still_needed(assumed):
+                self._placer.require_fit(assumed)
             permit = self._leadership.permit(caller.term)
             guard = functools.partial(caller.require, permit)
             return Terms({"timeout": f"{permit.may_take:.1f}s"}, permit.may_take + 1, guard)
@@ -387,21 +398,3 @@ def _pod_annotations(assumed: AssumedPod) -> dict[str, str]:
         note = explanation_note.Note(summary=f"placed on {assumed.node}", fitting=1)
         written[annotation_keys.EXPLANATION] = explanation_note.encode(note)
     return written
-
-
-def _key(args: extender_api.BindingArgs) -> str:
-    return f"{args.pod_namespace}/{args.pod_name}"
-
-
-def _bound_elsewhere(args: extender_api.BindingArgs, node: str) -> BindRefusedError:
-    return BindRefusedError(
-        f"pod {_key(args)} is bound to {node} already, not to {args.node}; to move it, delete it "
-        "and create it again"
-    )
-
-
-def _deleted(args: extender_api.BindingArgs) -> BindRefusedError:
-    return BindRefusedError(
-        f"pod {_key(args)} with UID {args.pod_uid} is deleted or finished; create a new one to "
-        "have it scheduled"
-    )

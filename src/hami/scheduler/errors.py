@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami.wire import objects
+from hami.wire import extender_api, objects
 
 
 class RefusedError(Exception):
@@ -16,3 +16,21 @@ class RefusedError(Exception):
 
 class BindRefusedError(RefusedError):
     """A pod is not bound."""
+
+
+class CardsChangedError(Exception):
+    """The cards in a Binding are not good any more; it was not sent."""
+
+
+def bound_elsewhere(args: extender_api.BindingArgs, node: str) -> BindRefusedError:
+    return BindRefusedError(
+        f"pod {args.key} is bound to {node} already, not to {args.node}; to move it, delete it and "
+        "create it again"
+    )
+
+
+def deleted(args: extender_api.BindingArgs) -> BindRefusedError:
+    return BindRefusedError(
+        f"pod {args.key} with UID {args.pod_uid} is deleted or finished; create a new one to have "
+        "it scheduled"
+    )

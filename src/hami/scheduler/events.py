@@ -44,8 +44,7 @@ class PodEvents:
         self._record_bind(args, "Warning", "BindingFailed", message)
 
     def binding_succeeded(self, args: extender_api.BindingArgs) -> None:
-        key = f"{args.pod_namespace}/{args.pod_name}"
-        message = f"Successfully binding node [{args.node}] to {key}"
+        message = f"Successfully binding node [{args.node}] to {args.key}"
         self._record_bind(args, "Normal", "BindingSucceed", message)
 
     def bypassed(self, pod: WatchedPod, message: str) -> None:

@@ -124,7 +124,7 @@ class HttpApi:
         try:
             args = extender_api.decode_binding_args(request.body)
             extra = {
-                "pod": f"{args.pod_namespace}/{args.pod_name}",
+                "pod": args.key,
                 "uid": args.pod_uid,
                 "node": args.node,
             }

@@ -14,7 +14,7 @@ from hami.placement import decide, recheck, request
 from hami.placement.decide import Decision, Placement
 from hami.placement.request import PodRequest
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods
-from hami.scheduler.errors import BindRefusedError
+from hami.scheduler.errors import BindRefusedError, CardsChangedError
 from hami.scheduler.refusals import Refusal, Refusals
 from hami.scheduler.unschedulable import carried_note
 from hami.wire import objects
@@ -53,14 +53,22 @@ class Placer:
         """Choose the best of these nodes, or refuse, if possible as an equal pod was refused."""
         return self.refusals.decide(wanted, asked, asked_nodes)
 
+    def require_fit(self, assumed: AssumedPod) -> None:
+        """Raise CardsChangedError if a pod can not be bound with the cards that it holds."""
+        if not self._still_fits(assumed):
+            raise CardsChangedError
+
+    def _still_fits(self, assumed: AssumedPod) -> bool:
+        held = self._assumed_pods.info(assumed)
+        return recheck.still_fits(self._cluster, held, assumed.decided_on)
+
     def check_again(self, assumed: AssumedPod) -> None:
         """Make sure that a pod can be bound with the cards that are held for it.
 
         Minutes may be over since they were chosen. Where they are not good any more, others of the
         same node are held instead. If none fits, the pod is released and BindRefusedError raised.
         """
-        held = self._assumed_pods.info(assumed)
-        if recheck.still_fits(self._cluster, held, assumed.decided_on):
+        if self._still_fits(assumed):
             return
         decision = self.decide(assumed.request, [assumed.node])
         if decision.winner is None:

@@ -83,6 +83,10 @@ class BindingArgs(codec.Object, frozen=True):
     pod_uid: str
     node: str
 
+    @property
+    def key(self) -> str:
+        return f"{self.pod_namespace}/{self.pod_name}"
+
 
 class _BindingArgs(
     codec.Object,

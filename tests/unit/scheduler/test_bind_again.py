@@ -224,6 +224,33 @@ async def test_a_bind_looks_again_after_it_has_waited_for_the_lock(cards: int) -
             assert bool(written(api)) is (cards == 2)
 
 
+@pytest.mark.parametrize("cards", [1, 2])
+async def test_a_bind_checks_its_cards_again_after_it_has_waited_for_a_connection(
+    cards: int,
+) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", cards=cards))
+        async with rig.running(api) as replica:
+            gate, sent = asyncio.Event(), asyncio.Event()
+            api.fault(method="POST", path="/binding", gate=gate, on_hit=sent.set)
+            free = replica.scheduler.client._connections._free = asyncio.Semaphore(1)
+            first = api.put(rig.pod("first", memory=100))
+            assert (await replica.filter(first))["NodeNames"] == ["a"]
+            blocking = asyncio.create_task(replica.bind(first, "a"))
+            await asyncio.wait_for(sent.wait(), rig.PATIENCE_S)
+            pod = await decided(replica)
+            lost = held_card(replica, pod)
+            bind = asyncio.create_task(replica.bind(pod, "a"))
+            await rig.eventually(lambda: bool(free._waiters))
+            register(api, removed, held=lost, cards=cards, late=True)
+            await replica.seen()
+            gate.set()
+            await asyncio.wait_for(blocking, rig.PATIENCE_S)
+            error = await asyncio.wait_for(bind, rig.PATIENCE_S)
+            assert bool(error) is (cards == 1), error
+            assert lost not in written(api)
+
+
 async def test_nothing_is_decided_again_while_the_node_is_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
