@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 DELETED_KEPT = 20_000
 #: Events of a stream that are remembered, to know duplicates from disorder.
 _EVENTS_KEPT = 1024
-#: The version of an object that will never return.
-_NEVER = sys.maxsize
+#: From here on "versions" are those of objects that a GET did not find, in the order of the GETs.
+_MISSING = sys.maxsize
 
 #: Bytes of an object to what is kept of it, or None where it is not wanted; raises WireError.
 Read = Callable[[bytes], T | None]
@@ -52,9 +52,11 @@ class Unreadable:
 class Listing(Generic[T]):
     """A list that is being read."""
 
-    def __init__(self, known: int) -> None:
+    def __init__(self, known: int, missing: int) -> None:
         #: The highest version known when the list began.
         self.known = known
+        #: The newest GET then that did not find its object, as a version above `_MISSING`.
+        self.missing = missing
         #: The moment that the list shows.
         self.version = 0
         self.begin()
@@ -74,7 +76,11 @@ class Listing(Generic[T]):
     @property
     def is_restored(self) -> bool:
         """Whether the list contradicts what was known before it began, not only later offers."""
-        return self.version < self.known or any(at <= self.known for at, _ in self.older.values())
+        return self.version < self.known or any(
+            at <= self.known or _MISSING < at <= self.missing
+            for uid, (at, _) in self.older.items()
+            if uid in self.uids
+        )
 
 
 class Store(Lister[T]):
@@ -109,6 +115,7 @@ class Store(Lister[T]):
         self._unversioned: set[str] = set()
         #: The highest version seen in this epoch, offers included.
         self._highest = 0
+        self._missing_at = _MISSING
         #: The newest version that the present stream has sent.
         self._newest = 0
         #: The last events, of this stream and those before.
@@ -124,7 +131,7 @@ class Store(Lister[T]):
 
     def begin_list(self) -> None:
         """Expect a full list; a resync under way is void."""
-        self._listing = Listing(self._highest)
+        self._listing = Listing(self._highest, self._missing_at)
         self._resync = None
 
     def restart_list(self) -> None:
@@ -151,7 +158,8 @@ class Store(Lister[T]):
         known, older = self._known(uid, obj), self._listing.older
         if version < known or uid in older:  # a WatchList may show it again, changed
             older[uid] = older.get(uid, (known, None))[0], obj
-        if version > known or (version == known and uid not in self._objects):
+        # The same version with another content is of another history: etcd was restored.
+        if version > known or (version == known and self._objects.get(uid) != obj):
             self._add(obj)
 
     def unlisted(self, body: bytes) -> None:
@@ -246,15 +254,19 @@ class Store(Lister[T]):
             self._apply(uid, version, obj)
 
     def offer_missing(self, uid: str) -> None:
-        """Take note that our own GET did not find the object: its UID never returns."""
-        self._remember_deleted(uid, _NEVER)
+        """Take note that our own GET did not find the object.
+
+        Its UID returns only with a restore, which a list that begins after this shows.
+        """
+        self._missing_at += 1
+        self._remember_deleted(uid, self._missing_at)
         self.drop(uid)
 
     # A list beside a stream.
 
     def begin_resync(self) -> Listing[T]:
         """Expect a list while the stream continues."""
-        self._resync = Listing(self._highest)
+        self._resync = Listing(self._highest, self._missing_at)
         return self._resync
 
     def compare(self, resync: Listing[T], bodies: Sequence[bytes]) -> None:
@@ -348,6 +360,7 @@ class Store(Lister[T]):
 
     def _add(self, obj: T) -> None:
         self._unversioned.discard(obj.uid)
+        self._highest = max(self._highest, obj.version)  # also if its list never ends
         if obj.uid not in self._objects:
             namesake = self.by_key(key_of(obj))
             if namesake is not None:
