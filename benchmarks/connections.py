@@ -104,7 +104,7 @@ async def _ask(
     pipe: multiprocessing.connection.Connection, port: int, kind: Kind, requests: int, body: bytes
 ) -> None:
     # As kube-scheduler is configured by the chart: the certificate is not checked.
-    context = ssl._create_unverified_context() if kind.tls else None  # noqa: S323, SLF001 - as said
+    context = ssl._create_unverified_context() if kind.tls else None  # noqa: S323, SLF001 - as reported
     message = (
         f"POST /bind HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body

@@ -69,6 +69,12 @@ def steps(*, short: bool) -> list[Step]:
             {"HAMI_STORMS": str(storms)},
         ),
         Step(
+            "informer",
+            "10,000 orders of lists, events, answers and restores against a plain model",
+            ("tests/unit/kube/test_informer_model.py",),
+            {"HAMI_INFORMER_EXAMPLES": "1000" if short else "10000"},
+        ),
+        Step(
             "oracle",
             "8,000 clusters against the slow reference",
             ("tests/oracle",),

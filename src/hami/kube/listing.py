@@ -8,6 +8,7 @@ adds what it learns of in between to `candidates`.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -15,6 +16,8 @@ from hami.kube.lister import T
 
 #: Objects that are read, and UIDs that are searched for, without a pause: a millisecond's work.
 _READ, _SEARCHED = 16, 4000
+#: From here on "versions" are those of objects that a GET did not find, in the order of the GETs.
+MISSING = sys.maxsize
 
 Item = TypeVar("Item")
 
@@ -22,9 +25,11 @@ Item = TypeVar("Item")
 class Listing(Generic[T]):
     """A list that is being read."""
 
-    def __init__(self, known: int) -> None:
+    def __init__(self, known: int, missing: int) -> None:
         #: The highest version known when the list began.
         self.known = known
+        #: The newest GET then that did not find its object, as a version above MISSING.
+        self.missing = missing
         #: The moment that the list shows.
         self.version = 0
         self.begin()
@@ -51,7 +56,11 @@ class Listing(Generic[T]):
     @property
     def is_restored(self) -> bool:
         """Whether the list contradicts what was known before it began, not only later offers."""
-        return self.version < self.known or any(at <= self.known for at, _ in self.older.values())
+        return self.version < self.known or any(
+            at <= self.known or MISSING < at <= self.missing
+            for uid, (at, _) in self.older.items()
+            if uid in self.uids
+        )
 
 
 async def search(listing: Listing[T] | None, uids: Sequence[str]) -> None:

@@ -19,13 +19,12 @@ An object whose bytes do not decode keeps the state that we know, until the next
 from __future__ import annotations
 
 import logging
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hami.kube import listwatch
 from hami.kube.lister import Index, Lister, T, key_of
-from hami.kube.listing import Listing
+from hami.kube.listing import MISSING, Listing
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
@@ -34,8 +33,6 @@ _log = logging.getLogger(__name__)
 DELETED_KEPT = 20_000
 #: Events of a stream that are remembered, to know duplicates from disorder.
 _EVENTS_KEPT = 1024
-#: The version of an object that will never return.
-_NEVER = sys.maxsize
 
 #: Bytes of an object to what is kept of it, or None where it is not wanted; raises WireError.
 Read = Callable[[bytes], T | None]
@@ -81,6 +78,7 @@ class Store(Lister[T]):
         self._unversioned: set[str] = set()
         #: The highest version seen in this epoch, offers included.
         self._highest = 0
+        self._missing_at = MISSING
         #: The newest version that the present stream has sent.
         self._newest = 0
         #: The last events, of this stream and those before.
@@ -96,7 +94,7 @@ class Store(Lister[T]):
 
     def begin_list(self) -> None:
         """Expect a full list; a resync under way is void."""
-        self._listing = Listing(self._highest)
+        self._listing = Listing(self._highest, self._missing_at)
         self._resync = None
 
     def restart_list(self) -> None:
@@ -123,7 +121,8 @@ class Store(Lister[T]):
         known, older = self._known(uid, obj), self._listing.older
         if version < known or uid in older:  # a WatchList may show it again, changed
             older[uid] = older.get(uid, (known, None))[0], obj
-        if version > known or (version == known and uid not in self._objects):
+        # The same version with another content is of another history: etcd was restored.
+        if version > known or (version == known and self._objects.get(uid) != obj):
             self._add(obj)
 
     def unlisted(self, body: bytes) -> None:
@@ -218,15 +217,19 @@ class Store(Lister[T]):
             self._apply(uid, version, obj)
 
     def offer_missing(self, uid: str) -> None:
-        """Take note that our own GET did not find the object: its UID never returns."""
-        self._remember_deleted(uid, _NEVER)
+        """Take note that our own GET did not find the object.
+
+        Its UID returns only with a restore, which a list that begins after this shows.
+        """
+        self._missing_at += 1
+        self._remember_deleted(uid, self._missing_at)
         self.drop(uid)
 
     # A list beside a stream.
 
     def begin_resync(self) -> Listing[T]:
         """Expect a list while the stream continues."""
-        self._resync = Listing(self._highest)
+        self._resync = Listing(self._highest, self._missing_at)
         return self._resync
 
     def compare(self, resync: Listing[T], bodies: Sequence[bytes]) -> None:
@@ -329,6 +332,7 @@ class Store(Lister[T]):
 
     def _add(self, obj: T) -> None:
         self._unversioned.discard(obj.uid)
+        self._highest = max(self._highest, obj.version)  # also if its list never ends
         if obj.uid not in self._objects:
             namesake = self.by_key(key_of(obj))
             if namesake is not None:

@@ -333,3 +333,47 @@ def test_a_restored_server_that_has_passed_our_version_is_known_by_its_objects(
     assert listing.is_restored
     take_list(store, 50, body("a", 4), body("b", 5))
     assert held.versions == {"a": "4", "b": "5"}
+
+
+def test_an_object_that_a_get_did_not_find_returns_with_a_restore_that_was_overtaken(
+    store: Store[objects.Pod], held: Held
+) -> None:
+    store.offer_missing("b")
+    listing = store.begin_resync()
+    store.compare(listing, [body("a", 3), body("b", 5)])
+    listing.version = 40
+    assert listing.is_restored
+    take_list(store, 40, body("a", 3), body("b", 5))
+    assert held.versions == {"a": "3", "b": "5"}
+    assert store.epoch == 1
+
+
+def test_an_object_that_a_get_did_not_find_after_the_list_began_is_no_sign_of_a_restore(
+    store: Store[objects.Pod], held: Held
+) -> None:
+    store.begin_list()
+    store.offer_missing("b")
+    store.listed(body("a", 3))
+    store.listed(body("b", 5))
+    store.end_list(40)
+    assert set(held.pods) == {"a"}
+    assert store.epoch == 0
+
+
+def test_an_object_of_another_history_with_the_same_version_replaces_ours(
+    store: Store[objects.Pod], held: Held
+) -> None:
+    other = body("a", 3).replace(b'"wanted": "yes"', b'"wanted": "yes", "history": "2"')
+    take_list(store, 12, other, body("b", 5))
+    assert held.pods["a"].annotations["history"] == "2"
+    assert held.calls[-1] == ("update", "a")
+
+
+def test_what_a_list_showed_that_never_ended_counts_as_known(
+    store: Store[objects.Pod], held: Held
+) -> None:
+    store.begin_list()
+    store.listed(body("a", 30))
+    take_list(store, 20, body("a", 15), body("b", 5))
+    assert held.versions == {"a": "15", "b": "5"}
+    assert store.epoch == 1
