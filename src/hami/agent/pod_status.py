@@ -66,7 +66,7 @@ class PodStatus:
     def failed(self, pod: Pod) -> None:
         """Write to the pod that it gets no cards, and release the node's lock for the next pod."""
         body = self._body(pod.uid, {annotation_keys.BIND_PHASE: FAILED}, label=False)
-        release = self._releasing(None, pod.namespace, pod.name)
+        release = self._releasing(None, pod.namespace, pod.name, pod.uid)
 
         async def report() -> None:
             await release()
@@ -102,7 +102,7 @@ class PodStatus:
             annotations[self._to_allocate] = ";" * len(record.containers)
         label = len(self._node.name) <= _LONGEST_LABEL
         body = self._body(record.uid, annotations, label=label)
-        release = self._releasing(record, record.namespace, record.name)
+        release = self._releasing(record, record.namespace, record.name, record.uid)
 
         async def report() -> None:
             await release()
@@ -113,27 +113,31 @@ class PodStatus:
 
         return report
 
-    def _releasing(self, record: LedgerRecord | None, namespace: str, name: str) -> Work:
+    def _releasing(self, record: LedgerRecord | None, namespace: str, name: str, uid: str) -> Work:
         """Return what releases the node's lock, once, and before the pod is patched.
 
-        The next pod waits for the lock, and nothing in this pod's patch matters to it. Later, the
-        lock may belong to another pod of the same name.
+        The next pod waits for the lock, and nothing in this pod's patch matters to it. Later, a
+        lock without a UID may belong to another pod of the same name.
         """
         released = False
 
         async def release() -> None:
             nonlocal released
             if not released:
-                await self._release_lock(record, namespace, name)
+                await self._release_lock(record, namespace, name, uid)
                 released = True
 
         return release
 
-    async def _release_lock(self, record: LedgerRecord | None, namespace: str, name: str) -> None:
+    async def _release_lock(
+        self, record: LedgerRecord | None, namespace: str, name: str, uid: str
+    ) -> None:
         """Release the node's lock; for a pod that never needed it this sends no request."""
         late = record is not None and all(allocation.cdi for allocation in record.allocations)
         if not late or _is_held_by(self._node.lock(), namespace, name):
-            await release_lock(self._client, self._node.name, namespace=namespace, name=name)
+            await release_lock(
+                self._client, self._node.name, namespace=namespace, name=name, uid=uid
+            )
 
     def _body(self, uid: str, annotations: dict[str, str], *, label: bool) -> bytes:
         # The UID makes the server refuse when the name is another pod's by now.
@@ -167,20 +171,22 @@ async def release_lock(
     *,
     namespace: str,
     name: str,
+    uid: str,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     random: Callable[[], float] = randomness.random,
 ) -> bool:
     """Remove the node's lock if it names this pod; return whether it certainly does not now.
 
-    The lock may be another pod's by now, or be taken by the scheduler at the same moment. So the
-    patch names the version of the Node that was read. Should the lock stay nevertheless, the
-    scheduler finds that its pod has its cards, and removes it.
+    A lock with a UID is this pod's only if that is its own; HAMi's scheduler writes none. The lock
+    may be another pod's by now, or be taken by the scheduler at the same moment. So the patch names
+    the version of the Node that was read. Should the lock stay nevertheless, the scheduler finds
+    that its pod has its cards, and removes it.
     """
     backoff = Backoff(first=0.1, longest=5.0, random=random)
     failure: Exception | None = None
     for _ in range(_RELEASE_ATTEMPTS):
         try:
-            return await _release_once(client, node, namespace, name)
+            return await _release_once(client, node, namespace, name, uid)
         except errors.NotFound:
             return True  # no node, no lock
         except errors.KubeError as error:
@@ -198,10 +204,12 @@ async def release_lock(
     return False
 
 
-async def _release_once(client: Client, node: str, namespace: str, name: str) -> bool:
+async def _release_once(client: Client, node: str, namespace: str, name: str, uid: str) -> bool:
     body = await client.get(paths.nodes(node))
     found = codec.decode(body, objects.Node, what=f"node {node}")
-    if not _is_held_by(found.annotation(annotation_keys.NODE_LOCK), namespace, name):
+    lock = found.annotation(annotation_keys.NODE_LOCK)
+    owner = node_marks.owner_uid(found.annotation(annotation_keys.NODE_LOCK_OWNER), lock)
+    if not _is_held_by(lock, namespace, name) or owner not in ("", uid):
         return True
     patch = {
         "metadata": {

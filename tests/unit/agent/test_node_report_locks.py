@@ -30,7 +30,7 @@ async def client(api: ScriptedApi) -> AsyncIterator[Client]:
 
 async def release(client: Client) -> bool:
     return await pod_status.release_lock(
-        client, NODE, namespace="team-a", name="train-0", sleep=quick
+        client, NODE, namespace="team-a", name="train-0", uid="u-0", sleep=quick
     )
 
 
@@ -56,6 +56,23 @@ async def test_the_report_gives_it_back(api: ScriptedApi, client: Client) -> Non
         assert report.lock() == OURS
         assert await release(client)
     assert says(api) == {}
+
+
+@pytest.mark.parametrize(
+    ("owner", "stays"),
+    [
+        (f"u-1,{OURS}", True),
+        (f"u-0,{OURS}", False),
+        ("u-1,2025-10-20T03:00:00Z,team-a,train-0", False),
+        ("nonsense", False),
+    ],
+)
+async def test_the_lock_of_a_later_pod_of_the_same_name_stays(
+    api: ScriptedApi, client: Client, owner: str, *, stays: bool
+) -> None:
+    change(api, **{"hami.io/lock-owner": owner})
+    assert await release(client)
+    assert (LOCK in says(api)) is stays
 
 
 @pytest.mark.parametrize(

@@ -117,3 +117,23 @@ def test_any_lock_survives(time: dt.datetime, owner: tuple[str, str]) -> None:
     read = node_marks.decode_lock(node_marks.encode_lock(lock))
     assert read == lock
     assert read.time.utcoffset() == lock.time.utcoffset()
+
+
+LOCK = "2025-10-20T03:07:02Z,team-a,train-0"
+
+
+@pytest.mark.parametrize(
+    ("value", "lock", "want"),
+    [
+        (node_marks.encode_owner("u-0", LOCK), LOCK, "u-0"),
+        (node_marks.encode_owner("u-0", LOCK), LOCK.replace("02Z", "03Z"), ""),
+        (node_marks.encode_owner("u-0", LOCK), "", ""),
+        ("", LOCK, ""),
+        ("u-0", LOCK, ""),
+        ("u-0,", "", ""),
+    ],
+)
+def test_an_owner_counts_for_the_lock_that_it_was_written_with(
+    value: str, lock: str, want: str
+) -> None:
+    assert node_marks.owner_uid(value, lock) == want
