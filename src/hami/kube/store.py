@@ -19,6 +19,7 @@ An object whose bytes do not decode keeps the state that we know, until the next
 from __future__ import annotations
 
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -16,7 +16,8 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from hami.kube.store import Listing, Store
+from hami.kube.listing import Listing
+from hami.kube.store import Store
 from hami.wire import objects
 from tests.unit.kube.following import read
 

@@ -180,3 +180,35 @@ async def test_metrics_of_the_cluster_follow_those_of_the_process(times: Times) 
         name for name in scraped.families if not name.startswith(("hami_scheduler", "python"))
     ]
     assert any("gpu" in name.lower() or "device" in name.lower() for name in cluster), cluster
+
+
+async def test_shares_left_out_are_counted_and_the_loop_is_watched(times: Times) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(
+            api, clock=times.clock, now=times.now, container_metrics_limit=1
+        ) as replica:
+            omitted = "hami_scheduler_container_metrics_omitted"
+            await replica.place(rig.pod("one"))
+            before = await scrape(replica)
+            await replica.place(rig.pod("two"))
+            after = await scrape(replica)
+    assert (before.value(omitted), after.value(omitted)) == (0, 2)
+    name = "hami_vgpu_memory_allocated_bytes"
+    assert [name in scraped.families for scraped in (before, after)] == [True, False]
+    assert "hami_gpu_memory_allocated_bytes" in after.families
+    assert "hami_scheduler_loop_blocked_seconds" in after.families
+
+
+async def test_a_replica_without_metrics_of_cards_writes_those_of_nodes(times: Times) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(
+            api, clock=times.clock, now=times.now, card_metrics=False
+        ) as replica:
+            await replica.place(rig.pod("one"))
+            scraped = await scrape(replica)
+    assert "hami_gpu_memory_allocated_bytes" not in scraped.families
+    assert scraped.value("hami_scheduler_container_metrics_omitted") == 1
+    labels = {"node": "a", "zone": "vGPU"}
+    assert scraped.value("hami_node_memory_allocated_bytes", labels) == 1000 * 2**20
