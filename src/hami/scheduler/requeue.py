@@ -7,8 +7,9 @@ tried, and where one fits, one annotation of the node is changed: an event to ku
 then retries every pod. One pod that fits is enough. At most one change per node and second.
 
 Room counts for the pods to which kube-scheduler offered that node. If the node's labels or taints
-have changed, or it is new, it may be offered to others from now on, so all pods are tried there. A
-node is not changed again for the same pods before one of them was refused again or placed.
+have changed, or it is new or has its first cards, it may be offered to others from now on, so all
+pods are tried there. A node is not changed again for the same pods before one of them was
+refused again or placed.
 
 Old kube-schedulers do not watch nodes (`hami.scheduler.kube_scheduler`): there the pods that fit
 are changed, too, and so is a pod that was not retried although its node was changed.
