@@ -17,7 +17,7 @@ from tests.unit.scheduler import rig
 async def test_a_follower_forgets_nodes_that_were_deleted() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("stays"))
-        election = {
+        election: dict[str, Any] = {
             "leader_elect": True,
             "leader_elect_resource_name": "kube-scheduler",
             "leader_elect_resource_namespace": "kube-system",
@@ -73,7 +73,7 @@ async def test_a_change_of_the_leader_supersedes_the_label_that_could_not_be_wri
     roles, changes = Roles(1), cast("asyncio.Queue[bool]", asyncio.Queue())
     async with _following(roles, changes):
         await rig.eventually(lambda: not roles.failures)
-        changes.put_nowait(False)
+        changes.put_nowait(not roles.leads)
         await asyncio.wait_for(roles.done.wait(), rig.PATIENCE_S)
     assert roles.written == ["self"]
 
