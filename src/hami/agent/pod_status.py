@@ -29,6 +29,7 @@ from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.kube.transport import Backoff
 from hami.node.ledger_record import LedgerRecord
+from hami.serving import lifetime
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
@@ -281,9 +282,12 @@ class RefusedPods:
             message=f"refused {_TIMES} times: {message}",
         )
         if self._evict:
-            task = asyncio.create_task(self._evict_pod(pod))
+            task = asyncio.create_task(
+                self._evict_pod(pod), name=f"evict {pod.namespace}/{pod.name}"
+            )
             self._evicting.add(task)
             task.add_done_callback(self._evicting.discard)
+            task.add_done_callback(lifetime.log_failure)
 
     async def _evict_pod(self, pod: Pod) -> None:
         body = {

@@ -35,6 +35,7 @@ from hami.placement import decide
 from hami.placement.request import PodRequest
 from hami.scheduler.errors import BindRefusedError
 from hami.scheduler.informers import WatchedCluster, WatchedPod
+from hami.serving import lifetime
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
@@ -319,8 +320,10 @@ class LostAnswers:
         """
         task = self._tasks.get(assumed.uid)
         if task is None:
-            task = asyncio.create_task(self._resolve(assumed, certain_at))
+            name = f"bind result of {assumed.key}"
+            task = asyncio.create_task(self._resolve(assumed, certain_at), name=name)
             self._tasks[assumed.uid] = task
+            task.add_done_callback(lifetime.log_failure)  # maintenance begins it again
             task.add_done_callback(lambda _: self._tasks.pop(assumed.uid, None))
         return task
 

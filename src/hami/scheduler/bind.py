@@ -35,7 +35,7 @@ from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.placer import Placer
 from hami.scheduler.precedence import Precedence
-from hami.serving import grant_keys, tracing
+from hami.serving import grant_keys, lifetime, tracing
 from hami.vendors.family import Family
 from hami.wire import annotation_keys, codec, explanation_note, extender_api, objects, signature
 from hami.wire import errors as wire_errors
@@ -211,8 +211,11 @@ class Binder:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.debug("bind ended", extra={"error": str(task.exception())})
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, BindRefusedError):
+            _log.debug("bind ended", extra={"error": str(error)})
+        else:
+            lifetime.log_failure(task)  # its caller may have left
 
     async def _lock_and_post(
         self, assumed: AssumedPod, caller: Caller, queued: QueuedBind, begin: float

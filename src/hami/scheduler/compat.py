@@ -45,9 +45,11 @@ class Handshakes:
         self._changed: dict[str, None] = {}
         watched.nodes.add_handler(self._on_node)
 
-    def _on_node(self, _old: WatchedNode | None, new: WatchedNode | None) -> None:
+    def _on_node(self, old: WatchedNode | None, new: WatchedNode | None) -> None:
         if new is not None:
             self._changed[new.name] = None
+        elif old is not None:
+            self._changed.pop(old.name, None)  # a follower runs no round that would forget it
 
     async def run(self) -> None:
         while True:

@@ -375,7 +375,8 @@ async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:
         if settings.metrics_bind_address:
             await metrics.start(*addresses.parse(settings.metrics_bind_address))
         tasks = lifetime.start(group, scheduler.background())
-        tasks.append(group.create_task(lifetime.freeze_when_synced(scheduler.informers.values())))
+        freeze = lifetime.freeze_when_synced(scheduler.informers.values())
+        tasks.append(group.create_task(lifetime.logged("memory", freeze), name="memory"))
         await stop.wait()
         main.let_go()
         await scheduler.stopping.announce()

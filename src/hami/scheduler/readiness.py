@@ -22,6 +22,7 @@ from typing import Protocol
 
 from hami.kube import errors, listwatch, paths
 from hami.kube.client import Client
+from hami.kube.transport import Backoff
 from hami.scheduler.leadership import Leadership
 from hami.wire import annotation_keys, codec, objects
 from hami.wire import errors as wire_errors
@@ -34,6 +35,8 @@ LEADER, FOLLOWER = "leader", "follower"
 CATCH_UP_S = 1.0
 #: Seconds between two attempts to catch up.
 RETRY_S = 0.5
+#: Seconds to wait, at most, after the first label that could not be written, and after many.
+LABEL_AGAIN_S, LABEL_AT_MOST_S = 1.0, 60.0
 #: Seconds after which the version is asked for again: after a restore of etcd it may never come.
 CATCH_UP_AT_MOST_S = 30.0
 
@@ -142,17 +145,32 @@ class LeaderLabel:
 
 
 async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
-    """Write the labels at each change of the leader; a failed write waits for the next change."""
+    """Write the labels at each change of the leader, and again until it works or the next one."""
     # A replica that starts beside a leader is a follower, maybe without a change for a long time.
     changes.put_nowait(roles.leads)
+    backoff = Backoff(first=LABEL_AGAIN_S, longest=LABEL_AT_MOST_S)
+    written = True
+    leading = False
     while True:
-        leading = await changes.get()
+        if written:
+            leading = await changes.get()
+            backoff.reset()
         while not changes.empty():
             leading = changes.get_nowait()  # only the last change counts
+            backoff.reset()
         try:
             await (roles.demote_others() if leading else roles.demote_self())
+            written = True
         except (errors.KubeError, wire_errors.WireError) as error:
-            _log.warning("cannot write the leader label", extra={"error": str(error)})
+            written = False
+            wait = backoff.next(getattr(error, "retry_after", None))
+            _log.warning(
+                "cannot write the leader label, retrying",
+                extra={"error": str(error), "wait": round(wait, 3)},
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    changes.put_nowait(await changes.get())  # a change ends the wait
 
 
 class Synced(Protocol):

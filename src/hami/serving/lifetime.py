@@ -55,13 +55,35 @@ def start(
 
 async def _endless(name: str, work: Coroutine[Any, Any, None]) -> None:
     """Run a task that must not end; the error that ends it is logged with the task's name."""
+    await logged(name, work)
+    raise _ended(name, "ended by itself")
+
+
+async def logged(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Run a task; an error that ends it, and so the process, is logged with the task's name."""
     try:
         await work
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # A task group takes a task that was cancelled from inside for one that ended well.
+        raise _ended(name, "was cancelled from inside") from None
     except Exception:
         # Only here the task's name is known.
         _log.exception("background task failed", extra={"task": name})
         raise
-    raise RuntimeError(f"background task {name!r} ended by itself")
+
+
+def _ended(name: str, how: str) -> RuntimeError:
+    _log.error("background task ended", extra={"task": name, "how": how})
+    return RuntimeError(f"background task {name!r} {how}")
+
+
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the unexpected error of a task that no other waits for; for `add_done_callback`."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("task failed", extra={"task": task.get_name()}, exc_info=error)
 
 
 class Synced(Protocol):
