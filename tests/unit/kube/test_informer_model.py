@@ -1,4 +1,4 @@
-"""Random interleavings of all that an informer is shown, against a plain model after every step.
+"""The informer against a plain model, after every step of random orders.
 
 The server has objects with few names, which come, change, leave and enter the selection, and go. It
 may be restored from a backup, once or more. The store sees it through a stream with duplicates,

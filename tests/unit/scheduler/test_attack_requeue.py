@@ -98,7 +98,7 @@ async def test_no_cards_are_kept_for_a_pod_that_is_deleted(times: Times) -> None
         assert await there.ask(there.pod("patient", PATIENT)) == ["a"]
 
 
-async def test_what_was_searched_for_groups_that_are_gone_is_forgotten(times: Times) -> None:
+async def test_what_was_searched_for_groups_without_pods_is_forgotten(times: Times) -> None:
     """There is always a pod that was refused a moment ago, so nothing may wait for none."""
     async with full(times, "a") as there:
         precedence = there.replica.scheduler.precedence

@@ -1,4 +1,4 @@
-"""Background tasks: none of them ends without a log line, an error and an exit code."""
+"""Background tasks: none ends without a log line, an error and an exit code."""
 
 from __future__ import annotations
 
