@@ -75,6 +75,12 @@ def steps(*, short: bool) -> list[Step]:
             {"HAMI_INFORMER_EXAMPLES": "1000" if short else "10000"},
         ),
         Step(
+            "slow bindings",
+            "1,000 pods at once on API servers that take up to 1 s for a Binding",
+            ("tests/unit/scheduler/test_bursts.py",),
+            {"HAMI_BURST_PODS": "1000"},
+        ),
+        Step(
             "oracle",
             "8,000 clusters against the slow reference",
             ("tests/oracle",),

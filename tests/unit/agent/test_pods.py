@@ -34,7 +34,7 @@ async def test_a_pod_that_is_made_after_a_restore_is_found(
             made = api.put(pod("new"))
             found = await node_pods.wait(made["metadata"]["uid"], following.PATIENCE_S)
             assert found is not None
-            assert [each.name for each in node_pods.all()] == ["new"]
+            await following.until(lambda: [each.name for each in node_pods.all()] == ["new"])
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from hami.admission.settings import Rules
+from hami.kube import connections
 from hami.kube.client import Client
 from hami.scheduler import main
 from hami.scheduler.main import Scheduler
@@ -138,11 +139,12 @@ async def running(
     hostname: str = "sched-1",
     tracer: Tracer | None = None,
     rules: Rules | None = None,
+    most: int = connections.MOST,
     **settings: Any,
 ) -> AsyncIterator[Replica]:
-    """Run a replica and all its background tasks."""
+    """Run a replica and all its background tasks; it sends `most` requests at once."""
     chosen = Settings(grant_key_dir="", **settings)
-    async with Client(api.access(), user_agent=hostname) as client:
+    async with Client(api.access(), user_agent=hostname, most=most) as client:
         scheduler = Scheduler(
             chosen,
             client,

@@ -103,7 +103,7 @@ async def test_what_was_searched_for_groups_without_pods_is_forgotten(times: Tim
     async with full(times, "a") as there:
         precedence = there.replica.scheduler.precedence
         always = there.pod("always", URGENT)
-        for number in range(50):
+        for number in range(15):
             times.pass_by(1)
             assert await there.ask(always) is None
             pod = there.pod(f"p-{number}", URGENT, memory=1000 + number)
