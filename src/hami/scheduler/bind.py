@@ -78,8 +78,7 @@ class Binder:
         self._lost_answers = lost_answers
         self._keys = keys  # None: decisions are not signed
         self._metrics = metrics
-        #: Seconds that a member of a pod group waits for a node lock.
-        self._group_patience = group_patience
+        self._group_patience = group_patience  # seconds that a gang's pod waits for a node lock
         self._clock = clock
         self._now = now
         self._queue = BindQueue()
@@ -394,9 +393,7 @@ def decision_annotations(
 
 def _pod_annotations(assumed: AssumedPod) -> dict[str, str]:
     """Return the trace, and an explanation that replaces the one of an earlier refusal."""
-    written = {}
-    if assumed.trace:
-        written[tracing.ANNOTATION] = assumed.trace
+    written = {tracing.ANNOTATION: assumed.trace} if assumed.trace else {}
     if assumed.explained:
         note = explanation_note.Note(summary=f"placed on {assumed.node}", fitting=1)
         written[annotation_keys.EXPLANATION] = explanation_note.encode(note)
