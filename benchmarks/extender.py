@@ -1,4 +1,4 @@
-"""How long kube-scheduler waits for the extender, over HTTP, and what the process costs.
+"""Time of kube-scheduler's calls to the extender, and cost of the process.
 
     python -m benchmarks.extender [--nodes 1000 5000] [--placed 10000 100000] [--seconds 3]
                                   [--fleet 5000/100000 10000/200000] [--only calls equal]
@@ -6,7 +6,7 @@
 
 The process is the real one, `python -m hami scheduler`, in front of a stand-in API server
 (benchmarks/extender_api.py) with the fleet. A call is what kube-scheduler sends: a pod of 5 kB and
-all node names, shuffled anew each time (kube-scheduler's own order is not stable), on one
+all node names, shuffled each time (kube-scheduler's own order is not stable), on one
 kept-alive connection, one call after the other. CPU is that of the process, so with its logs,
 events and background work. Each refused pod asks for another amount of memory, so each is decided;
 equal pods are a part of their own (benchmarks/extender_parts.py), as are /metrics, blocks of the
@@ -339,10 +339,12 @@ def _print_aims(aim: Aim | None, found: Found) -> None:
         return
     for name in (SAME, FRESH, NOWHERE):
         case = found.cases[name]
-        told = [f"{_reached('p50', case.p50 * 1e3, aim.p50_ms, 'ms')}, best {case.best * 1e3:.2f}"]
+        reached = [
+            f"{_reached('p50', case.p50 * 1e3, aim.p50_ms, 'ms')}, best {case.best * 1e3:.2f}"
+        ]
         if aim.p99_ms < float("inf"):
-            told.append(_reached("p99", case.p99 * 1e3, aim.p99_ms, "ms"))
-        print(f"  aim, {name}: {', '.join(told)}")
+            reached.append(_reached("p99", case.p99 * 1e3, aim.p99_ms, "ms"))
+        print(f"  aim, {name}: {', '.join(reached)}")
     if aim.mib < float("inf"):
         print(f"  aim, {_reached('memory', found.peak_mib, aim.mib, 'MiB')}")
 

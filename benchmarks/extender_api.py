@@ -1,4 +1,4 @@
-"""An API server for `benchmarks.extender`: quick lists, quiet watches, every write accepted.
+"""A fast API server for `benchmarks.extender`, which accepts every write.
 
     python -m benchmarks.extender_api NODES PLACED
 
@@ -6,7 +6,7 @@ It prints its address once it serves. The fleet is never checked or stored like 
 Binding is taken for granted and shown to the watches of pods, a patch of a node changes its
 annotations, all else is answered and forgotten. WatchList is refused, so that lists come in pages.
 Control, for the benchmark: `POST /bench/events?rate=N` sends so many changes of pods a second until
-told otherwise, half of them of pods without a GPU; `GET /bench/requests` counts what has arrived.
+a rate is set, half of them of pods without a GPU; `GET /bench/requests` counts what has arrived.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Api:
             version=self._next_version(),
         )
         self._bound[name] = pod
-        self._tell("/api/v1/pods", "MODIFIED", pod)
+        self._send_event("/api/v1/pods", "MODIFIED", pod)
         status = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
         return web.Response(body=status, status=201, content_type="application/json")
 
@@ -155,10 +155,10 @@ class Api:
         node["metadata"]["annotations"] = {k: v for k, v in annotations.items() if v is not None}
         node["metadata"]["resourceVersion"] = str(self._next_version())
         self._nodes[number] = codec.encode(node)
-        self._tell("/api/v1/nodes", "MODIFIED", self._nodes[number])
+        self._send_event("/api/v1/nodes", "MODIFIED", self._nodes[number])
         return web.Response(body=self._nodes[number], content_type="application/json")
 
-    def _tell(self, path: str, what: str, obj: bytes) -> None:
+    def _send_event(self, path: str, what: str, obj: bytes) -> None:
         line = b'{"type":"%s","object":%s}\n' % (what.encode(), obj)
         for queue in self._watches[path]:
             queue.put_nowait(line)
@@ -179,7 +179,7 @@ class Api:
         begin, sent = loop.time(), 0
         while True:
             while sent < (loop.time() - begin) * rate:
-                self._tell("/api/v1/pods", "MODIFIED", self._change(sent))
+                self._send_event("/api/v1/pods", "MODIFIED", self._change(sent))
                 sent += 1
             await asyncio.sleep(_TICK)
 
@@ -202,22 +202,22 @@ def _refusal(code: int, reason: str, message: str) -> web.Response:
     return web.json_response(status | {"message": message}, status=code)
 
 
-async def serve(api: Api, told: Callable[[str], None]) -> None:
+async def serve(api: Api, report: Callable[[str], None]) -> None:
     runner = web.ServerRunner(web.Server(api.answer, access_log=None, handler_cancellation=True))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    told("http://{}:{}".format(*runner.addresses[0][:2]))
+    report("http://{}:{}".format(*runner.addresses[0][:2]))
     await asyncio.Event().wait()
 
 
 def main() -> None:
     nodes, placed = map(int, sys.argv[1:3])
 
-    def told(address: str) -> None:
+    def report(address: str) -> None:
         print(address, flush=True)
 
-    uvloop.run(serve(Api(nodes, placed), told))
+    uvloop.run(serve(Api(nodes, placed), report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The fleet as an API server sends it: whole objects, of the size that real ones have.
+"""The fleet as an API server sends it: whole objects, of real size.
 
 `benchmarks.fleet` makes of each object only what the decision core reads. A process is sent much
 more than that: pods of 5 kB, most of it of no interest. A hundred thousand of them are not kept:
@@ -170,7 +170,7 @@ def _node(name: str, register: str, version: int) -> dict[str, Any]:
                     "lastHeartbeatTime": CREATED,
                     "lastTransitionTime": CREATED,
                     "reason": f"Kubelet{kind}",
-                    "message": f"kubelet has told about {kind}",
+                    "message": f"kubelet has reported {kind}",
                 }
                 for kind in conditions
             ],

@@ -1,4 +1,4 @@
-"""What `benchmarks.extender` measures with: one kept-alive connection, and the kernel's counts.
+"""One kept-alive connection for `benchmarks.extender`, and the kernel's counts.
 
 The connection is a bare socket: a client library would spend as long on a call as the server.
 """

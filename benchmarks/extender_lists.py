@@ -1,4 +1,4 @@
-"""Fetch and decode the lists that a scheduler reads at its start, and nothing else.
+"""Fetch and decode the lists that a scheduler reads at its start.
 
     python -m benchmarks.extender_lists KUBECONFIG
 

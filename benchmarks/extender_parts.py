@@ -1,4 +1,4 @@
-"""Parts of `benchmarks.extender` beside single calls: equal pods, /metrics, blocks, start.
+"""Parts of `benchmarks.extender`: equal pods, /metrics, blocks, start.
 
 Each prints its figures beside a baseline of the same run, and the aim where the fleet has one.
 """

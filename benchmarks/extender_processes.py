@@ -1,4 +1,4 @@
-"""The processes of `benchmarks.extender`: a stand-in API server, and an extender in front of it."""
+"""Processes of `benchmarks.extender`: a stand-in API server, an extender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders of events around kept cards, offered nodes and evictions that a hostile reader found."""
+"""Hostile orders of events around kept cards, offered nodes and evictions."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_a_more_important_pod_is_requeued_for_cards_kept_for_a_lesser_one(
 
 
 async def test_preemption_counts_no_cards_that_are_kept_for_lesser_pods(times: Times) -> None:
-    """The preemptor takes them; a veto would leave it waiting, and nobody would requeue it."""
+    """The preemptor takes them; a veto would leave it waiting, and nothing would requeue it."""
     async with full(times, "a") as there:
         urgent, patient = there.pod("urgent", URGENT), there.pod("patient", PATIENT)
         assert await there.ask(urgent) is None
@@ -151,7 +151,7 @@ async def test_preemption_counts_no_cards_that_are_kept_for_lesser_pods(times: T
 async def test_bind_places_a_pod_again_on_cards_that_are_kept_for_a_lesser_one(
     times: Times,
 ) -> None:
-    """A reservation that ended too early does no harm, if nobody has really taken the cards."""
+    """A reservation that ended too early does no harm, if no pod has really taken the cards."""
     async with full(times, "a") as there:
         most_urgent, urgent = there.pod("most-urgent", URGENT + 1), there.pod("urgent", URGENT)
         patient = there.pod("patient", PATIENT)

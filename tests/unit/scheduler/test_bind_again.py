@@ -1,4 +1,4 @@
-"""A node that changes between /filter and /bind: the pod is fitted there again, or refused."""
+"""A node that changes between /filter and /bind."""
 
 from __future__ import annotations
 

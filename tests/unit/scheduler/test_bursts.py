@@ -26,7 +26,7 @@ SIBLING = "sched-1_0a1b2c3d-0000-4000-8000-000000000000"
 
 @pytest.fixture(autouse=True)
 def _slow_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the watchdog wake up seldom: each time costs as much real time as virtual time."""
+    """Let the watchdog run seldom: each time costs as much real time as virtual time."""
     monkeypatch.setattr(watchdog, "INTERVAL_S", 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Replicas that do not lead: what they forget, and the labels that name the leader."""
+"""Replicas that do not lead: deleted nodes, and the leader's label."""
 
 from __future__ import annotations
 

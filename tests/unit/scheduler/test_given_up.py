@@ -1,4 +1,4 @@
-"""Reservations end when kube-scheduler gives a pod up, and not while it may still bind it."""
+"""Reservations of pods that kube-scheduler gives up, or may still bind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grants are verified when they are read: what a user strips or rewrites is not the truth."""
+"""Grants that a user strips or rewrites, read by a scheduler that starts."""
 
 from __future__ import annotations
 

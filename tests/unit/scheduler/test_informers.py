@@ -1,4 +1,4 @@
-"""What the API server shows becomes the cluster's state, and whoever waits is told."""
+"""The cluster's state, made of what the API server shows."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def node(name: str, version: int = 1, uid: str = "", **annotations: str) -> obje
     return made
 
 
-def book(
+def assume(
     watched: WatchedCluster, times: Times, pod: objects.Pod
 ) -> tuple[AssumedPods, request.PodRequest]:
-    bookings = AssumedPods(watched, clock=lambda: times.clock, timeout=900)
+    assumed_pods = AssumedPods(watched, clock=lambda: times.clock, timeout=900)
     wanted = request.parse(pod, builders.VENDORS, request.Defaults())
     assert wanted is not None
     winner = decide.decide(watched.cluster, wanted).winner
     assert winner is not None
-    bookings.assume(pod, wanted, winner)
-    return bookings, wanted
+    assumed_pods.assume(pod, wanted, winner)
+    return assumed_pods, wanted
 
 
 def test_a_node_is_known_at_once_and_forgotten_at_once(watched: WatchedCluster) -> None:
@@ -108,7 +108,7 @@ def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(watched: Watc
     assert late == {"a": {NVIDIA.name}, "b": frozenset(), "c": frozenset()}
 
 
-async def test_whoever_waits_for_a_node_hears_of_its_change(watched: WatchedCluster) -> None:
+async def test_a_wait_for_a_node_ends_with_its_change(watched: WatchedCluster) -> None:
     feeding.put(watched.nodes, node("a"))
     known = watched.nodes.by_key("a")
     waiting = asyncio.create_task(watched.nodes.wait("a", lambda node: node is not known, None))
@@ -117,32 +117,34 @@ async def test_whoever_waits_for_a_node_hears_of_its_change(watched: WatchedClus
     await asyncio.wait_for(waiting, PATIENCE_S)
 
 
-def test_room_is_told_when_a_pod_ends_and_not_when_it_is_bound(
+def test_room_is_noted_when_a_pod_ends_and_not_when_it_is_bound(
     watched: WatchedCluster, times: Times
 ) -> None:
     feeding.put(watched.nodes, node("a"))
     watched.take_room()
     pod = builders.pod("p", builders.container(gpu=1, memory=1000))
-    bookings, _ = book(watched, times, pod)
+    assumed_pods, _ = assume(watched, times, pod)
     card = watched.cluster.pods["p"].shares[0][1][0][0].card
     bound = builders.granted("p", "a", [(card, 1000, 0)])
     feeding.put(watched.pods, bound)
     assert watched.take_room() == []
-    assert bookings.get("p") is None
+    assert assumed_pods.get("p") is None
     feeding.drop(watched.pods, "p")
     assert watched.take_room() == [Room("a", "default")]
 
 
-def test_a_bound_pod_ends_its_booking_and_keeps_its_cards(
+def test_a_bound_pod_is_not_assumed_any_more_and_keeps_its_cards(
     watched: WatchedCluster, times: Times
 ) -> None:
     feeding.put(watched.nodes, node("a"))
-    bookings, _ = book(watched, times, builders.pod("p", builders.container(gpu=1, memory=1000)))
-    booking = bookings.get("p")
-    assert booking is not None
+    assumed_pods, _ = assume(
+        watched, times, builders.pod("p", builders.container(gpu=1, memory=1000))
+    )
+    assumed = assumed_pods.get("p")
+    assert assumed is not None
     card = watched.cluster.pods["p"].shares[0][1][0][0].card
     feeding.put(watched.pods, builders.granted("p", "a", [(card, 1000, 0)]))
-    assert booking.stage is Stage.OVER
+    assert assumed.stage is Stage.OVER
     assert watched.cluster.pods["p"].hold is Hold.BOUND
 
 
@@ -158,38 +160,38 @@ def test_an_answer_that_was_on_its_way_does_not_bring_a_deleted_pod_back(
     assert watched.has_ended("p")
 
 
-def test_a_list_without_a_pod_ends_it_but_not_a_reservation_nobody_has_seen(
+def test_a_list_without_a_pod_ends_it_but_not_a_reservation_that_no_list_shows(
     watched: WatchedCluster, times: Times
 ) -> None:
     feeding.put(watched.nodes, node("a"))
     feeding.put(watched.pods, builders.granted("seen", "a", [("a-0", 1000, 0)]))
-    book(watched, times, builders.pod("new", builders.container(gpu=1, memory=1000)))
+    assume(watched, times, builders.pod("new", builders.container(gpu=1, memory=1000)))
     feeding.retain(watched.pods, set())
     assert set(watched.cluster.pods) == {"new"}
 
 
-def test_a_reservation_that_nobody_binds_lapses(watched: WatchedCluster, times: Times) -> None:
+def test_a_reservation_that_is_not_bound_lapses(watched: WatchedCluster, times: Times) -> None:
     feeding.put(watched.nodes, node("a"))
-    bookings, _ = book(watched, times, builders.pod("p", builders.container(gpu=1)))
+    assumed_pods, _ = assume(watched, times, builders.pod("p", builders.container(gpu=1)))
     times.clock += 29
-    assert bookings.expire() == []
+    assert assumed_pods.expire() == []
     times.clock += 1
-    assert [booking.uid for booking in bookings.expire()] == ["p"]
+    assert [assumed.uid for assumed in assumed_pods.expire()] == ["p"]
     assert not watched.cluster.pods
 
 
 @pytest.mark.parametrize("stage", [Stage.BINDING, Stage.UNKNOWN, Stage.ACCEPTED])
-def test_a_booking_with_a_binding_on_its_way_never_lapses(
+def test_an_assumed_pod_with_a_binding_on_its_way_never_lapses(
     watched: WatchedCluster, times: Times, stage: Stage
 ) -> None:
     feeding.put(watched.nodes, node("a"))
-    bookings, _ = book(watched, times, builders.pod("p", builders.container(gpu=1)))
-    booking = bookings.get("p")
-    assert booking is not None
-    bookings.enter(booking, stage)
+    assumed_pods, _ = assume(watched, times, builders.pod("p", builders.container(gpu=1)))
+    assumed = assumed_pods.get("p")
+    assert assumed is not None
+    assumed_pods.enter(assumed, stage)
     times.clock += 100_000
-    assert bookings.expire() == []
-    bookings.release_held()
+    assert assumed_pods.expire() == []
+    assumed_pods.release_held()
     assert "p" in watched.cluster.pods
 
 
@@ -205,7 +207,7 @@ def annotated(uid: str, seconds: float) -> objects.Pod:
     )
 
 
-def test_a_decision_that_stands_in_annotations_only_ends_by_its_age(
+def test_a_decision_that_is_in_annotations_only_ends_by_its_age(
     watched: WatchedCluster, times: Times
 ) -> None:
     feeding.put(watched.nodes, node("a"))

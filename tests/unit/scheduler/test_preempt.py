@@ -85,7 +85,7 @@ async def test_a_pod_without_cards_is_not_our_concern() -> None:
         assert await preempt(replica, pod, NodeNameToMetaVictims=asked) == asked
 
 
-async def test_a_pod_that_cannot_be_read_evicts_nobody() -> None:
+async def test_a_pod_that_cannot_be_read_evicts_no_pod() -> None:
     async with full("a") as replica:
         pod = rig.pod("p")
         pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "one"
@@ -104,7 +104,7 @@ async def test_cards_that_are_held_for_another_pod_count() -> None:
         assert await preempt(replica, pod, NodeNameToMetaVictims=asked) == {}
 
 
-async def test_a_replica_that_does_not_lead_evicts_nobody(times: Times) -> None:
+async def test_a_replica_that_does_not_lead_evicts_no_pod(times: Times) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
         settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A restore of etcd under a running scheduler: its state is what a fresh one computes."""
+"""A restore of etcd under a running scheduler, against a fresh one."""
 
 from __future__ import annotations
 
