@@ -15,6 +15,8 @@ from tests import builders
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
+from tests.unit.scheduler.conftest import Times
+from tests.unit.scheduler.test_failover import Election
 
 ALLOCATED = NVIDIA.annotations.allocated
 CARD, OTHER = (card.id for card in builders.cards("a", 2))
@@ -120,3 +122,31 @@ async def test_what_a_pod_listed_before_another_scheduler_bound_it_proves_nothin
             assert replica.used("a") == [3000, 0]
             # No card is closed by it, as after a restart.
             assert await bound(replica, rig.pod("next", memory=5000, gpu=2)) == ""
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "reason"), [("", "GrantInvalid"), ("default-scheduler", "AdmissionBypassed")]
+)
+async def test_a_new_leader_reports_what_it_has_seen_before_it_led(
+    keys: pathlib.Path, times: Times, scheduler: str, reason: str
+) -> None:
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", cards=2))
+        for name in ("stripped", "mended"):
+            pod = unsigned(name, memory=800)
+            if scheduler:
+                pod["spec"]["schedulerName"] = scheduler
+            api.put(pod)
+        election = Election(api, times)
+        async with election.replica("sched-1", keys=keys) as replica:
+            api.remove("pods", "mended")
+            await replica.seen()
+            for _ in range(2):
+                await election.elect("sched-1")
+                await rig.eventually(
+                    lambda: [
+                        (event["reason"], event["involvedObject"]["name"])
+                        for event in api.objects("events")
+                    ]
+                    == [(reason, "stripped")]
+                )
