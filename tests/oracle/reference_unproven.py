@@ -89,6 +89,10 @@ def memory_left(card: Card) -> int:
 def has_room(card: Card, share: shares.Share) -> bool:
     if card.shares >= card.device.count:
         return False
+    if share.cores == 0 and 0 < card.device.devcore <= card.cores:
+        return False
+    if share.cores == card.device.devcore == shares.WHOLE_CARD and card.shares > 0:
+        return False
     return memory_left(card) >= share.memory_mib and card.device.devcore - card.cores >= share.cores
 
 

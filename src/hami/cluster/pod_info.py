@@ -226,7 +226,7 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
     A pod that is not bound keeps our reservation. One that is bound keeps, vendor by vendor, the
     shares it was first seen with, whatever becomes of its annotations; only its init containers may
     end. Where its annotation cannot be read or has no valid signature, what we reserved for it on
-    that node still holds.
+    that node still holds; what it listed itself before it was bound does not.
     """
     if known is None:
         return seen
@@ -241,8 +241,9 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
     for vendor in sorted({*known.vendors(), *seen.vendors()}):
         sources = [info for info in by_belief if vendor in info.vendors()]
         source = min(sources, key=functools.partial(_doubt, vendor))
-        if seen in sources and vendor in dict(source.unproven):
-            source = seen  # nothing is proven: what is there now counts
+        nothing_proven = vendor in dict(source.unproven) or known.hold is Hold.ANNOTATED
+        if nothing_proven and vendor in dict(seen.unproven):
+            source = seen  # what is there now counts; before it was bound nothing was signed
         merged += [entry for entry in source.shares if entry[0] == vendor]
         closed += [entry for entry in source.closed if entry[0] == vendor]
         unproven += [entry for entry in source.unproven if entry[0] == vendor]

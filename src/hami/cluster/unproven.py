@@ -18,7 +18,7 @@ import msgspec
 from hami.cluster.card_table import CardTable
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Allocation, PodInfo
-from hami.vendors.family import CardRequest, Family
+from hami.vendors.family import WHOLE_CARD, CardRequest, Family
 from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
@@ -40,6 +40,8 @@ class _Card:
     def __init__(self, card: RegisteredCard, *, shares: int, memory: int, cores: int) -> None:
         self.id = card.id
         self.total_memory = card.devmem
+        self.total_cores = card.devcore
+        self.used_shares = card.count - shares
         self.shares_left = shares
         self.memory_left = memory
         self.cores_left = cores
@@ -49,10 +51,18 @@ class _Card:
             self.shares_left > 0
             and self.memory_left >= asked.memory
             and self.cores_left >= asked.cores
+            and not self._excludes(asked)
         )
+
+    def _excludes(self, asked: Asked) -> bool:
+        """Return whether one of them has all compute of the card: nothing is beside it."""
+        if asked.cores == 0:
+            return self.total_cores != 0 and self.cores_left <= 0
+        return asked.cores == self.total_cores == WHOLE_CARD and self.used_shares > 0
 
     def take(self, asked: Asked) -> None:
         self.shares_left -= 1
+        self.used_shares += 1
         self.memory_left -= asked.memory
         self.cores_left -= asked.cores
 
@@ -169,7 +179,8 @@ def _container(
     found: list[tuple[_Card, Asked]] = [
         (left[share.card], asked(left[share.card], share)) for share in listed if share.card in left
     ]
-    more = (request.count if request is not None else 0) - len(listed)
+    # A user writes the count, which may be 2 billion: no more than there are cards can count.
+    more = min((request.count if request is not None else 0) - len(listed), len(left))
     elsewhere: list[Share | None] = [share for share in listed if share.card not in left]
     for share in elsewhere + [None] * more:
         taken = {card.id for card, _ in found}

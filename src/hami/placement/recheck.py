@@ -5,12 +5,17 @@ puts a pod on it, a quota shrinks. The pod's own shares are counted in the card 
 holds is good while nothing is overdrawn. That is a look at a few numbers of one row, and no work on
 any other node.
 
+Where something is overdrawn, the pod may be the cause and not the victim: pods without a valid
+grant move when it is counted (`hami.cluster.unproven`). So it is then looked at as when its cards
+were chosen, on what is used without it. What `decide` gives a pod it can therefore always keep.
+
 Rules that decide between pods on one card (`mutex` for example) held when the pod was placed, and a
 pod that came later may share its card by them. They are not checked again here.
 """
 
 from __future__ import annotations
 
+from hami.cluster import state
 from hami.cluster.card_table import Cards, CardTable
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Allocation, PodInfo
@@ -30,10 +35,21 @@ def still_fits(cluster: Cluster, held: PodInfo, decided_on: NodeInfo | None) -> 
     table, row = located
     if node is not decided_on and not _same_kind(held, node, decided_on):
         return False
+    if _fits(cluster, table, row, held, more=0):
+        return True
+    counted = cluster.apply(state.DropPod(held.uid))
+    try:
+        return _fits(cluster, table, row, held, more=1)
+    finally:
+        cluster.apply(counted)
+
+
+def _fits(cluster: Cluster, table: CardTable, row: int, held: PodInfo, *, more: int) -> bool:
+    """Return whether all that a pod holds has room; `more` is 1 if it is not counted yet."""
     return (
-        all(_card_fits(table, row, held, allocation) for allocation in held.allocations())
-        and all(_ids_fit(cluster, table, row, vendor) for vendor, _ in held.ids)
-        and _within_quota(cluster, held)
+        all(_card_fits(table, row, held, allocation, more) for allocation in held.allocations())
+        and all(_ids_fit(cluster, table, row, vendor, more * ids) for vendor, ids in held.ids)
+        and _within_quota(cluster, held, more)
     )
 
 
@@ -53,24 +69,23 @@ def _kinds(cards: tuple[RegisteredCard, ...]) -> dict[str, tuple[str, str, int]]
     return {card.id: (card.type, card.mode, card.numa) for card in cards}
 
 
-def _card_fits(table: CardTable, row: int, held: PodInfo, allocation: Allocation) -> bool:
+def _card_fits(
+    table: CardTable, row: int, held: PodInfo, allocation: Allocation, more: int
+) -> bool:
     cards = table.cards.get(allocation.vendor)
     column = cards.column(row, allocation.card) if cards is not None else None
     if cards is None or column is None:
         return False
     cell = (column, row)
+    used = int(cards.used[cell]) + more * allocation.share_count
     return not (
         cards.refused[cell]
         or cell in cards.closed
-        or cards.used[cell] > cards.count[cell]
-        or cards.memory_left[cell] < 0
-        or cards.cores_left[cell] < 0
-        or (_has_others(cards, cell, allocation) and _is_exclusive(cards, cell, held, allocation))
+        or used > cards.count[cell]
+        or cards.memory_left[cell] < more * allocation.memory
+        or cards.cores_left[cell] < more * allocation.cores
+        or (used > allocation.share_count and _is_exclusive(cards, cell, held, allocation))
     )
-
-
-def _has_others(cards: Cards, cell: tuple[int, int], allocation: Allocation) -> bool:
-    return bool(cards.used[cell] > allocation.share_count)
 
 
 def _is_exclusive(
@@ -87,18 +102,18 @@ def _is_exclusive(
     )
 
 
-def _ids_fit(cluster: Cluster, table: CardTable, row: int, vendor: str) -> bool:
+def _ids_fit(cluster: Cluster, table: CardTable, row: int, vendor: str, more: int) -> bool:
     if not cluster.vendors[vendor].bounded_by_ids:
         return True
     ids = table.ids[vendor]
-    return bool(ids.offered[row] > 0 and ids.held[row] <= ids.offered[row])
+    return bool(ids.offered[row] > 0 and ids.held[row] + more <= ids.offered[row])
 
 
-def _within_quota(cluster: Cluster, held: PodInfo) -> bool:
+def _within_quota(cluster: Cluster, held: PodInfo, more: int) -> bool:
     for vendor, memory, cores in held.quota_use():
         left = cluster.quotas.headroom(held.namespace, cluster.vendors[vendor])
-        if (memory and left.memory is not None and left.memory < 0) or (
-            cores and left.cores is not None and left.cores < 0
+        if (memory and left.memory is not None and left.memory < more * memory) or (
+            cores and left.cores is not None and left.cores < more * cores
         ):
             return False
     return True

@@ -28,7 +28,13 @@ from hami.kube.client import Client
 from hami.kube.request import Terms
 from hami.scheduler import node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
-from hami.scheduler.errors import BindRefusedError, CardsChangedError, bound_elsewhere, deleted
+from hami.scheduler.errors import (
+    BindRefusedError,
+    CardsChangedError,
+    bound_elsewhere,
+    changed_too_often,
+    deleted,
+)
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpiredError
 from hami.scheduler.metrics import Metrics
@@ -44,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 ALLOCATING = "allocating"
 SEND_ATTEMPTS = 5
+#: How often the cards of one bind may change while it queues for a connection.
+CHANGES = 8
 #: Seconds that a Binding waits for a free connection: a burst of 12,000 at 1 s each.
 QUEUE_S = 120.0
 
@@ -264,15 +272,17 @@ class Binder:
 
     async def _post(self, assumed: AssumedPod, caller: Caller) -> None:
         """Send the Binding, and leave the assumed pod in the stage that is then true."""
-        if not self._still_needed(assumed):
-            return
-        sent = False
         try:
-            while not sent:
+            for _ in range(CHANGES):
+                if not self._still_needed(assumed):
+                    return
                 self._placer.check_again(assumed)
                 with contextlib.suppress(CardsChangedError):  # while it queued for a connection
                     await self._send(self._binding(assumed), caller, assumed)
-                    sent = True
+                    break
+            else:
+                self._assumed_pods.release(assumed.uid)
+                raise changed_too_often(assumed.key, assumed.node, CHANGES)
         except CallerLeftError as error:
             self._back_to_held(assumed, caller)
             raise BindRefusedError(str(error)) from error

@@ -34,3 +34,10 @@ def deleted(args: extender_api.BindingArgs) -> BindRefusedError:
         f"pod {args.key} with UID {args.pod_uid} is deleted or finished; create a new one to have "
         "it scheduled"
     )
+
+
+def changed_too_often(pod: str, node: str, times: int) -> BindRefusedError:
+    return BindRefusedError(
+        f"the cards of node {node} changed {times} times while pod {pod} was being bound; nothing "
+        "to do: kube-scheduler retries"
+    )

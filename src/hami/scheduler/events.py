@@ -9,6 +9,7 @@ cards: the node agent will not start it. So such pods are counted, and each gets
 
 from __future__ import annotations
 
+import abc
 import logging
 
 from hami.kube.events import EventRecorder
@@ -76,8 +77,55 @@ class PodEvents:
         )
 
 
-class BypassedPods:
-    """Bound pods that ask for cards and were given none; the leader reports each once."""
+class ReportedPods(abc.ABC):
+    """Pods that something is wrong with; the leader reports each once.
+
+    Also those that it has seen before it led: after a start all pods are read before the lease is.
+    """
+
+    def __init__(self, watched: WatchedCluster, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._uids: set[str] = set()
+        #: By UID, those that were seen while another replica led.
+        self._unreported: dict[str, WatchedPod] = {}
+        watched.pods.add_handler(self._on_pod)
+        leadership.add_handler(self._leadership_changed)
+
+    def __len__(self) -> int:
+        return len(self._uids)
+
+    @abc.abstractmethod
+    def _concerns(self, pod: WatchedPod) -> bool:
+        """Return whether something is wrong with a pod."""
+
+    @abc.abstractmethod
+    def _report(self, pod: WatchedPod) -> None:
+        """Tell it to the pod's owner."""
+
+    def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
+        if pod is None or not self._concerns(pod):
+            if old is not None:
+                self._uids.discard(old.uid)
+                self._unreported.pop(old.uid, None)
+            return
+        if pod.uid in self._uids:
+            return
+        self._uids.add(pod.uid)
+        # Every replica sees it; one event is enough.
+        if self._leadership.leading:
+            self._report(pod)
+        else:
+            self._unreported[pod.uid] = pod
+
+    def _leadership_changed(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
+        if leading:
+            unreported, self._unreported = self._unreported, {}
+            for pod in unreported.values():
+                self._report(pod)
+
+
+class BypassedPods(ReportedPods):
+    """Bound pods that ask for cards and were given none."""
 
     def __init__(
         self,
@@ -87,27 +135,16 @@ class BypassedPods:
         *,
         scheduler_name: str,
     ) -> None:
+        super().__init__(watched, leadership)
         self._pod_events = pod_events
-        self._leadership = leadership
         self._scheduler_name = scheduler_name
-        self._uids: set[str] = set()
-        watched.pods.add_handler(self._on_pod)
 
-    def __len__(self) -> int:
-        return len(self._uids)
-
-    def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
+    def _concerns(self, pod: WatchedPod) -> bool:
         # A pod that names our scheduler has lost its grant: `UnprovenPods` reports it.
-        if pod is None or pod.bypassed is None or pod.bypassed[1] == self._scheduler_name:
-            if old is not None:
-                self._uids.discard(old.uid)
-            return
-        if pod.uid in self._uids:
-            return
-        self._uids.add(pod.uid)
-        # Every replica sees it; one event is enough.
-        if not self._leadership.leading:
-            return
+        return pod.bypassed is not None and pod.bypassed[1] != self._scheduler_name
+
+    def _report(self, pod: WatchedPod) -> None:
+        assert pod.bypassed is not None
         resource, named = pod.bypassed
         message = (
             f"bound to {pod.node} without a card: it asks for {resource}, but "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 
-from hami.scheduler.events import PodEvents
+from hami.scheduler.events import PodEvents, ReportedPods
 from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.scheduler.leadership import Leadership
 from hami.serving.grant_keys import KeyFolder
@@ -57,8 +57,8 @@ def verifier(keys: KeyFolder | None, *, allow_unsigned: bool) -> GrantVerifier |
     return None if keys is None else GrantVerifier(keys, allow_unsigned=allow_unsigned)
 
 
-class UnprovenPods:
-    """Bound pods whose grant is missing or not valid; the leader reports each once.
+class UnprovenPods(ReportedPods):
+    """Bound pods whose grant is missing or not valid.
 
     Those that another scheduler placed without a grant are reported as bypassed instead.
     """
@@ -71,26 +71,15 @@ class UnprovenPods:
         *,
         scheduler_name: str,
     ) -> None:
+        super().__init__(watched, leadership)
         self._pod_events = pod_events
-        self._leadership = leadership
         self._scheduler_name = scheduler_name
-        self._uids: set[str] = set()
-        watched.pods.add_handler(self._on_pod)
 
-    def __len__(self) -> int:
-        return len(self._uids)
+    def _concerns(self, pod: WatchedPod) -> bool:
+        placed_by_others = pod.bypassed is not None and pod.bypassed[1] != self._scheduler_name
+        return bool(pod.unproven) and not placed_by_others
 
-    def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
-        if pod is None or not self._is_unproven(pod):
-            if old is not None:
-                self._uids.discard(old.uid)
-            return
-        if pod.uid in self._uids:
-            return
-        self._uids.add(pod.uid)
-        # Every replica sees it; one event is enough.
-        if not self._leadership.leading:
-            return
+    def _report(self, pod: WatchedPod) -> None:
         extra = {"pod": f"{pod.namespace}/{pod.name}", "node": pod.node, "why": pod.unproven}
         _log.warning("pod without a valid grant", extra=extra)
         self._pod_events.grant_invalid(
@@ -100,7 +89,3 @@ class UnprovenPods:
             "started the pod; otherwise delete the pod to reschedule it. Find the account that "
             "writes hami.io annotations; the chart's admissionPolicy keeps others from it",
         )
-
-    def _is_unproven(self, pod: WatchedPod) -> bool:
-        placed_by_others = pod.bypassed is not None and pod.bypassed[1] != self._scheduler_name
-        return bool(pod.unproven) and not placed_by_others

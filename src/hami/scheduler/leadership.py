@@ -68,6 +68,10 @@ class Leadership:
         #: Called with True when we begin to lead and with False when we stop.
         self._handlers = tuple(handlers)
 
+    def add_handler(self, handler: Callable[[bool], None]) -> None:
+        """Call back with True when we begin to lead and with False when we stop."""
+        self._handlers = (*self._handlers, handler)
+
     @property
     def leading(self) -> bool:
         return self._clock() < self._until

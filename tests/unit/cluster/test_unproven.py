@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,3 +104,36 @@ def test_its_quota_use_is_what_it_asks_for_or_lists() -> None:
         ]
     )
     assert cluster.quotas.used("default", "NVIDIA") == (2070, 25)
+
+
+def test_a_pod_that_asks_for_two_billion_cards_costs_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        cluster = kept([on_node("x", container(gpu=20_000_000, memory=10))])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used(cluster) == [(1, 10, 0), (1, 10, 0)]
+    assert peak < 50_000_000  # the cluster itself has some
+
+
+@pytest.mark.parametrize(
+    ("asking", "want"),
+    [
+        (container(gpu=1, memory=10), [(1, 10, 0), (1, 3000, 100)]),
+        (container(gpu=1, memory=10, cores=1), [(1, 10, 1), (1, 3000, 100)]),
+    ],
+)
+def test_it_counts_on_no_card_whose_compute_is_all_taken(
+    asking: dict[str, Any], want: list[tuple[int, int, int]]
+) -> None:
+    signed = on_node(
+        "signed", container(gpu=1, memory=3000, cores=100), devices="g-1,NVIDIA,3000,100:;"
+    )
+    assert used(kept([signed, on_node("x", asking)])) == want
+
+
+def test_one_that_asks_for_all_compute_counts_on_an_idle_card() -> None:
+    signed = on_node("signed", container(gpu=1, memory=3000), devices="g-1,NVIDIA,3000,0:;")
+    asking = container(gpu=1, memory=10, cores=100)
+    assert used(kept([signed, on_node("x", asking)])) == [(1, 10, 100), (1, 3000, 0)]
