@@ -96,7 +96,7 @@ class Lister(Generic[T]):
         self._objects[uid] = obj
         if old is None:  # the name of an object never changes
             self._keys[key_of(obj)] = uid
-        self._tell(old, obj)
+        self._report(old, obj)
 
     def drop(self, uid: str) -> None:
         """Delete an object; an unknown UID changes nothing."""
@@ -106,9 +106,9 @@ class Lister(Generic[T]):
             if self._keys.get(key) == uid:
                 del self._keys[key]
             self._unindex(uid)
-            self._tell(old, None)
+            self._report(old, None)
 
-    def _tell(self, old: T | None, new: T | None) -> None:
+    def _report(self, old: T | None, new: T | None) -> None:
         failure: Exception | None = None
         for handler in self._handlers:
             try:
