@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from hami.cluster.state import Cluster
 from hami.kube import errors as kube_errors
@@ -30,19 +30,32 @@ async def decision(
     if wanted is None:
         return None
     cluster = Cluster(vendors)
-    async for body in _items(api, paths.nodes()):
+
+    def forget_nodes() -> None:
+        for name in tuple(cluster.nodes):
+            cluster.forget_node(name)
+
+    def forget_pods() -> None:
+        for uid in tuple(cluster.pods):
+            cluster.forget_pod(uid)
+
+    def forget_quotas() -> None:
+        for key in tuple(cluster.quotas.all_limits()):
+            cluster.forget_quota(*key)
+
+    async for body in _items(api, paths.nodes(), forget_nodes):
         with contextlib.suppress(wire_errors.WireError):  # one bad node harms only itself
             cluster.observe_node(codec.decode(body, objects.Node, what="node"))
     words = [word for v in vendors for word in (v.resources.count, v.annotations.allocated) if word]
     read = listwatch.pods_with(f'"{word}"' for word in words)
-    async for body in _items(api, paths.pods()):
+    async for body in _items(api, paths.pods(), forget_pods):
         with contextlib.suppress(wire_errors.WireError):
             other = read(body)
             if other is not None and other.uid != pod.uid:
                 cluster.observe_pod(other)
     # Without the right to read quotas there is still an answer.
     with contextlib.suppress(kube_errors.Forbidden):
-        async for body in _items(api, paths.quotas(pod.namespace)):
+        async for body in _items(api, paths.quotas(pod.namespace), forget_quotas):
             with contextlib.suppress(wire_errors.WireError):
                 quota = codec.decode(body, objects.ResourceQuota, what="resource quota")
                 cluster.observe_quota(quota)
@@ -50,8 +63,11 @@ async def decision(
     return note_of(found, found.counts(), at=now.isoformat().replace("+00:00", "Z"))
 
 
-async def _items(api: Client, path: str) -> AsyncIterator[bytes]:
+async def _items(api: Client, path: str, begin: Callable[[], None]) -> AsyncIterator[bytes]:
+    """Yield the objects of a list; `begin` is called where it begins, and begins again."""
     async for page in listwatch.pages(api, path, {}):
+        if page.first:
+            begin()
         for body in page.items:
             yield body
 

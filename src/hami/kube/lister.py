@@ -41,8 +41,8 @@ def key_of(obj: Kept) -> str:
 class Lister(Generic[T]):
     """The objects, with keys and indexes that change together with them, before any handler runs.
 
-    Handlers are called in the order in which they were added. They must not raise, await or change
-    the store.
+    Handlers are called in the order in which they were added. They must not await or change the
+    store, and should not raise: an error is passed on, once all others have seen the change.
     """
 
     def __init__(self, indexes: Mapping[str, Index[T]] | None = None) -> None:
@@ -96,8 +96,7 @@ class Lister(Generic[T]):
         self._objects[uid] = obj
         if old is None:  # the name of an object never changes
             self._keys[key_of(obj)] = uid
-        for handler in self._handlers:
-            handler(old, obj)
+        self._report(old, obj)
 
     def drop(self, uid: str) -> None:
         """Delete an object; an unknown UID changes nothing."""
@@ -107,8 +106,17 @@ class Lister(Generic[T]):
             if self._keys.get(key) == uid:
                 del self._keys[key]
             self._unindex(uid)
-            for handler in self._handlers:
-                handler(old, None)
+            self._report(old, None)
+
+    def _report(self, old: T | None, new: T | None) -> None:
+        failure: Exception | None = None
+        for handler in self._handlers:
+            try:
+                handler(old, new)
+            except Exception as error:  # noqa: BLE001 - raised below: no other handler misses it
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _index(self, obj: T) -> None:
         # Computed first: if an index function fails, nothing has changed.

@@ -246,10 +246,13 @@ class Store(Lister[T]):
             if version < known:
                 resync.older[uid] = known, None
                 continue
+            obj, kept = self._decode(body), self._objects.get(uid)
             # What an offer showed before the stream may end again by an older event of the stream.
-            if version == known <= self.version and uid in self._objects:
+            if version == known <= self.version and kept is not None:
+                # The same version with another content is of another history: etcd was restored.
+                if obj != kept and not isinstance(obj, Unreadable):
+                    resync.older[uid] = known, None
                 continue
-            obj = self._decode(body)
             if obj is None:
                 resync.uids.discard(uid)
             elif not isinstance(obj, Unreadable) and version < (known := self._known(uid, obj)):

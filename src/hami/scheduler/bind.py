@@ -52,6 +52,8 @@ ALLOCATING = "allocating"
 SEND_ATTEMPTS = 5
 #: How often the cards of one bind may change while it queues for a connection.
 CHANGES = 8
+#: Seconds before a busy API server is asked again, whatever time it names: cards are held.
+BUSY_AT_MOST_S = 10.0
 #: Seconds that a Binding waits for a free connection: a burst of 12,000 at 1 s each.
 QUEUE_S = 120.0
 
@@ -326,7 +328,7 @@ class Binder:
         )
         try:
             await self._send(body, caller)
-        except (NotLeadingError, errors.KubeError) as error:
+        except (CallerLeftError, NotLeadingError, errors.KubeError) as error:
             raise BindRefusedError(str(error)) from error
 
     async def _send(
@@ -361,7 +363,8 @@ class Binder:
                 continue
             except errors.TooManyRequests as busy:
                 refusal = busy
-                await asyncio.sleep(1.0 if busy.retry_after is None else busy.retry_after)
+                asked = 1.0 if busy.retry_after is None else busy.retry_after
+                await asyncio.sleep(min(asked, BUSY_AT_MOST_S))
             else:
                 return
         raise refusal

@@ -47,7 +47,8 @@ async def families(
     if omitted:
         flags = f"--card-metrics={str(cards).lower()} --container-metrics-limit={container_limit}"
         yield f"# metrics of containers are left out: {omitted} shares, {flags}\n".encode()
-    for family in _selected(legacy=legacy, cards=cards, shares=not omitted):
+    # Shares of unknown cards are not among those omitted.
+    for family in _selected(legacy=legacy, cards=cards, shares=cards and not omitted):
         yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} gauge\n".encode()
         lines = family.lines(snapshot)
         while chunk := "".join(itertools.islice(lines, _CHUNK)):

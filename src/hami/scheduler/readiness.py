@@ -122,8 +122,10 @@ class LeaderLabel:
         for pod in listed.items or ():
             if not self._leadership.leading:
                 return  # the new leader writes the labels
+            if pod.name == self._name and self._own != LEADER:
+                continue  # we lead: `catch_up` is about to label it
             role = self._own if pod.name == self._name else FOLLOWER
-            if role and pod.labels.get(annotation_keys.ROLE_LABEL) != role:
+            if pod.labels.get(annotation_keys.ROLE_LABEL) != role:
                 with contextlib.suppress(errors.NotFound):  # it has ended meanwhile
                     await self._label(pod.name, role)
 
@@ -170,7 +172,8 @@ async def follow(roles: LeaderLabel, changes: asyncio.Queue[bool]) -> None:
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    changes.put_nowait(await changes.get())  # a change ends the wait
+                    leading = await changes.get()  # a change ends the wait
+                    backoff.reset()
 
 
 class Synced(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import http.server
 import json
 import pathlib
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from hami.cli import main
+from hami.cli import cards_now, main
+from hami.kube import listwatch
+from hami.kube.client import Client
 from hami.wire import annotation_keys
 from tests import builders
+from tests.scripted_api.server import ScriptedApi
 from tests.unit.cli import pods
 from tests.unit.scheduler import rig
 
@@ -267,3 +271,25 @@ def test_a_context_without_any_kubeconfig_is_reported(
     code, _, err = run(capsys, "train")
     assert code == 2
     assert "no API server" in err
+
+
+async def test_pods_deleted_while_a_list_begins_again_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listwatch, "PAGE", 1)
+    async with ScriptedApi() as api, Client(api.access(), user_agent="hami-tests") as client:
+        api.put(rig.node("a"))
+        api.put(LISTS["/api/v1/pods"][1] | {"kind": "Pod"})
+        api.put(rig.pod("z"))
+        api.fault(
+            path="/api/v1/pods",
+            when=lambda request: "continue" in request.query,
+            status=410,
+            reason="Expired",
+            on_hit=lambda: api.remove("pods", "other"),
+        )
+        waiting = builders.pod("waits", builders.container(gpu=1, memory=7000))
+        now = dt.datetime(2026, 2, 3, tzinfo=dt.UTC)
+        found = await cards_now.decision(client, waiting, builders.VENDORS, now=now)
+        assert found is not None
+        assert "placed on a" in found.summary

@@ -101,6 +101,22 @@ def test_an_index_function_that_fails_changes_nothing() -> None:
     assert names(lister.by_index("node", "x")) == ["a"]
 
 
+def test_a_handler_that_fails_keeps_no_change_from_those_after_it(
+    lister: Lister[objects.Pod],
+) -> None:
+    def broken(_old: objects.Pod | None, _new: objects.Pod | None) -> None:
+        raise RuntimeError("a bug")
+
+    heard: list[tuple[bool, bool]] = []
+    lister.add_handler(broken)
+    lister.add_handler(lambda old, new: heard.append((old is not None, new is not None)))
+    with pytest.raises(RuntimeError, match="a bug"):
+        lister.put(pod("1", "a", "x"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        lister.drop("1")
+    assert heard == [(False, True), (True, False)]
+
+
 Step = tuple[str, str, str]
 steps = st.lists(
     st.tuples(st.sampled_from(["put", "drop"]), st.sampled_from("123"),

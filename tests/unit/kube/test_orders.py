@@ -326,6 +326,23 @@ def test_an_older_object_with_the_name_of_a_later_one_is_the_sign_of_a_restore()
     assert listing.is_restored
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_resync_with_a_known_version_and_another_content_is_the_sign_of_a_restore(
+    wanted: bool,
+) -> None:
+    store = made()
+    take_list(store, 60, body("x", 50), body("y", 60))
+    restored = body("y", 60, wanted=wanted).replace(b'"yes"', b'"yes", "other": "1"')
+    listing = store.begin_resync()
+    store.compare(listing, [body("x", 50), restored])
+    listing.version = 60
+    assert listing.is_restored
+    take_list(store, 60, body("x", 50), restored)
+    assert {obj.uid for obj in store} == ({"x", "y"} if wanted else {"x"})
+    kept = store.get("y")
+    assert kept == (read(restored) if wanted else None)
+
+
 @pytest.mark.parametrize("changed", [49, 50, 51])
 def test_a_watch_list_after_a_restore_counts_as_it_ended_and_not_as_it_began(changed: int) -> None:
     store = made()

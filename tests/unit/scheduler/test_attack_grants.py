@@ -144,9 +144,11 @@ async def test_a_new_leader_reports_what_it_has_seen_before_it_led(
             for _ in range(2):
                 await election.elect("sched-1")
                 await rig.eventually(
-                    lambda: [
-                        (event["reason"], event["involvedObject"]["name"])
-                        for event in api.objects("events")
-                    ]
-                    == [(reason, "stripped")]
+                    lambda: (
+                        [
+                            (event["reason"], event["involvedObject"]["name"])
+                            for event in api.objects("events")
+                        ]
+                        == [(reason, "stripped")]
+                    )
                 )

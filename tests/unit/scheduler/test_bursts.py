@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hami.scheduler import bind
 from hami.serving import watchdog
 from tests import virtual_time
 from tests.scripted_api.server import Recorded, ScriptedApi
@@ -193,3 +194,43 @@ def test_events_and_renewals_go_on_while_every_connection_of_requests_is_taken()
 def request_of(request: Recorded) -> tuple[str, str]:
     known = [part for part in request.path.split("/") if part in {"events", "leases", "pods"}]
     return request.method, known[0] if known else request.path
+
+
+def test_a_busy_api_server_that_names_an_absurd_time_is_asked_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bind, "BUSY_AT_MOST_S", 0.2)
+
+    async def busy() -> None:
+        async with ScriptedApi() as api:
+            api.put(rig.node("a"))
+            async with replica(api, own_lease=False) as one:
+                api.fault(method="POST", path="/binding", status=429, retry_after=86_400)
+                pod = api.put(rig.pod("p"))
+                await one.filter(pod)
+                async with asyncio.timeout(1):
+                    assert await one.bind(pod, "a") == ""
+
+    virtual_time.run(busy())
+
+
+def test_a_caller_that_leaves_before_its_plain_binding_is_sent_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def leave() -> None:
+        async with SlowApi(0.5) as api:
+            api.put(rig.node("a"))
+            async with replica(api, own_lease=False) as one:
+                pods = [rig.pod(f"p{number}") for number in range(connections.MOST + 1)]
+                for pod in pods:
+                    pod["spec"]["containers"] = [{"name": "main"}]
+                binds = [asyncio.create_task(one.bind(api.put(pod), "a")) for pod in pods]
+                await asyncio.sleep(0.3)
+                assert api.at_once == connections.MOST
+                binds[-1].cancel()
+                await asyncio.wait(binds)
+                await one.scheduler.binder.drain()
+                assert len(api.sent("POST", "/binding")) == connections.MOST
+
+    virtual_time.run(leave())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

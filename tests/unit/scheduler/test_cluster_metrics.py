@@ -353,6 +353,12 @@ async def test_without_metrics_of_cards_those_of_nodes_namespaces_and_the_cluste
     assert set(found) == {*OUR_SUMS, *quotas}
 
 
+async def test_without_metrics_of_cards_shares_of_unknown_cards_have_none_either() -> None:
+    cluster = b.cluster(b.node("n", [b.card("GPU-a")]), b.granted("p", "n", [("GPU-x", 1000, 10)]))
+    found = await read(cluster, cards=False, legacy=True)
+    assert not {name for name in found if name.startswith(("hami_vgpu", "vGPU"))}
+
+
 @pytest.mark.parametrize(("limit", "written"), [(4, True), (3, False), (0, False)])
 async def test_above_the_limit_no_container_has_metrics_and_the_text_says_so(
     limit: int, written: bool

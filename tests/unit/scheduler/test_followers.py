@@ -8,8 +8,11 @@ from typing import Any, cast
 import pytest
 
 from hami.kube import errors
+from hami.kube.client import Client
 from hami.scheduler import readiness
+from hami.scheduler.leadership import AlwaysLeading
 from hami.scheduler.readiness import LeaderLabel
+from hami.wire import annotation_keys
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -76,6 +79,60 @@ async def test_a_change_of_the_leader_supersedes_the_label_that_could_not_be_wri
         changes.put_nowait(not roles.leads)
         await asyncio.wait_for(roles.done.wait(), rig.PATIENCE_S)
     assert roles.written == ["self"]
+
+
+async def test_a_lease_lost_and_gained_in_one_moment_leaves_the_leader_its_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(readiness, "LABEL_AGAIN_S", 1e6)
+    monkeypatch.setattr(readiness, "LABEL_AT_MOST_S", 1e6)
+    roles, changes = Roles(1), cast("asyncio.Queue[bool]", asyncio.Queue())
+    async with _following(roles, changes):
+        await rig.eventually(lambda: not roles.failures)
+        for leads in (False, True):  # the process was stopped, and sees the renewal first
+            changes.put_nowait(leads)
+        await asyncio.wait_for(roles.done.wait(), rig.PATIENCE_S)
+    assert roles.written == ["others"]
+
+
+async def test_a_leader_whose_demotion_failed_before_does_not_demote_itself() -> None:
+    async with ScriptedApi() as api:
+        name, namespace = "scheduler-0", "hami-system"
+        api.put(_scheduler_pod(name, namespace, readiness.LEADER))
+        api.put(_scheduler_pod("scheduler-1", namespace, readiness.LEADER))
+        always = AlwaysLeading(clock=lambda: 0.0)
+        async with Client(api.access(), user_agent="hami-tests") as client:
+            label = LeaderLabel(
+                client,
+                cast("readiness.Watch", None),
+                namespace=namespace,
+                name=name,
+                leadership=always,
+                now=lambda: 0.0,
+            )
+            api.fault(path=f"/pods/{name}", method="PATCH", status=500)
+            with pytest.raises(errors.KubeError):
+                await label.demote_self()
+            await label.demote_others()
+        roles = {}
+        for each in (name, "scheduler-1"):
+            pod = api.find("pods", each, namespace)
+            assert pod is not None
+            roles[each] = pod["metadata"]["labels"][annotation_keys.ROLE_LABEL]
+        assert roles == {name: readiness.LEADER, "scheduler-1": readiness.FOLLOWER}
+
+
+def _scheduler_pod(name: str, namespace: str, role: str) -> dict[str, Any]:
+    labels = {
+        annotation_keys.COMPONENT_LABEL: readiness.COMPONENT,
+        annotation_keys.ROLE_LABEL: role,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"containers": []},
+    }
 
 
 class _following:  # noqa: N801 - reads as a word
