@@ -181,15 +181,18 @@ def read_pod(
     ids: list[tuple[str, int]] = []
     unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
     for vendor in vendors:
+        value = pod.annotation(vendor.annotations.allocated)
         counts = [_count(vendor, container, problems) for container in containers]
-        held = shares.peak(zip(kinds, counts, strict=True))
+        if not value and not any(counts):
+            continue  # most pods have nothing to do with most vendors
+        held = counts[0] if len(counts) == 1 else shares.peak(zip(kinds, counts, strict=True))
         if held:
             ids.append((vendor.name, held))
-        proven = _is_proven(pod, vendor, verify)
+        proven = _is_proven(pod, vendor, value, verify)
         if held and not proven:
             asked = (_request(vendor, container, problems) for container in containers)
             unproven.append((vendor.name, tuple(asked)))
-        listed, unreadable = _listed(pod, vendor, problems)
+        listed, unreadable = _listed(pod, vendor, value, problems)
         by_index = not proven and len(listed) == len(counts)
         aligned = listed if by_index else shares.align(listed, counts)
         if any(aligned) and (held or proven):
@@ -256,21 +259,20 @@ def _doubt(vendor: str, info: PodInfo) -> tuple[bool, bool]:
     return vendor in dict(info.unproven), vendor in dict(info.closed)
 
 
-def _is_proven(pod: objects.Pod, vendor: Vendor, verify: Verify | None) -> bool:
+def _is_proven(pod: objects.Pod, vendor: Vendor, value: str, verify: Verify | None) -> bool:
     """Return whether a pod's cards of a vendor are what its annotation says."""
     if not pod.node_name:
         return True  # it is not signed before it is bound
-    if not pod.annotation(vendor.annotations.allocated):
+    if not value:
         return False
     signed = vendor.annotations.allocated == annotation_keys.SIGNED_DEVICES
     return verify is None or not signed or verify(pod)
 
 
 def _listed(
-    pod: objects.Pod, vendor: Vendor, problems: list[str]
+    pod: objects.Pod, vendor: Vendor, value: str, problems: list[str]
 ) -> tuple[PodShares, tuple[str, ...]]:
     """Return what the annotation lists, and the cards whose amounts cannot be read."""
-    value = pod.annotation(vendor.annotations.allocated)
     if not value:
         return (), ()
     what = f"pod {pod.namespace}/{pod.name}, {vendor.annotations.allocated}"

@@ -14,7 +14,7 @@ use `peak`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from hami.wire import codec, errors, text_values
 from hami.wire.objects import ContainerKind
@@ -25,6 +25,8 @@ WHOLE_CARD = 100
 SEPARATORS = frozenset(",:;")
 
 _FIELDS = 4
+#: Digits that fit 32 bits whatever they are.
+_SHORT_AMOUNT = 9
 _MIB = 20
 _NVIDIA = "NVIDIA"
 
@@ -79,7 +81,7 @@ def decode(value: str, *, what: str = "device list") -> PodShares:
     fields after the fourth ignored, as HAMi does. A record with an empty UUID (old writers put
     `,,0,0:` where a container has no card) is no share.
     """
-    return tuple(_decode_container(part, what) for part in _parts(value))
+    return tuple([_decode_container(part, what) for part in _parts(value)])
 
 
 def salvage(value: str) -> tuple[PodShares, tuple[str, ...]]:
@@ -112,6 +114,8 @@ def align(pod_shares: PodShares, counts: Sequence[int]) -> PodShares:
     """
     if not counts:
         return ()
+    if [len(each) for each in pod_shares] == list(counts):
+        return pod_shares  # as nearly all are
     filled = [each for each in pod_shares if each]
     asking = [index for index, count in enumerate(counts) if count]
     padded = (*pod_shares, *[()] * (len(counts) - len(pod_shares)))
@@ -149,8 +153,8 @@ def _parts(value: str) -> list[str]:
     return parts
 
 
-def _records(part: str) -> Iterator[str]:
-    return (record for record in part.split(":") if "," in record)
+def _records(part: str) -> list[str]:
+    return [record for record in part.split(":") if "," in record]
 
 
 def _encode_share(share: Share) -> str:
@@ -168,8 +172,8 @@ def _encode_share(share: Share) -> str:
 
 
 def _decode_container(part: str, what: str) -> tuple[Share, ...]:
-    found = (_decode_share(record, what) for record in _records(part))
-    return tuple(share for share in found if share.card)
+    found = [_decode_share(record, what) for record in _records(part)]
+    return tuple([share for share in found if share.card])
 
 
 def _decode_share(record: str, what: str) -> Share:
@@ -180,7 +184,7 @@ def _decode_share(record: str, what: str) -> Share:
         )
     card, vendor, memory, cores = fields[:_FIELDS]
     try:
-        return Share(card=card, vendor=vendor, memory_mib=_amount(memory), cores=_amount(cores))
+        return Share(card, vendor, _amount(memory), _amount(cores))
     except errors.WireError as error:
         # The text is made only now: a scheduler reads a hundred thousand records when it starts.
         raise errors.WireError(
@@ -189,4 +193,6 @@ def _decode_share(record: str, what: str) -> Share:
 
 
 def _amount(text: str) -> int:
+    if len(text) <= _SHORT_AMOUNT and text.isascii() and text.isdigit():
+        return int(text)  # nearly all; a third of the time of what follows
     return text_values.amount(text_values.parse_int32(text, what="amount"), what="amount")
