@@ -76,17 +76,20 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         """Return the names of the vendors whose cards it holds."""
         return {vendor for vendor, _ in (*self.shares, *self.closed, *self.unproven)}
 
-    def allocations(self) -> Iterator[Allocation]:
-        """Yield what it holds of each card; a container that lists a card twice shares it once.
+    def allocations(self) -> Iterable[Allocation]:
+        """Return what it holds of each card; a container that lists a card twice shares it once.
 
         What it holds without a valid grant depends on its node, and is not among them.
         """
+        if (only := self._only()) is not None:
+            vendor, share = only
+            return (Allocation(vendor, share.card, 1, share.memory_mib, share.cores),)
+        return self._allocations()
+
+    def _allocations(self) -> Iterator[Allocation]:
         unproven = dict(self.unproven)
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
-                continue
-            if (only := self._only(pod_shares)) is not None:
-                yield Allocation(vendor, only.card, 1, only.memory_mib, only.cores)
                 continue
             #: Card id -> container index -> its MiB and percent there.
             cards: dict[str, dict[int, tuple[int, int]]] = {}
@@ -104,16 +107,19 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
                     self._peak((self.kinds[index], cores) for index, (_, cores) in held.items()),
                 )
 
-    def quota_use(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (vendor name, MiB, percent) over all cards of each vendor."""
+    def quota_use(self) -> Iterable[tuple[str, int, int]]:
+        """Return (vendor name, MiB, percent) over all cards of each vendor."""
+        if (only := self._only()) is not None:
+            vendor, share = only
+            return ((vendor, share.memory_mib, share.cores),)
+        return self._quota_use()
+
+    def _quota_use(self) -> Iterator[tuple[str, int, int]]:
         unproven = dict(self.unproven)
         for vendor, asked in unproven.items():
             yield self._asked_quota(vendor, asked)
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
-                continue
-            if (only := self._only(pod_shares)) is not None:
-                yield vendor, only.memory_mib, only.cores
                 continue
             memory = (sum(share.memory_mib for share in each) for each in pod_shares)
             cores = (sum(share.cores for share in each) for each in pod_shares)
@@ -137,13 +143,15 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
             cores.append((kind, max(of_cores, sum(share.cores for share in each))))
         return vendor, self._peak(memory), self._peak(cores)
 
-    def _only(self, pod_shares: PodShares) -> Share | None:
-        """Return the share of a pod with one app container that has one card, as most are.
+    def _only(self) -> tuple[str, Share] | None:
+        """Return vendor and share of a pod with one app container that has one card, as most are.
 
         None: it is another pod. Of a hundred thousand pods each is read at the start.
         """
-        if self.kinds == _ONE_APP and len(pod_shares) == 1 and len(pod_shares[0]) == 1:
-            return pod_shares[0][0]
+        if self.kinds == _ONE_APP and len(self.shares) == 1 and not self.unproven:
+            vendor, pod_shares = self.shares[0]
+            if len(pod_shares) == 1 and len(pod_shares[0]) == 1:
+                return vendor, pod_shares[0][0]
         return None
 
     def _peak(self, amounts: Iterable[tuple[ContainerKind, int]]) -> int:

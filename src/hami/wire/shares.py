@@ -14,7 +14,8 @@ use `peak`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from hami.wire import codec, errors, text_values
 from hami.wire.objects import ContainerKind
@@ -25,8 +26,8 @@ WHOLE_CARD = 100
 SEPARATORS = frozenset(",:;")
 
 _FIELDS = 4
-#: Digits that fit 32 bits whatever they are.
-_SHORT_AMOUNT = 9
+#: The list of one container with one card, which nearly all pods have; 9 digits always fit.
+_ONE_CARD = re.compile(r"([^,:;]+),([^,:;]*),([0-9]{1,9}),([0-9]{1,9}):;")
 _MIB = 20
 _NVIDIA = "NVIDIA"
 
@@ -81,7 +82,11 @@ def decode(value: str, *, what: str = "device list") -> PodShares:
     fields after the fourth ignored, as HAMi does. A record with an empty UUID (old writers put
     `,,0,0:` where a container has no card) is no share.
     """
-    return tuple([_decode_container(part, what) for part in _parts(value)])
+    # A scheduler reads a hundred thousand at its start: this is a third of the time of the rest.
+    if (one := _ONE_CARD.fullmatch(value)) is not None:
+        card, vendor, memory, cores = one.groups()
+        return ((Share(card, vendor, int(memory), int(cores)),),)
+    return tuple(_decode_container(part, what) for part in _parts(value))
 
 
 def salvage(value: str) -> tuple[PodShares, tuple[str, ...]]:
@@ -153,8 +158,8 @@ def _parts(value: str) -> list[str]:
     return parts
 
 
-def _records(part: str) -> list[str]:
-    return [record for record in part.split(":") if "," in record]
+def _records(part: str) -> Iterator[str]:
+    return (record for record in part.split(":") if "," in record)
 
 
 def _encode_share(share: Share) -> str:
@@ -172,8 +177,8 @@ def _encode_share(share: Share) -> str:
 
 
 def _decode_container(part: str, what: str) -> tuple[Share, ...]:
-    found = [_decode_share(record, what) for record in _records(part)]
-    return tuple([share for share in found if share.card])
+    found = (_decode_share(record, what) for record in _records(part))
+    return tuple(share for share in found if share.card)
 
 
 def _decode_share(record: str, what: str) -> Share:
@@ -184,7 +189,7 @@ def _decode_share(record: str, what: str) -> Share:
         )
     card, vendor, memory, cores = fields[:_FIELDS]
     try:
-        return Share(card, vendor, _amount(memory), _amount(cores))
+        return Share(card=card, vendor=vendor, memory_mib=_amount(memory), cores=_amount(cores))
     except errors.WireError as error:
         # The text is made only now: a scheduler reads a hundred thousand records when it starts.
         raise errors.WireError(
@@ -193,6 +198,4 @@ def _decode_share(record: str, what: str) -> Share:
 
 
 def _amount(text: str) -> int:
-    if len(text) <= _SHORT_AMOUNT and text.isascii() and text.isdigit():
-        return int(text)  # nearly all; a third of the time of what follows
     return text_values.amount(text_values.parse_int32(text, what="amount"), what="amount")
