@@ -272,8 +272,10 @@ class Cluster:
 
     def compact(self, asked: Asked) -> Asked:
         """Return a question as it is kept for long: names are shared with the nodes."""
-        nodes = self._nodes
-        names = [nodes[name].name if name in nodes else name for name in asked.names or ()]
+        asked = self.ask(asked)
+        names = list(asked.unknown)
+        for width, mask in (asked.masks or {}).items():
+            names += itertools.compress(self.card_tables[width].names, mask.tolist())
         return msgspec.structs.replace(asked, names=names, unknown=(), distinct=frozenset())
 
     def asks_about(self, asked: Asked, node: str) -> bool:
