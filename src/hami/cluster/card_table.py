@@ -291,7 +291,10 @@ class Cards(_Arrays):
 
     def column(self, row: int, card: str) -> int | None:
         """Return the position of a card on the node of `row`."""
-        return next((column for at, column in self.cells.get(card, ()) if at == row), None)
+        for at, column in self.cells.get(card, ()):
+            if at == row:
+                return column
+        return None
 
 
 class Ids(_Arrays):

@@ -76,17 +76,20 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         """Return the names of the vendors whose cards it holds."""
         return {vendor for vendor, _ in (*self.shares, *self.closed, *self.unproven)}
 
-    def allocations(self) -> Iterator[Allocation]:
-        """Yield what it holds of each card; a container that lists a card twice shares it once.
+    def allocations(self) -> Iterable[Allocation]:
+        """Return what it holds of each card; a container that lists a card twice shares it once.
 
         What it holds without a valid grant depends on its node, and is not among them.
         """
+        if (only := self._only()) is not None:
+            vendor, share = only
+            return (Allocation(vendor, share.card, 1, share.memory_mib, share.cores),)
+        return self._allocations()
+
+    def _allocations(self) -> Iterator[Allocation]:
         unproven = dict(self.unproven)
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
-                continue
-            if (only := self._only(pod_shares)) is not None:
-                yield Allocation(vendor, only.card, 1, only.memory_mib, only.cores)
                 continue
             #: Card id -> container index -> its MiB and percent there.
             cards: dict[str, dict[int, tuple[int, int]]] = {}
@@ -104,16 +107,19 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
                     self._peak((self.kinds[index], cores) for index, (_, cores) in held.items()),
                 )
 
-    def quota_use(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (vendor name, MiB, percent) over all cards of each vendor."""
+    def quota_use(self) -> Iterable[tuple[str, int, int]]:
+        """Return (vendor name, MiB, percent) over all cards of each vendor."""
+        if (only := self._only()) is not None:
+            vendor, share = only
+            return ((vendor, share.memory_mib, share.cores),)
+        return self._quota_use()
+
+    def _quota_use(self) -> Iterator[tuple[str, int, int]]:
         unproven = dict(self.unproven)
         for vendor, asked in unproven.items():
             yield self._asked_quota(vendor, asked)
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
-                continue
-            if (only := self._only(pod_shares)) is not None:
-                yield vendor, only.memory_mib, only.cores
                 continue
             memory = (sum(share.memory_mib for share in each) for each in pod_shares)
             cores = (sum(share.cores for share in each) for each in pod_shares)
@@ -137,13 +143,15 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
             cores.append((kind, max(of_cores, sum(share.cores for share in each))))
         return vendor, self._peak(memory), self._peak(cores)
 
-    def _only(self, pod_shares: PodShares) -> Share | None:
-        """Return the share of a pod with one app container that has one card, as most are.
+    def _only(self) -> tuple[str, Share] | None:
+        """Return vendor and share of a pod with one app container that has one card, as most are.
 
         None: it is another pod. Of a hundred thousand pods each is read at the start.
         """
-        if self.kinds == _ONE_APP and len(pod_shares) == 1 and len(pod_shares[0]) == 1:
-            return pod_shares[0][0]
+        if self.kinds == _ONE_APP and len(self.shares) == 1 and not self.unproven:
+            vendor, pod_shares = self.shares[0]
+            if len(pod_shares) == 1 and len(pod_shares[0]) == 1:
+                return vendor, pod_shares[0][0]
         return None
 
     def _peak(self, amounts: Iterable[tuple[ContainerKind, int]]) -> int:
@@ -181,15 +189,18 @@ def read_pod(
     ids: list[tuple[str, int]] = []
     unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
     for vendor in vendors:
+        value = pod.annotation(vendor.annotations.allocated)
         counts = [_count(vendor, container, problems) for container in containers]
-        held = shares.peak(zip(kinds, counts, strict=True))
+        if not value and not any(counts):
+            continue  # most pods have nothing to do with most vendors
+        held = counts[0] if len(counts) == 1 else shares.peak(zip(kinds, counts, strict=True))
         if held:
             ids.append((vendor.name, held))
-        proven = _is_proven(pod, vendor, verify)
+        proven = _is_proven(pod, vendor, value, verify)
         if held and not proven:
             asked = (_request(vendor, container, problems) for container in containers)
             unproven.append((vendor.name, tuple(asked)))
-        listed, unreadable = _listed(pod, vendor, problems)
+        listed, unreadable = _listed(pod, vendor, value, problems)
         by_index = not proven and len(listed) == len(counts)
         aligned = listed if by_index else shares.align(listed, counts)
         if any(aligned) and (held or proven):
@@ -257,21 +268,20 @@ def _doubt(vendor: str, info: PodInfo) -> tuple[bool, bool]:
     return vendor in dict(info.unproven), vendor in dict(info.closed)
 
 
-def _is_proven(pod: objects.Pod, vendor: Vendor, verify: Verify | None) -> bool:
+def _is_proven(pod: objects.Pod, vendor: Vendor, value: str, verify: Verify | None) -> bool:
     """Return whether a pod's cards of a vendor are what its annotation says."""
     if not pod.node_name:
         return True  # it is not signed before it is bound
-    if not pod.annotation(vendor.annotations.allocated):
+    if not value:
         return False
     signed = vendor.annotations.allocated == annotation_keys.SIGNED_DEVICES
     return verify is None or not signed or verify(pod)
 
 
 def _listed(
-    pod: objects.Pod, vendor: Vendor, problems: list[str]
+    pod: objects.Pod, vendor: Vendor, value: str, problems: list[str]
 ) -> tuple[PodShares, tuple[str, ...]]:
     """Return what the annotation lists, and the cards whose amounts cannot be read."""
-    value = pod.annotation(vendor.annotations.allocated)
     if not value:
         return (), ()
     what = f"pod {pod.namespace}/{pod.name}, {vendor.annotations.allocated}"

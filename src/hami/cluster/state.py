@@ -272,8 +272,10 @@ class Cluster:
 
     def compact(self, asked: Asked) -> Asked:
         """Return a question as it is kept for long: names are shared with the nodes."""
-        nodes = self._nodes
-        names = [nodes[name].name if name in nodes else name for name in asked.names or ()]
+        asked = self.ask(asked)
+        names = list(asked.unknown)
+        for width, mask in (asked.masks or {}).items():
+            names += itertools.compress(self.card_tables[width].names, mask.tolist())
         return msgspec.structs.replace(asked, names=names, unknown=(), distinct=frozenset())
 
     def asks_about(self, asked: Asked, node: str) -> bool:
@@ -290,14 +292,14 @@ class Cluster:
         """Make one change and return the one that reverses it."""
         self.changes += 1
         match operation:
+            case PutPod(pod):  # first, because there are by far the most
+                return self._set_pod(pod.uid, pod)
+            case DropPod(uid):
+                return self._set_pod(uid, None)
             case PutNode(node):
                 return self._set_node(node.name, node)
             case DropNode(name):
                 return self._set_node(name, None)
-            case PutPod(pod):
-                return self._set_pod(pod.uid, pod)
-            case DropPod(uid):
-                return self._set_pod(uid, None)
             case PutQuota(limits):
                 return self._set_quota(limits.namespace, limits.name, limits)
             case DropQuota(namespace, name):
@@ -337,7 +339,7 @@ class Cluster:
     def _set_pod(self, uid: str, info: PodInfo | None) -> Operation:
         before = self._pods.pop(uid, None)
         self._reserved.pop(uid, None)
-        nodes = {pod.node for pod in (before, info) if pod is not None}
+        nodes = self._unproven.nodes_of(before, info)
         for node in nodes:
             self._unproven.uncount(node, self.locate(node))
         if before is not None:

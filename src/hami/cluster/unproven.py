@@ -11,7 +11,7 @@ after a restart, counts the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -76,6 +76,10 @@ class UnprovenUse:
         self._uids: dict[str, dict[str, None]] = {}
         #: Node name -> what is counted for them in its row.
         self._counted: dict[str, list[Allocation]] = {}
+
+    def nodes_of(self, *pods: PodInfo | None) -> Collection[str]:
+        """Return the nodes of these pods on which any pod has no valid grant; mostly none."""
+        return {pod.node for pod in pods if pod and (pod.unproven or pod.node in self._uids)}
 
     def put(self, pod: PodInfo) -> None:
         """Take note of a pod, which counts from the next `count` on."""

@@ -150,9 +150,10 @@ class Informer(Store[T]):
                 del self._waits[key]
 
     def _wake(self, old: T | None, new: T | None) -> None:
-        obj = new or old
-        if not self._waits or obj is None:
+        if not self._waits:
             return
+        obj = new or old
+        assert obj is not None
         for key in (obj.uid, key_of(obj)):
             for changed in self._waits.pop(key, ()):
                 if not changed.done():

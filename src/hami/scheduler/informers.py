@@ -245,7 +245,8 @@ class WatchedCluster:
                 self.cluster.forget_pod(new.uid)  # only a restore of etcd unbinds a pod
             info = None if self._has_lapsed(new) else new.info
             self.cluster.set_pod(new.uid, info, new.problems, finished=new.finished)
-        self._note_freed(before, self.cluster.pods.get(pod.uid))
+        if before is not None:
+            self._note_freed(before, self.cluster.pods.get(pod.uid))
 
     def _on_quota(self, old: WatchedQuota | None, new: WatchedQuota | None) -> None:
         if new is not None:
@@ -256,8 +257,8 @@ class WatchedCluster:
         if changed is not None:
             self.room("", (new or old).namespace)  # type: ignore[union-attr]
 
-    def _note_freed(self, before: PodInfo | None, after: PodInfo | None) -> None:
-        if before is None or before == after:
+    def _note_freed(self, before: PodInfo, after: PodInfo | None) -> None:
+        if before == after:
             return
         same_cards = after is not None and (
             (before.node, before.shares, before.closed, before.unproven)
@@ -309,7 +310,8 @@ class _PodReader:
         self._cluster = cluster
         self._mig_offer = mig_offer
         vendors = cluster.vendors.values()
-        words = (word for v in vendors for word in (v.resources.count, v.annotations.allocated))
+        # The annotation first: it is near the beginning of a pod's JSON, and most pods have it.
+        words = (word for v in vendors for word in (v.annotations.allocated, v.resources.count))
         # Pods without any resource of ours are not even decoded.
         self._decode = listwatch.pods_with([*(f'"{word}"' for word in words if word), *pod_marks])
 

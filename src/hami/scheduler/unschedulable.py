@@ -135,9 +135,6 @@ class UnschedulablePods:
         alike = (request.shape_of(wanted), pod.priority)
         key = (alike, offered.digest)
         group = self._groups.get(key)
-        known = self._pods.get(pod.uid)
-        if known is not None and known.group is not group:
-            self.forget(pod.uid)
         if group is None:
             offer = self._offers.get(offered.digest)
             if offer is None:
@@ -150,6 +147,10 @@ class UnschedulablePods:
         elif group.had_room:
             # Another pod was faster. If nothing has changed, the interval stays as it is.
             group.tries, group.try_from, group.had_room = 0, now + AGAIN_S, False
+        known = self._pods.get(pod.uid)
+        # Only now: the last pod with an offer takes it along, and a new one costs a millisecond.
+        if known is not None and known.group is not group:
+            self.forget(pod.uid)
         group.changed_nodes.clear()
         group.uids.pop(pod.uid, None)
         group.uids[pod.uid] = None

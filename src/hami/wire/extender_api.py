@@ -9,7 +9,7 @@ that cannot be read is named beside the others instead of failing the request.
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from hami.wire import codec, errors, objects
 
 #: Names that need no escape in JSON.
-_PLAIN = re.compile(r"[-./0-9A-Za-z_]*", re.ASCII)
+_PLAIN = f"-./_{string.ascii_letters}{string.digits}".encode()
 #: By whether the refused nodes are unresolvable.
 _REFUSALS = {
     False: '{"Nodes":null,"NodeNames":null,"FailedNodes":%s,"FailedAndUnresolvableNodes":null,'
@@ -263,7 +263,8 @@ def encode_preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
 
 def _in_json(names: Sequence[str]) -> Sequence[str]:
     """Return names as JSON has them between quotes."""
-    if _PLAIN.fullmatch("/".join(names)):
+    # Half the time of a regular expression, which counts with thousands of names.
+    if not "".join(names).encode(errors="replace").translate(None, delete=_PLAIN):
         return names
     return [codec.encode(name).decode()[1:-1] for name in names]
 

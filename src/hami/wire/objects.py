@@ -261,6 +261,8 @@ class Pod(_Named, frozen=True):
 
         Sidecars do not count here: they never end.
         """
+        if not (self.spec and self.spec.init_containers):
+            return False
         running_once = {c.name for kind, c in self.containers() if kind is ContainerKind.INIT}
         statuses = (self.status and self.status.init_container_statuses) or ()
         ended = {

@@ -14,6 +14,7 @@ use `peak`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from hami.wire import codec, errors, text_values
@@ -25,6 +26,8 @@ WHOLE_CARD = 100
 SEPARATORS = frozenset(",:;")
 
 _FIELDS = 4
+#: The list of one container with one card, which nearly all pods have; 9 digits always fit.
+_ONE_CARD = re.compile(r"([^,:;]+),([^,:;]*),([0-9]{1,9}),([0-9]{1,9}):;")
 _MIB = 20
 _NVIDIA = "NVIDIA"
 
@@ -79,6 +82,10 @@ def decode(value: str, *, what: str = "device list") -> PodShares:
     fields after the fourth ignored, as HAMi does. A record with an empty UUID (old writers put
     `,,0,0:` where a container has no card) is no share.
     """
+    # A scheduler reads a hundred thousand at its start: this is a third of the time of the rest.
+    if (one := _ONE_CARD.fullmatch(value)) is not None:
+        card, vendor, memory, cores = one.groups()
+        return ((Share(card, vendor, int(memory), int(cores)),),)
     return tuple(_decode_container(part, what) for part in _parts(value))
 
 
@@ -112,6 +119,8 @@ def align(pod_shares: PodShares, counts: Sequence[int]) -> PodShares:
     """
     if not counts:
         return ()
+    if [len(each) for each in pod_shares] == list(counts):
+        return pod_shares  # as nearly all are
     filled = [each for each in pod_shares if each]
     asking = [index for index, count in enumerate(counts) if count]
     padded = (*pod_shares, *[()] * (len(counts) - len(pod_shares)))
