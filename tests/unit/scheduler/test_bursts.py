@@ -221,16 +221,16 @@ def test_a_caller_that_leaves_before_its_plain_binding_is_sent_is_no_failure(
         async with SlowApi(0.5) as api:
             api.put(rig.node("a"))
             async with replica(api, own_lease=False) as one:
-                pods = [rig.pod(f"p{number}") for number in range(connections.MOST + 1)]
+                pods = [rig.pod(f"p{number}") for number in range(CONNECTIONS + 1)]
                 for pod in pods:
                     pod["spec"]["containers"] = [{"name": "main"}]
                 binds = [asyncio.create_task(one.bind(api.put(pod), "a")) for pod in pods]
                 await asyncio.sleep(0.3)
-                assert api.at_once == connections.MOST
+                assert api.at_once == CONNECTIONS
                 binds[-1].cancel()
                 await asyncio.wait(binds)
                 await one.scheduler.binder.drain()
-                assert len(api.sent("POST", "/binding")) == connections.MOST
+                assert len(api.sent("POST", "/binding")) == CONNECTIONS
 
     virtual_time.run(leave())
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
