@@ -174,7 +174,8 @@ def read_pod(
     None: it holds nothing on any node. A device list that does not decode is a problem of that pod
     alone. What can be read of it counts; cards with an unreadable amount are closed, because it is
     unknown what is left of them. A list without a valid signature closes nothing: every user who
-    may patch the pod could have written it. `verify` None: every list is taken as it is.
+    may patch the pod could have written it. Nor does that of a pod that is not bound, which runs on
+    no card yet. `verify` None: every list is taken as it is.
     """
     if pod.finished:
         return None, ()
@@ -205,7 +206,8 @@ def read_pod(
         aligned = listed if by_index else shares.align(listed, counts)
         if any(aligned) and (held or proven):
             found[vendor.name] = aligned
-        closed += [(vendor.name, card) for card in unreadable if proven]
+        if proven and pod.node_name:
+            closed += [(vendor.name, card) for card in unreadable]
     if (found or closed) and not ids and not pod.node_name:
         what = f"pod {pod.namespace}/{pod.name} names cards, but asks for none: not counted"
         problems.append(what)

@@ -114,9 +114,7 @@ _SUMS = (
         "Memory of all cards of a node that containers have been given.",
         lambda node: node.memory * MIB,
     ),
-    make.node_family(
-        "hami_node_shared_count", "Shares of containers on a node.", lambda node: node.used
-    ),
+    make.node_family("hami_node_shares", "Shares of containers on a node.", lambda node: node.used),
     make.cluster_family("hami_cluster_cards", "Cards of all nodes.", lambda cluster: cluster.cards),
     make.cluster_family(
         "hami_cluster_memory_limit_bytes",
@@ -129,7 +127,7 @@ _SUMS = (
         lambda cluster: cluster.memory * MIB,
     ),
     make.cluster_family(
-        "hami_cluster_shared_count", "Shares of containers on all nodes.", lambda c: c.used
+        "hami_cluster_shares", "Shares of containers on all nodes.", lambda c: c.used
     ),
     make.quota_used_family(
         "hami_resource_quota_used",

@@ -137,3 +137,14 @@ def test_one_that_asks_for_all_compute_counts_on_an_idle_card() -> None:
     signed = on_node("signed", container(gpu=1, memory=3000), devices="g-1,NVIDIA,3000,0:;")
     asking = container(gpu=1, memory=10, cores=100)
     assert used(kept([signed, on_node("x", asking)])) == [(1, 10, 100), (1, 3000, 0)]
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_pod_that_is_not_bound_closes_no_card(verified: bool) -> None:
+    cluster = Cluster(VENDORS, verify=(lambda _: True) if verified else None)
+    cluster.observe_node(THERE)
+    annotations = {ALLOCATED: "g-0,NVIDIA,much,0:g-1,NVIDIA,7,0:;", "hami.io/vgpu-node": "n"}
+    made = pod("x", container(gpu=2, memory=7), annotations=annotations)
+    cluster.observe_pod(made)
+    assert all(not table.cards["NVIDIA"].closed for table in cluster.card_tables.values())
+    assert used(cluster) == [(0, 0, 0), (1, 7, 0)]

@@ -1,4 +1,4 @@
-"""Pods without a valid grant beside pods that are being bound, and what a tenant can do with them."""
+"""Pods without a valid grant beside pods that are being bound."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def unsigned(name: str, *, memory: int, devices: str = "") -> dict[str, Any]:
     pod["metadata"]["uid"] = name
     pod["metadata"]["annotations"] = {ALLOCATED: devices} if devices else {}
     return pod
+
+
+def reports(api: ScriptedApi) -> list[tuple[str, str]]:
+    """Return reason and pod of all events."""
+    return [(event["reason"], event["involvedObject"]["name"]) for event in api.objects("events")]
 
 
 async def bound(replica: rig.Replica, pod: dict[str, Any]) -> str:
@@ -143,12 +148,4 @@ async def test_a_new_leader_reports_what_it_has_seen_before_it_led(
             await replica.seen()
             for _ in range(2):
                 await election.elect("sched-1")
-                await rig.eventually(
-                    lambda: (
-                        [
-                            (event["reason"], event["involvedObject"]["name"])
-                            for event in api.objects("events")
-                        ]
-                        == [(reason, "stripped")]
-                    )
-                )
+                await rig.eventually(lambda: reports(api) == [(reason, "stripped")])

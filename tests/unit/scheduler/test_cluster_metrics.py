@@ -326,9 +326,9 @@ async def test_a_chunk_is_small_however_large_the_cluster() -> None:
 
 
 OUR_SUMS = (
-    *("hami_node_memory_limit_bytes", "hami_node_memory_allocated_bytes", "hami_node_shared_count"),
+    *("hami_node_memory_limit_bytes", "hami_node_memory_allocated_bytes", "hami_node_shares"),
     *("hami_cluster_cards", "hami_cluster_memory_limit_bytes"),
-    *("hami_cluster_memory_allocated_bytes", "hami_cluster_shared_count"),
+    *("hami_cluster_memory_allocated_bytes", "hami_cluster_shares"),
 )
 
 
@@ -337,13 +337,13 @@ async def test_nodes_and_the_cluster_have_the_sums_of_their_cards() -> None:
     assert {name: samples(found[name], "node") for name in OUR_SUMS[:3]} == {
         "hami_node_memory_limit_bytes": {("n1",): 24000 * MIB, ("n2",): 8000 * MIB},
         "hami_node_memory_allocated_bytes": {("n1",): 3500 * MIB, ("n2",): 4000 * MIB},
-        "hami_node_shared_count": {("n1",): 3, ("n2",): 1},
+        "hami_node_shares": {("n1",): 3, ("n2",): 1},
     }
     assert {name: samples(found[name])[()] for name in OUR_SUMS[3:]} == {
         "hami_cluster_cards": 3,
         "hami_cluster_memory_limit_bytes": 32000 * MIB,
         "hami_cluster_memory_allocated_bytes": 7500 * MIB,
-        "hami_cluster_shared_count": 4,
+        "hami_cluster_shares": 4,
     }
 
 
