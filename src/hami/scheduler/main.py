@@ -171,7 +171,7 @@ class Scheduler:
                 self.assumed_pods.leadership_changed,
                 self.precedence.leadership_changed,
                 self._role_changes.put_nowait,
-                self._look_for_renewals,
+                self._read_lease_again,
             ),
         )
         self.informers = self._informers()
@@ -297,7 +297,7 @@ class Scheduler:
             settings=settings,
         )
 
-    def _look_for_renewals(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
+    def _read_lease_again(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
         """Read the lease again when it was lost: after a restore of etcd no watch shows it."""
         if not leading and "lease" in self.informers:
             self.informers["lease"].resync()
