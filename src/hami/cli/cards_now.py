@@ -30,37 +30,40 @@ async def decision(
     if wanted is None:
         return None
     cluster = Cluster(vendors)
-
-    def forget_nodes() -> None:
-        for name in tuple(cluster.nodes):
-            cluster.forget_node(name)
-
-    def forget_pods() -> None:
-        for uid in tuple(cluster.pods):
-            cluster.forget_pod(uid)
-
-    def forget_quotas() -> None:
-        for key in tuple(cluster.quotas.all_limits()):
-            cluster.forget_quota(*key)
-
-    async for body in _items(api, paths.nodes(), forget_nodes):
+    async for body in _items(api, paths.nodes(), lambda: _forget_nodes(cluster)):
         with contextlib.suppress(wire_errors.WireError):  # one bad node harms only itself
             cluster.observe_node(codec.decode(body, objects.Node, what="node"))
     words = [word for v in vendors for word in (v.resources.count, v.annotations.allocated) if word]
     read = listwatch.pods_with(f'"{word}"' for word in words)
-    async for body in _items(api, paths.pods(), forget_pods):
+    async for body in _items(api, paths.pods(), lambda: _forget_pods(cluster)):
         with contextlib.suppress(wire_errors.WireError):
             other = read(body)
             if other is not None and other.uid != pod.uid:
                 cluster.observe_pod(other)
     # Without the right to read quotas there is still an answer.
     with contextlib.suppress(kube_errors.Forbidden):
-        async for body in _items(api, paths.quotas(pod.namespace), forget_quotas):
+        quotas = paths.quotas(pod.namespace)
+        async for body in _items(api, quotas, lambda: _forget_quotas(cluster)):
             with contextlib.suppress(wire_errors.WireError):
                 quota = codec.decode(body, objects.ResourceQuota, what="resource quota")
                 cluster.observe_quota(quota)
     found = decide.decide(cluster, wanted).explanation
     return note_of(found, found.counts(), at=now.isoformat().replace("+00:00", "Z"))
+
+
+def _forget_nodes(cluster: Cluster) -> None:
+    for name in tuple(cluster.nodes):
+        cluster.forget_node(name)
+
+
+def _forget_pods(cluster: Cluster) -> None:
+    for uid in tuple(cluster.pods):
+        cluster.forget_pod(uid)
+
+
+def _forget_quotas(cluster: Cluster) -> None:
+    for namespace, name in tuple(cluster.quotas.all_limits()):
+        cluster.forget_quota(namespace, name)
 
 
 async def _items(api: Client, path: str, begin: Callable[[], None]) -> AsyncIterator[bytes]:

@@ -171,6 +171,7 @@ class Scheduler:
                 self.assumed_pods.leadership_changed,
                 self.precedence.leadership_changed,
                 self._role_changes.put_nowait,
+                self._read_lease_again,
             ),
         )
         self.informers = self._informers()
@@ -295,6 +296,11 @@ class Scheduler:
             certificate=self.certificate,
             settings=settings,
         )
+
+    def _read_lease_again(self, leading: bool) -> None:  # noqa: FBT001  a handler's only value
+        """Read the lease again when it was lost: after a restore of etcd no watch shows it."""
+        if not leading and "lease" in self.informers:
+            self.informers["lease"].resync()
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the server that kube-scheduler and the API server call."""

@@ -9,7 +9,8 @@ ago.
 
 The leader label on the scheduler's pods decides where Services send scheduling traffic. Writing it
 on our own pod also gives us that version. Without a pod of our own, the version of a short list
-does. If the watch stays silent, the informer resyncs.
+does. If the watch stays silent, the informer resyncs, and so it does if that version is older than
+its own: etcd was restored.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ CATCH_UP_AT_MOST_S = 30.0
 
 class Watch(Protocol):
     """The part of the pods' informer that is needed here."""
+
+    @property
+    def version(self) -> int: ...
 
     async def wait_version(self, version: int) -> None: ...
 
@@ -85,7 +89,15 @@ class LeaderLabel:
 
     async def catch_up(self) -> None:
         """Label our own pod as the leader, and return once our pods are as new as this moment."""
+        known = self._pods.version
         version = await self._lead()
+        if version < known:
+            # The watch would never show what came back; a full list does.
+            self._pods.resync()
+            raise errors.StreamBroken(
+                f"the API server is at version {version}, but its pods were known at {known}: "
+                "etcd was restored, reading all pods again"
+            )
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 await self._pods.wait_version(version)

@@ -481,3 +481,24 @@ async def test_of_two_replicas_with_a_lease_of_their_own_one_leads_and_hands_ove
             assert (await other.filter(next_pod))["NodeNames"] == ["a"]
             assert await other.bind(next_pod, "a") == ""
             assert other.used("a") == [2000]
+
+
+async def test_after_a_restore_the_leader_sees_its_lease_renewed_again(times: Times) -> None:
+    async with ScriptedApi(bookmark_interval=0.02) as api:
+        election = Election(api, times)
+        async with election.replica("sched-1") as one:
+            election.renew("sched-1")
+            backup = api.snapshot()
+            for number in range(20):
+                api.put(rig.node(f"n{number}"))
+            await election.elect("sched-1")
+            await one.scheduler.readiness.require(rig.PATIENCE_S)
+            api.restore(backup)
+            election.renew("sched-1")  # at a version that the watch has passed
+            times.pass_by(LEASE["leader_elect_renew_deadline"] + 1)
+            one.scheduler.leadership.tick()
+            assert not one.scheduler.leadership.leading
+            lease = one.scheduler.informers["lease"]
+            await rig.eventually(lambda: lease.epoch == 1)
+            await election.elect("sched-1")
+            await one.scheduler.readiness.require(rig.PATIENCE_S)

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from hami.scheduler import readiness
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
@@ -86,3 +87,23 @@ async def test_after_a_restore_a_running_scheduler_has_the_state_of_a_fresh_one(
                 wanted = snapshot(fresh)
                 await rig.eventually(lambda: snapshot(old) == wanted)
                 assert wanted
+
+
+async def test_a_new_leader_does_not_decide_before_it_has_noticed_a_restore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(readiness, "RETRY_S", 0.01)
+    async with ScriptedApi(bookmark_interval=0.02) as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+            await replica.place(rig.pod(KEPT))
+            backup = api.snapshot()
+            api.remove("pods", KEPT)
+            for number in range(5):
+                api.put(rig.pod(f"p{number}"))
+            await replica.seen()
+            assert replica.used("a") == [0]
+            api.restore(backup)
+            replica.scheduler.readiness._caught_up = 0  # the lease was lost and gained
+            await rig.eventually(lambda: replica.scheduler.readiness.ready)
+            assert replica.used("a") == [1000]
