@@ -94,6 +94,7 @@ class Cluster:
         card_table.keep_freed_memory()
         self._verify = verify
         self.vendors: Mapping[str, Vendor] = {vendor.name: vendor for vendor in vendors}
+        self._vendors = tuple(self.vendors.values())
         self.families: Mapping[str, Family] = {
             name: families.of(vendor) for name, vendor in self.vendors.items()
         }
@@ -149,7 +150,7 @@ class Cluster:
 
     def read_pod(self, pod: objects.Pod) -> tuple[PodInfo | None, tuple[str, ...]]:
         """Read the cards that a pod holds, and what of its annotations cannot be read."""
-        return pod_info.read_pod(pod, tuple(self.vendors.values()), self._verify)
+        return pod_info.read_pod(pod, self._vendors, self._verify)
 
     def set_pod(
         self, uid: str, seen: PodInfo | None, problems: tuple[str, ...], *, finished: bool

@@ -336,8 +336,7 @@ class Store(Lister[T]):
 
     def _add(self, obj: T) -> None:
         self._unversioned.discard(obj.uid)
-        if obj.version > self._highest:
-            self._highest = obj.version  # also if its list never ends
+        self._highest = max(self._highest, obj.version)  # also if its list never ends
         if obj.uid not in self._objects:
             namesake = self.by_key(key_of(obj))
             if namesake is not None:

@@ -327,21 +327,22 @@ class _PodReader:
         # Most pods ask for one vendor's cards, and have them.
         complete = not problems and info is not None and not info.unproven
         bound = bool(pod.node_name)
+        finished = pod.finished
         return WatchedPod(
             uid=kept.uid,
             namespace=kept.namespace,
             name=kept.name,
             version=pod.version,
             node=info.node if bound and info is not None else pod.node_name,
-            finished=pod.finished,
+            finished=finished,
             deleting=pod.deleting,
             not_scheduled="" if bound else pod.not_scheduled,
             nominated_node="" if bound else pod.nominated_node,
             info=info,
             problems=problems,
-            decided_at=_decided_at(pod),
+            decided_at=None if bound or finished else _decided_at(pod),
             explanation="" if bound else pod.annotation(annotation_keys.EXPLANATION),
-            bypassed=self._bypassed(pod) if bound and not pod.finished and not complete else None,
+            bypassed=self._bypassed(pod) if bound and not finished and not complete else None,
             unproven=_why_unproven(pod, info) if info is not None and info.unproven else "",
             held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
         )
@@ -378,8 +379,8 @@ def _why_unproven(pod: objects.Pod, info: PodInfo) -> str:
 
 
 def _decided_at(pod: objects.Pod) -> float | None:
-    """Return when the decision was made that is only in annotations; None: there is none."""
-    if pod.node_name or pod.finished or not pod.annotation(annotation_keys.ASSIGNED_NODE):
+    """Return when the decision of an unbound pod was made; None: there is none."""
+    if not pod.annotation(annotation_keys.ASSIGNED_NODE):
         return None
     value = pod.annotation(annotation_keys.ASSIGNED_TIME)
     try:
