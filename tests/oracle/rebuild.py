@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster import state
+from hami.cluster import self_check, state
 from hami.cluster.card_table import CardTable
 from hami.cluster.pod_info import Hold, PodInfo
 from hami.cluster.state import Cluster
@@ -108,5 +108,5 @@ def _compare(what: str, kept: Mapping[Any, object], true: Mapping[Any, object]) 
 def _tables(cluster: Cluster) -> Iterator[tuple[tuple[str, str], object]]:
     """Yield every number of the card tables, by node and name."""
     for node in cluster.nodes:
-        for name, numbers in state.node_numbers(cluster, node):
+        for name, numbers in self_check.node_numbers(cluster, node):
             yield (node, name), numbers

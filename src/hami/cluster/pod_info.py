@@ -206,8 +206,8 @@ def read_pod(
         aligned = listed if by_index else shares.align(listed, counts)
         if any(aligned) and (held or proven):
             found[vendor.name] = aligned
-        if proven and pod.node_name:
-            closed += [(vendor.name, card) for card in unreadable]
+        closes = proven and pod.node_name
+        closed += [(vendor.name, card) for card in unreadable if closes]
     if (found or closed) and not ids and not pod.node_name:
         what = f"pod {pod.namespace}/{pod.name} names cards, but asks for none: not counted"
         problems.append(what)

@@ -2,7 +2,7 @@
 
 State is kept, not recomputed: each event of the API server becomes one operation on the tables, so
 a decision costs the same with ten placed pods and with a hundred thousand. The tables are always
-the sum of the pods' allocations over the nodes' cards; `node_drift` proves it for one node.
+the sum of the pods' allocations over the nodes' cards (`hami.cluster.self_check`).
 
 An operation is data: it sets one thing (a node, a pod, a quota) or drops it. `Cluster.apply`
 returns the operation that reverses it, which is again one of these: a log of reverses, applied last
@@ -14,7 +14,7 @@ No I/O and no clock: the scheduler's informers call `observe_*` and `forget_*`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -389,31 +389,3 @@ class Cluster:
     def _charge(self, pod: PodInfo, sign: int) -> None:
         for vendor, memory, cores in pod.quota_use():
             self.quotas.add_use(pod.namespace, vendor, memory=sign * memory, cores=sign * cores)
-
-
-def node_drift(cluster: Cluster, name: str) -> list[str]:
-    """Compare a node's row with the sum of its pods' allocations; return one line per difference.
-
-    Small enough to be done between two requests, node after node. No API object is needed.
-    """
-    info = cluster.nodes.get(name)
-    if info is None:
-        return []
-    fresh = Cluster(cluster.vendors.values())
-    fresh.apply(PutNode(info))
-    for pod in cluster.pods_on(name):
-        fresh.apply(PutPod(pod))
-    kept, true = dict(node_numbers(cluster, name)), dict(node_numbers(fresh, name))
-    return [
-        f"table of node {name}, {what}: kept {kept.get(what)}, true {true.get(what)}"
-        for what in sorted({*kept, *true})
-        if kept.get(what) != true.get(what)
-    ]
-
-
-def node_numbers(cluster: Cluster, name: str) -> Iterator[tuple[str, object]]:
-    """Yield every number that the card table has of a node, by name."""
-    located = cluster.locate(name)
-    if located is not None:
-        table, row = located
-        yield from table.numbers(row, cluster.nodes[name])

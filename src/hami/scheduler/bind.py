@@ -19,15 +19,15 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hami.cluster.pod_info import Hold, PodInfo
+from hami.cluster.pod_info import Hold
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.kube.request import Terms
-from hami.scheduler import node_lock
+from hami.scheduler import binding, node_lock
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
+from hami.scheduler.binding import BindingSender
 from hami.scheduler.errors import (
     BindRefusedError,
     CardsChangedError,
@@ -36,26 +36,19 @@ from hami.scheduler.errors import (
     deleted,
 )
 from hami.scheduler.informers import WatchedCluster
-from hami.scheduler.leadership import Leadership, NotLeadingError, PermitExpiredError
+from hami.scheduler.leadership import Leadership, NotLeadingError
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
 from hami.scheduler.placer import Placer
 from hami.scheduler.precedence import Precedence
-from hami.serving import grant_keys, lifetime, tracing
-from hami.vendors.family import Family
-from hami.wire import annotation_keys, codec, explanation_note, extender_api, objects, signature
+from hami.serving import grant_keys, lifetime
+from hami.wire import codec, extender_api, objects
 from hami.wire import errors as wire_errors
 
 _log = logging.getLogger(__name__)
 
-ALLOCATING = "allocating"
-SEND_ATTEMPTS = 5
 #: How often the cards of one bind may change while it queues for a connection.
 CHANGES = 8
-#: Seconds before a busy API server is asked again, whatever time it names: cards are held.
-BUSY_AT_MOST_S = 10.0
-#: Seconds that a Binding waits for a free connection: a burst of 12,000 at 1 s each.
-QUEUE_S = 120.0
 
 
 class Binder:
@@ -91,6 +84,7 @@ class Binder:
         self._group_patience = group_patience  # seconds that a gang's pod waits for a node lock
         self._clock = clock
         self._now = now
+        self._sender = BindingSender(client, leadership)
         self._queue = BindQueue()
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -279,8 +273,9 @@ class Binder:
                 if not self._still_needed(assumed):
                     return
                 self._placer.check_again(assumed)
+                check = functools.partial(self._check_cards, assumed)
                 with contextlib.suppress(CardsChangedError):  # while it queued for a connection
-                    await self._send(self._binding(assumed), caller, assumed)
+                    await self._sender.send(self._binding(assumed), caller, check)
                     break
             else:
                 self._assumed_pods.release(assumed.uid)
@@ -308,14 +303,12 @@ class Binder:
     def _binding(self, assumed: AssumedPod) -> objects.Binding:
         info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
         keys = self._keys.keys() if self._keys is not None else None
-        annotations = decision_annotations(info, families, now=self._now(), keys=keys)
-        return objects.binding(
-            name=assumed.name,
-            namespace=assumed.namespace,
-            uid=assumed.uid,
-            node=assumed.node,
-            annotations=annotations | _pod_annotations(assumed),
-        )
+        return binding.of(assumed, info, families, now=self._now(), keys=keys)
+
+    def _check_cards(self, assumed: AssumedPod) -> None:
+        """Raise CardsChangedError if a pod that is still to be bound lost its cards in a queue."""
+        if self._still_needed(assumed):
+            self._placer.require_fit(assumed)
 
     async def _post_plain(self, args: extender_api.BindingArgs, caller: Caller) -> None:
         """Bind a pod that asks for none of our cards: kube-scheduler may leave that to us, too."""
@@ -327,47 +320,9 @@ class Binder:
             annotations={},
         )
         try:
-            await self._send(body, caller)
+            await self._sender.send(body, caller)
         except (CallerLeftError, NotLeadingError, errors.KubeError) as error:
             raise BindRefusedError(str(error)) from error
-
-    async def _send(
-        self, body: objects.Binding, caller: Caller, assumed: AssumedPod | None = None
-    ) -> None:
-        """Send a Binding while we lead; retry what certainly had no effect.
-
-        Raises CardsChangedError if a pod's cards are not good any more once a connection is free.
-        """
-        refusal: errors.KubeError = errors.Unreachable(
-            "connecting took longer each time than the lease permits", outcome_unknown=False
-        )
-
-        def terms() -> Terms:  # once a connection is free: time in the queue does not count
-            caller.require()
-            if assumed is not None and self._still_needed(assumed):
-                self._placer.require_fit(assumed)
-            permit = self._leadership.permit(caller.term)
-            guard = functools.partial(caller.require, permit)
-            return Terms({"timeout": f"{permit.may_take:.1f}s"}, permit.may_take + 1, guard)
-
-        for _ in range(SEND_ATTEMPTS):
-            try:
-                await self._client.create(
-                    paths.binding(body.namespace, body.name),
-                    codec.encode(body),
-                    terms=terms,
-                    timeout=QUEUE_S,
-                    retry_busy=False,
-                )
-            except PermitExpiredError:
-                continue
-            except errors.TooManyRequests as busy:
-                refusal = busy
-                asked = 1.0 if busy.retry_after is None else busy.retry_after
-                await asyncio.sleep(min(asked, BUSY_AT_MOST_S))
-            else:
-                return
-        raise refusal
 
     def _back_to_held(self, assumed: AssumedPod, caller: Caller) -> None:
         """Hold the pod for another /bind; release it if the lease was lost since the decision."""
@@ -376,38 +331,3 @@ class Binder:
         self._assumed_pods.enter(assumed, Stage.HELD)
         if not self._leadership.leading or caller.term != self._leadership.term:
             self._assumed_pods.release(assumed.uid)
-
-
-def decision_annotations(
-    info: PodInfo, families: Mapping[str, Family], *, now: float, keys: signature.GrantKeys | None
-) -> dict[str, str]:
-    """Return the annotations by which a Binding records a pod's node and cards.
-
-    The signature covers pod, node and NVIDIA's device list (docs/designs/002-grants.md).
-    """
-    if not info.shares:
-        return {}
-    seconds = str(int(now))
-    written = {
-        annotation_keys.ASSIGNED_NODE: info.node,
-        annotation_keys.ASSIGNED_TIME: seconds,
-        annotation_keys.BIND_PHASE: ALLOCATING,
-        annotation_keys.BIND_TIME: seconds,
-    }
-    for vendor, pod_shares in info.shares:
-        written |= families[vendor].record(pod_shares)
-    devices = written.get(annotation_keys.SIGNED_DEVICES)
-    if keys is not None and devices is not None:
-        written[annotation_keys.GRANT_MAC] = signature.sign(
-            keys, uid=info.uid, node=info.node, devices=devices
-        )
-    return written
-
-
-def _pod_annotations(assumed: AssumedPod) -> dict[str, str]:
-    """Return the trace, and an explanation that replaces the one of an earlier refusal."""
-    written = {tracing.ANNOTATION: assumed.trace} if assumed.trace else {}
-    if assumed.explained:
-        note = explanation_note.Note(summary=f"placed on {assumed.node}", fitting=1)
-        written[annotation_keys.EXPLANATION] = explanation_note.encode(note)
-    return written

@@ -12,7 +12,7 @@ import collections
 import logging
 import math
 
-from hami.cluster import state
+from hami.cluster import self_check, state
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership
@@ -72,7 +72,7 @@ class Maintenance:
 
     def _check_node(self, name: str) -> None:
         cluster = self._watched.cluster
-        differences = state.node_drift(cluster, name)
+        differences = self_check.node_drift(cluster, name)
         for difference in differences:
             self.table_drift += 1
             _log.error("card table is wrong, repairing it", extra={"difference": difference})

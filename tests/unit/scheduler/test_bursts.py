@@ -130,7 +130,7 @@ def test_a_burst_is_bound_at_the_speed_of_the_api_server_and_the_lease_is_kept(
 def test_a_binding_that_found_no_connection_is_reported_as_not_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hami.scheduler.bind.QUEUE_S", 3.0)
+    monkeypatch.setattr("hami.scheduler.binding.QUEUE_S", 3.0)
 
     async def burst() -> None:
         async with SlowApi(4.0) as api:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hami.cluster import state
+from hami.cluster import self_check, state
 from hami.scheduler import maintenance
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
@@ -92,7 +92,7 @@ async def test_other_tasks_run_after_each_checked_node(
     times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns, seen = [0], []
-    check = state.node_drift
+    check = self_check.node_drift
 
     def noted(cluster: state.Cluster, name: str) -> list[str]:
         seen.append(turns[0])
@@ -107,7 +107,7 @@ async def test_other_tasks_run_after_each_checked_node(
         for number in range(20):
             api.put(rig.node(f"n{number:02}"))
         async with rig.running(api, clock=times.clock, now=times.now, resync_interval=1) as replica:
-            monkeypatch.setattr(state, "node_drift", noted)
+            monkeypatch.setattr(self_check, "node_drift", noted)
             ticking = asyncio.create_task(tick())
             await replica.scheduler.maintenance.check_tables()
             ticking.cancel()
