@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hami.scheduler import bind
+from hami.scheduler import binding
 from hami.serving import watchdog
 from tests import virtual_time
 from tests.scripted_api.server import Recorded, ScriptedApi
@@ -199,7 +199,7 @@ def request_of(request: Recorded) -> tuple[str, str]:
 def test_a_busy_api_server_that_names_an_absurd_time_is_asked_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bind, "BUSY_AT_MOST_S", 0.2)
+    monkeypatch.setattr(binding, "BUSY_AT_MOST_S", 0.2)
 
     async def busy() -> None:
         async with ScriptedApi() as api:
