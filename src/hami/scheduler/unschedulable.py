@@ -148,7 +148,7 @@ class UnschedulablePods:
             # Another pod was faster. If nothing has changed, the interval stays as it is.
             group.tries, group.try_from, group.had_room = 0, now + AGAIN_S, False
         known = self._pods.get(pod.uid)
-        # Only now: the last pod with an offer takes it along, and a new one costs a millisecond.
+        # Only now: the last pod of an offer takes it along, and its names would be found again.
         if known is not None and known.group is not group:
             self.forget(pod.uid)
         group.changed_nodes.clear()
