@@ -83,8 +83,17 @@ class ReportedPods(abc.ABC):
     Also those that it has seen before it led: after a start all pods are read before the lease is.
     """
 
-    def __init__(self, watched: WatchedCluster, leadership: Leadership) -> None:
+    def __init__(
+        self,
+        watched: WatchedCluster,
+        pod_events: PodEvents,
+        leadership: Leadership,
+        *,
+        scheduler_name: str,
+    ) -> None:
+        self._pod_events = pod_events
         self._leadership = leadership
+        self._scheduler_name = scheduler_name
         self._uids: set[str] = set()
         #: By UID, those that were seen while another replica led.
         self._unreported: dict[str, WatchedPod] = {}
@@ -100,7 +109,7 @@ class ReportedPods(abc.ABC):
 
     @abc.abstractmethod
     def _report(self, pod: WatchedPod) -> None:
-        """Tell it to the pod's owner."""
+        """Report it to the pod's owner."""
 
     def _on_pod(self, old: WatchedPod | None, pod: WatchedPod | None) -> None:
         if pod is None or not self._concerns(pod):
@@ -126,18 +135,6 @@ class ReportedPods(abc.ABC):
 
 class BypassedPods(ReportedPods):
     """Bound pods that ask for cards and were given none."""
-
-    def __init__(
-        self,
-        watched: WatchedCluster,
-        pod_events: PodEvents,
-        leadership: Leadership,
-        *,
-        scheduler_name: str,
-    ) -> None:
-        super().__init__(watched, leadership)
-        self._pod_events = pod_events
-        self._scheduler_name = scheduler_name
 
     def _concerns(self, pod: WatchedPod) -> bool:
         # A pod that names our scheduler has lost its grant: `UnprovenPods` reports it.

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import logging
 
-from hami.scheduler.events import PodEvents, ReportedPods
-from hami.scheduler.informers import WatchedCluster, WatchedPod
-from hami.scheduler.leadership import Leadership
+from hami.scheduler.events import ReportedPods
+from hami.scheduler.informers import WatchedPod
 from hami.serving.grant_keys import KeyFolder
 from hami.wire import annotation_keys, objects, signature
 
@@ -62,18 +61,6 @@ class UnprovenPods(ReportedPods):
 
     Those that another scheduler placed without a grant are reported as bypassed instead.
     """
-
-    def __init__(
-        self,
-        watched: WatchedCluster,
-        pod_events: PodEvents,
-        leadership: Leadership,
-        *,
-        scheduler_name: str,
-    ) -> None:
-        super().__init__(watched, leadership)
-        self._pod_events = pod_events
-        self._scheduler_name = scheduler_name
 
     def _concerns(self, pod: WatchedPod) -> bool:
         placed_by_others = pod.bypassed is not None and pod.bypassed[1] != self._scheduler_name
