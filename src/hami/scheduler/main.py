@@ -231,7 +231,9 @@ class Scheduler:
         self.http_api = HttpApi(
             filter_=self.filter,
             binder=self.binder,
-            preemption=Preemption(watched, self.placer, self.precedence, self.readiness),
+            preemption=Preemption(
+                client, watched, self.placer, self.precedence, self.readiness, now=now
+            ),
             assumed_pods=self.assumed_pods,
             readiness=self.readiness,
             explainer=Explainer(

@@ -93,6 +93,23 @@ async def test_a_pod_that_cannot_be_read_evicts_no_pod() -> None:
         assert await preempt(replica, pod, NodeNameToMetaVictims=asked) == {}
 
 
+async def test_an_end_that_only_kube_scheduler_has_seen_counts() -> None:
+    async with full("a", "b") as replica:
+        pod = replica.api.put(rig.pod("p", memory=8000))
+        asked = {"a": victims(replica, "a-1"), "b": victims(replica, "b-1")}
+        # The watch has not shown it yet when the question comes.
+        replica.api.remove("pods", "a-0")
+        assert await preempt(replica, pod, NodeNameToMetaVictims=asked) == {"a": asked["a"]}
+
+
+async def test_a_pod_that_is_gone_evicts_no_pod() -> None:
+    async with full("a") as replica:
+        pod = replica.api.put(rig.pod("p", memory=8000))
+        replica.api.remove("pods", "p")
+        asked = {"a": victims(replica, "a-1")}
+        assert await preempt(replica, pod, NodeNameToMetaVictims=asked) == {}
+
+
 async def test_cards_that_are_held_for_another_pod_count() -> None:
     async with full("a") as replica:
         replica.api.remove("pods", "a-0")
