@@ -69,7 +69,8 @@ class Preemption:
         if wanted is None:
             return extender_api.encode_preemption_result(args.victims)
         kept = await self._useful(args, wanted)
-        if args.victims and not kept and await self._catch_up(args.pod):
+        refused = args.victims and not kept and self._readiness.ready
+        if refused and await self._catch_up(args.pod):
             kept = await self._useful(args, wanted)
         extra = {"pod": key, "nodes": len(args.victims), "kept": len(kept)}
         _log.info("preemption checked", extra=extra)
