@@ -294,5 +294,6 @@ async def test_a_preemption_with_many_nodes_lets_other_requests_through(
         victims = {"Pods": [], "NumPDBViolations": 0}
         asked = {f"n-{number}": victims for number in range(50)}
         assert await preempt(there.replica, there.pod("p", URGENT), asked) == {}
-        assert turns.total() == 50
+        # Once more after the watch has caught up.
+        assert turns.total() == 2 * 50
         assert max(turns.values()) == 1

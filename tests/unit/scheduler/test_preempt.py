@@ -102,7 +102,7 @@ async def test_an_end_that_only_kube_scheduler_has_seen_counts() -> None:
         assert await preempt(replica, pod, NodeNameToMetaVictims=asked) == {"a": asked["a"]}
 
 
-async def test_a_pod_that_is_gone_evicts_no_pod() -> None:
+async def test_a_deleted_pod_evicts_no_pod() -> None:
     async with full("a") as replica:
         pod = replica.api.put(rig.pod("p", memory=8000))
         replica.api.remove("pods", "p")
