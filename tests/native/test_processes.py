@@ -6,6 +6,7 @@ clone, nor when a restarted container has the same process numbers and the same 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -35,6 +36,20 @@ def wait_for(box: Container, physical: int) -> None:
     while box.physical() != physical:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a process that nobody could wait for has closed all its files.
+
+    A runtime restarts a container after that. Until then the process may hold the library's lock,
+    though the driver has its memory back.
+    """
+    deadline = time.monotonic() + 30
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while stat.read_text().rpartition(") ")[2][0] not in "ZX":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def children(words: list[str]) -> tuple[int, list[str]]:
@@ -71,6 +86,7 @@ def test_child_forked_before_cuda_is_a_process_of_its_own(tmp_path: Path) -> Non
         assert box.used() == box.physical() == 2 * CONTEXT + PIECE
         assert parent.memory().processes == {parent.pid: CONTEXT, child: CONTEXT + PIECE}
         os.kill(child, 9)
+        wait_for_end(child)
         wait_for(box, CONTEXT)
         has_the_full_budget(box, parent)
 
@@ -238,7 +254,10 @@ def test_restarted_container_has_the_same_pids_again(tmp_path: Path) -> None:
             has_the_full_budget(box, probe)
             probe.do(f"take alloc a {LIMIT - CONTEXT - SLACK}")
             assert probe.memory().processes == {1: LIMIT - SLACK}
+            wrapper = probe.pid
+            [inside] = Path(f"/proc/{wrapper}/task/{wrapper}/children").read_text().split()
             probe.kill()
+            wait_for_end(int(inside))
             wait_for(box, 0)
         assert box.peak() <= LIMIT
 
