@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,9 @@ UNWATCHED_AFTER = 5.0
 _REGISTER_TIMEOUT = 10.0
 #: Longest path of a socket, in bytes.
 _LONGEST = 107
+
+#: struct ucred: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iii")
 
 _Mark = tuple[int, int]
 
@@ -128,11 +133,15 @@ class Registration:
         """Serve or register where needed; return the problem, empty: none."""
         kubelet = _mark(self._kubelet)
         if self._server is not None and (now := _mark(self._own)) != self._own_mark:
-            if now is not None and _answers(self._own):
+            listener = _listener(self._own) if now is not None else None
+            if listener == os.getpid():  # still ours: its mode or its owner was changed
+                self._own_mark = now
+            elif listener is not None:
                 # Replacing its socket would make two agents fight; one of them must end.
                 self._kubelet_mark = None
                 return f"another process serves on {self._own}: only one agent may run on a node"
-            await self._close()
+            else:
+                await self._close()
         if kubelet is None:
             self._kubelet_mark = None
             return (
@@ -199,14 +208,18 @@ def _mark(path: Path) -> _Mark | None:
     return status.st_ino, status.st_ctime_ns
 
 
-def _answers(path: Path) -> bool:
-    """Return whether a process listens on a socket."""
+def _listener(path: Path) -> int | None:
+    """Return the pid of the process that listens on a socket; None: no process does.
+
+    0: a process that this PID namespace does not show, or one whose queue is full.
+    """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # noqa: FBT003 - its only form
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # a full queue has a listener
-            return True
+        except BlockingIOError:
+            return 0
         except OSError:
-            return False
-    return True
+            return None
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[0])
