@@ -72,8 +72,9 @@ class Advertiser:
         if self._cards.missing:
             return ()
         held, used = self._allocator.held()
-        numa = self._cards.config.nvidia.enable_numa_topology
-        return device_ids.listed(self._cards.inventory.devices, held, used, numa=numa)
+        inventory = self._cards.inventory
+        numa = inventory.numa if self._cards.config.nvidia.enable_numa_topology else {}
+        return device_ids.listed(inventory.devices, held, used, numa=numa)
 
     def _advertisement(self) -> Advertisement:
         keys, inventory = self._node.keys, self._cards.inventory

@@ -73,12 +73,14 @@ class Driver:
         self.problems: tuple[Problem, ...] = ()
         #: Why it cannot be opened.
         self.missing = ""
+        #: NVML's code of that error.
+        self.code = 0
         self.opened = 0
 
     def open(self, _root: str) -> Driver:
         self.opened += 1
         if self.missing:
-            raise NvmlError("the driver", self.missing, "install it")
+            raise NvmlError("the driver", self.missing, "install it", code=self.code)
         return self
 
     def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
@@ -189,6 +191,13 @@ class Node:
                 finally:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+
+    async def failure(self, agent: Agent) -> BaseException | None:
+        """Wait until an agent has ended by itself; returns why."""
+        stop, task = self._stops[id(agent)]
+        await until(task.done)
+        stop.set()
+        return task.exception()
 
     @contextlib.contextmanager
     def _quickly(self) -> Iterator[None]:

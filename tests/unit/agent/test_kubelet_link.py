@@ -102,8 +102,10 @@ os.rename(sys.argv[1] + ".new", sys.argv[1])
 print(flush=True)
 sys.stdin.read()
 """
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(path), **pipes)
+    pipe = asyncio.subprocess.PIPE
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(path), stdin=pipe, stdout=pipe
+    )
     try:
         assert other.stdout is not None
         await other.stdout.readline()
