@@ -150,6 +150,15 @@ class NodeStatus:
             self._compare.set()
             self._wanted_changed.set()
 
+    def silence(self) -> None:
+        """Write nothing until the next `advertise`."""
+        self._wanted = self._shown = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is nothing to write."""
+        return self._wanted is None
+
     @property
     def fulfilled(self) -> bool:
         """Whether the Node shows the advertisement."""

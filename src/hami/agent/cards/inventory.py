@@ -19,6 +19,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from hami.agent.cards.node_config import NodeConfig
 from hami.node.nvml_cards import NVSWITCH, Card, CardLinks, MigDevice, Problem
 from hami.vendors.table import Vendor
@@ -43,9 +45,12 @@ class CardInventory:
     #: What is not offered or unusual, and what to do about it.
     notes: tuple[str, ...] = ()
 
-    def register(self) -> str:
-        """Return the register annotation's value."""
-        return node_register.encode_json(self.devices)
+    def register(self, *, in_service: bool = True) -> str:
+        """Return the register annotation's value; out of service no card is healthy."""
+        devices = self.devices
+        if not in_service:
+            devices = tuple(msgspec.structs.replace(device, health=False) for device in devices)
+        return node_register.encode_json(devices)
 
     def shares(self, vendor: Vendor) -> dict[str, int]:
         """Return the sums of memory and cores of healthy cards, by resource name."""

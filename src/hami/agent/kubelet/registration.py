@@ -58,7 +58,7 @@ class Registration:
         self._check_every = check_every
         self._unwatched_after = unwatched_after
         self._clock = clock
-        self._streams = Streams()
+        self._streams = Streams(self._notify)
         self._server: Any = None
         #: Our socket, and that of the kubelet that we are registered with.
         self._own_mark: _Mark | None = None
@@ -69,6 +69,10 @@ class Registration:
         self._running: asyncio.Future[None] | None = None
         #: Why we are not registered; empty: we are.
         self.problem = "hami has not registered with kubelet yet"
+        #: Whether another agent serves in our place: a newer one, in an update with maxSurge.
+        self.taken_over = False
+        self._handlers: list[Callable[[], None]] = []
+        self._notified = (False, False)
 
     @property
     def resource(self) -> str:
@@ -77,6 +81,15 @@ class Registration:
     @property
     def registered(self) -> bool:
         return not self.problem
+
+    @property
+    def watched(self) -> bool:
+        """Whether kubelet has our devices: only then can it take up a pod with cards."""
+        return self.registered and self._streams.open > 0
+
+    def add_handler(self, handler: Callable[[], None]) -> None:
+        """Call the handler after every change of `watched` and `taken_over`."""
+        self._handlers.append(handler)
 
     async def run(self) -> None:
         """Serve and register, again and again, until `stop` or a cancellation."""
@@ -110,7 +123,18 @@ class Registration:
             await self._check()
             await asyncio.sleep(self._check_every)
 
+    def _notify(self) -> None:
+        now = (self.watched, self.taken_over)
+        if now != self._notified:
+            self._notified = now
+            for handler in self._handlers:
+                handler()
+
     async def _check(self) -> None:
+        await self._try_step()
+        self._notify()
+
+    async def _try_step(self) -> None:
         try:
             self._set_problem(await self._step())
         except grpc.RpcError as error:
@@ -138,6 +162,7 @@ class Registration:
                 self._own_mark = now
             elif listener is not None:
                 # Replacing its socket would make two agents fight; one of them must end.
+                self.taken_over = True
                 self._kubelet_mark = None
                 return f"another process serves on {self._own}: only one agent may run on a node"
             else:
@@ -149,6 +174,7 @@ class Registration:
                 "names another folder than its own"
             )
         if self._server is None:
+            self.taken_over = False
             await self._open()
         if kubelet != self._kubelet_mark or self._is_unwatched():
             await self._register()
@@ -166,7 +192,7 @@ class Registration:
             raise OSError(
                 f"the path of a socket has at most {_LONGEST} bytes; choose a shorter --kubelet-dir"
             )
-        self._streams = Streams()
+        self._streams = Streams(self._notify)
         server = grpc.server(self._own, plugin_handler(self._plugin, self._streams))
         # The socket exists from now on, also if the start fails.
         self._server, self._own_mark, self._kubelet_mark = server, _mark(self._own), None
