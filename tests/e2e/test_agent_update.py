@@ -40,7 +40,7 @@ def test_pods_that_arrive_while_agents_are_replaced_all_run(
         if number in (count // 4, count // 2):
             # The second time as soon as there are new agents, which may not serve yet.
             found = wait_for("two new agents", lambda: _new_agents(agents, replaced), NEW_S)
-            replaced |= found
+            replaced.update(found)
             for name in found:
                 client.delete(pods_path(agents.release.namespace, name))
 
