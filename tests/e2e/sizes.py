@@ -10,6 +10,8 @@ import os
 
 WHOLE = bool(os.environ.get("HAMI_E2E_WHOLE"))
 PODS_ON_A_NODE = 100 if WHOLE else 24
+#: Pods that arrive while agents are replaced.
+PODS_OF_A_ROLLOUT = 60 if WHOLE else 24
 FLEET = 1000 if WHOLE else 250
 PODS_ON_A_FLEET = 500 if WHOLE else 200
 #: Drawn pods that the API server is shown as admission patched them.

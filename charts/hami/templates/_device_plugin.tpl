@@ -54,7 +54,7 @@ of the service account. The folder, not the socket: a runtime that restarts make
 
 {{- define "hami.runtimeEndpoints" -}}
 {{- $sockets := list "/run/containerd/containerd.sock" "/run/crio/crio.sock" "/run/k3s/containerd/containerd.sock"
-  "/run/k0s/containerd.sock" }}
+  "/run/k0s/containerd.sock" "/run/cri-dockerd.sock" }}
 {{- with include "hami.runtimeSocket" . }}{{ $sockets = list . }}{{ end }}
 {{- $found := list }}
 {{- range $sockets }}{{ $found = append $found (printf "/host%s" .) }}{{ end }}

@@ -119,6 +119,7 @@ def agent(node: SandboxNode, kubeconfig: Path, grant_keys: Path) -> list[str]:
         f"--mig-strategy={node.plan.mig_strategy}",
         f"--metrics-bind-address={_address(node.agent_url)}",
         "--driver-injection=cdi",
+        "--drain-timeout=0",  # it ends with its whole cluster
     )
 
 

@@ -1,7 +1,10 @@
 """Decide what kubelet and the Node object show, from cards, mode and ledger.
 
-`Advertiser` runs after every change of cards, binding mode or ledger. It gives kubelet the list of
-device ids, and `hami.agent.node_status` an `Advertisement` to write to the Node object.
+`Advertiser` runs after every change of cards, binding mode, ledger or kubelet. It gives kubelet the
+list of device ids, and `hami.agent.node_status` an `Advertisement` to write to the Node object.
+
+A node is in service while kubelet has our devices and this agent is not about to end. Otherwise no
+card is registered as healthy, so that no scheduler binds a pod that kubelet would refuse.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.kubelet.plugin_server import DeviceList
+from hami.agent.kubelet.registration import Registration
 from hami.agent.metrics import Metrics
 from hami.agent.node_status import Advertisement, NodeStatus
 from hami.agent.static_mig import MigPlugins
@@ -32,6 +36,7 @@ class Advertiser:
         mode: BindingMode,
         allocator: Allocator,
         device_list: DeviceList[ListedDevice],
+        registration: Registration,
         mig_plugins: MigPlugins,
         node: NodeStatus,
         metrics: Metrics,
@@ -42,6 +47,7 @@ class Advertiser:
         self._mode = mode
         self._allocator = allocator
         self._device_list = device_list
+        self._registration = registration
         self._mig_plugins = mig_plugins
         self._node = node
         self._metrics = metrics
@@ -50,9 +56,19 @@ class Advertiser:
         cards.add_handler(self.update)
         mode.add_handler(self.update)
         allocator.add_handler(self.update)
+        registration.add_handler(self.update)
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Take the node out of service, for the rest of this process."""
+        self._leaving = True
+        self.update()
 
     def update(self) -> None:
         """Show the current state to kubelet, the API server and the metrics."""
+        if self._registration.taken_over:
+            self._node.silence()  # the other agent writes the Node now
+            return
         if not self._cards.asked:
             return  # an empty list would take every free device from kubelet for a moment
         self._device_list.set(self._listed())
@@ -72,8 +88,9 @@ class Advertiser:
         if self._cards.missing:
             return ()
         held, used = self._allocator.held()
-        numa = self._cards.config.nvidia.enable_numa_topology
-        return device_ids.listed(self._cards.inventory.devices, held, used, numa=numa)
+        inventory = self._cards.inventory
+        numa = inventory.numa if self._cards.config.nvidia.enable_numa_topology else {}
+        return device_ids.listed(inventory.devices, held, used, numa=numa)
 
     def _advertisement(self) -> Advertisement:
         keys, inventory = self._node.keys, self._cards.inventory
@@ -82,7 +99,9 @@ class Advertiser:
         late = self._mode.late
         return advertisement(
             keys,
-            register=inventory.register(),
+            register=inventory.register(
+                in_service=self._registration.watched and not self._leaving
+            ),
             scores=self._cards.scores or None,
             late=late,
             lock_reason="" if late else self._mode.mode.reason,

@@ -143,6 +143,7 @@ class BindingMode:
                 self._binding,
                 kubelet_version=self._node.kubelet_version(),
                 runtime=runtime,
+                reported_runtime=self._node.runtime_version(),
                 cdi_dir=str(self._layout.cdi_dir),
                 checkpoint_error=unreadable,
             ),
@@ -153,7 +154,7 @@ class BindingMode:
         if len(self._runtime_endpoints) == 1:
             return await runtime.runtime_status(self._runtime_endpoints[0])
         named = self._runtime_endpoints or runtime.CANDIDATES
-        return await runtime.detect(candidates=named)
+        return await runtime.detect(named, reported=self._node.runtime_version())
 
     def _set(self, mode: Mode, *, first: bool = False) -> None:
         if mode == self.mode and not first:
@@ -173,16 +174,20 @@ def decide(
     kubelet_version: str,
     runtime: RuntimeStatus | RuntimeStatusError,
     cdi_dir: str,
+    reported_runtime: str = "",
     checkpoint_error: CheckpointError | None = None,
 ) -> Mode:
-    """Return the mode; `binding` is the setting `--binding`."""
+    """Return the mode; `binding` is the setting `--binding`.
+
+    `reported_runtime` is kubelet's runtime on the Node object, empty if it is not reported.
+    """
     if binding == LOCK:
         return Mode(late=False, reason="--binding=lock is set; set auto to bind late if possible.")
     doubts = [
         doubt
         for doubt in (
             _kubelet(kubelet_version),
-            _runtime(runtime, cdi_dir),
+            _runtime(runtime, reported_runtime, cdi_dir),
             checkpoint_doubt(checkpoint_error),
         )
         if doubt
@@ -205,9 +210,14 @@ def _kubelet(version: str) -> str:
     return ""
 
 
-def _runtime(runtime: RuntimeStatus | RuntimeStatusError, cdi_dir: str) -> str:
+def _runtime(runtime: RuntimeStatus | RuntimeStatusError, reported: str, cdi_dir: str) -> str:
     if isinstance(runtime, RuntimeStatusError):
         return f"It is not known whether the container runtime supports CDI: {runtime}."
+    if not runtime.is_kubelets(reported):
+        return (
+            f"--runtime-endpoint leads to {runtime}, but kubelet starts containers with "
+            f"{reported}; name kubelet's CRI socket."
+        )
     if runtime.cdi_disabled:
         return (
             f"{runtime} reports that CDI is off (enableCDI: false); set enable_cdi = true in the "

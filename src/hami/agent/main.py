@@ -2,8 +2,8 @@
 
 The ledger is read first: a container that was prepared once can start before anything else works.
 Then driver, API server, kubelet and runtime are waited for independently; none delays the others.
-At the end the mark of late binding is removed first, so that binds to this node take the lock from
-then on.
+At the end the node is taken out of service, kubelet is served until it has taken up every pod that
+is bound to the node, and then the mark of late binding is removed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hami.agent.containers.nvidia_cdi import NvidiaSpecs
 from hami.agent.containers.prepare import Injection, PrepareConfig, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.agent.device_plugin import Preference, VgpuPlugin
+from hami.agent.drain import Drain
 from hami.agent.errors import AgentError
 from hami.agent.grant_annotations import GrantAnnotations
 from hami.agent.grants import Grants, Keys
@@ -213,10 +214,20 @@ class Agent:
             mode=self.mode,
             allocator=self.allocator,
             device_list=self.device_list,
+            registration=self.registration,
             mig_plugins=self.mig_plugins,
             node=self.node_status,
             metrics=self.metrics,
             advertise_shares=settings.advertise_shares,
+        )
+        self.drain = Drain(
+            self.layout,
+            resource,
+            pods=self.pods,
+            ledger=self.ledger,
+            node=self.node_status,
+            advertiser=self.advertiser,
+            timeout=settings.drain_timeout,
         )
         self.metrics.read_at_scrape(self.ledger, self.registration)
 
@@ -283,7 +294,9 @@ async def serve(agent: Agent, stop: asyncio.Event) -> None:
             await server.start(*addresses.parse(settings.metrics_bind_address))
         tasks = lifetime.start(group, _tasks(agent, stop))
         await stop.wait()
-        await agent.node_status.withdraw()
+        if not agent.registration.taken_over:
+            await agent.drain.run()
+            await agent.node_status.withdraw()
         await agent.registration.stop()
         await agent.mig_plugins.stop()
         await server.stop()

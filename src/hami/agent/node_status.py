@@ -121,6 +121,11 @@ class NodeStatus:
         node = self.node()
         return node.kubelet_version if node is not None else ""
 
+    def runtime_version(self) -> str:
+        """Return kubelet's container runtime, for example containerd://2.1.4; empty: not known."""
+        node = self.node()
+        return node.runtime_version if node is not None else ""
+
     def add_handler(self, handler: Handler[objects.Node]) -> None:
         """Call back with (old, new) after each change of the Node."""
         self._informer.add_handler(handler)
@@ -144,6 +149,15 @@ class NodeStatus:
             self._wanted = wanted
             self._compare.set()
             self._wanted_changed.set()
+
+    def silence(self) -> None:
+        """Write nothing until the next `advertise`."""
+        self._wanted = self._shown = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is nothing to write."""
+        return self._wanted is None
 
     @property
     def fulfilled(self) -> bool:

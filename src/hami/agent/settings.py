@@ -68,6 +68,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     uncontrolled_namespaces: str = ""
     #: Seconds that a container's start waits for its pod to be known.
     pod_wait: float = 20.0
+    #: Seconds that an agent serves kubelet after SIGTERM, until kubelet has taken up every pod
+    #: that is bound to the node; 0: it ends at once.
+    drain_timeout: float = 20.0
     #: Whether a pod is evicted after its start was refused three times.
     evict_refused: bool = False
 

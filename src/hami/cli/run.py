@@ -32,7 +32,7 @@ _MISCONFIGURED = (
     wire_errors.WireError,
 )
 #: A retry may help: exit code 1.
-_PREVENTED = (kube_errors.KubeError, OSError)
+_PREVENTED = (kube_errors.KubeError, lifetime.MustRestartError, OSError)
 #: Modules of the extra `agent`, which a plain installation does not have.
 _OF_THE_AGENT = frozenset(("grpc", "pynvml"))
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from hami.node.nvml import GpuProcess, Nvml, NvmlError, ProcessUtilization
+from hami.node.nvml import GpuProcess, Nvml, NvmlError, ProcessUtilization, Replacement
 from hami.node.nvml_cards import Card, Problem
 
 _log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ T = TypeVar("T")
 #: Seconds between two lists of the cards, and between two tries to open the driver.
 _RELIST = 60.0
 _REOPEN = 30.0
+#: Seconds after which a driver that has not answered counts as hung; audits begin every 5 s.
+HUNG = 5.0
 
 
 class Driver(Protocol):
@@ -34,7 +36,7 @@ class Driver(Protocol):
     def utilization(self, uuid: str) -> tuple[int, int]: ...
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]: ...
     def process_utilization(
-        self, uuid: str, since_us: int = 0
+        self, uuid: str, since_us: int, now_us: int
     ) -> tuple[ProcessUtilization, ...] | None: ...
     def reopen(self) -> None: ...
     def close(self) -> None: ...
@@ -79,10 +81,15 @@ class Sampler:
         *,
         open_driver: Callable[[str], Driver] = Nvml.open,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._driver_root = driver_root
         self._open_driver = open_driver
         self._clock = clock
+        self._now = now
+        self._replaced = Replacement(clock)
+        #: When the question that is not answered yet was asked; None: no question is open.
+        self._asked_at: float | None = None
         self._driver: Driver | None = None
         self._next_open = 0.0
         self._next_list = 0.0
@@ -92,19 +99,30 @@ class Sampler:
         self._reported: set[str] = set()
 
     def is_open(self) -> bool:
-        """Return True while the driver answers."""
-        return self._driver is not None
+        """Return True while the driver answers; not while a question has hung for long."""
+        asked_at = self._asked_at
+        hangs = asked_at is not None and self._clock() - asked_at > HUNG
+        return self._driver is not None and not hangs
 
     def take(self) -> DriverSample:
-        """Ask the driver for all cards; never raises an error of the driver."""
-        taken = self._clock()
+        """Ask the driver for all cards.
+
+        Of errors of the driver only DriverReplacedError is raised: this process must end.
+        """
+        self._asked_at = self._clock()
+        try:
+            return self._sample(self._asked_at)
+        finally:
+            self._asked_at = None
+
+    def _sample(self, taken: float) -> DriverSample:
         driver = self._opened()
         if driver is None:
             return DriverSample(taken=taken)
         try:
             self._list(driver)
         except NvmlError as error:
-            self._report(str(error))
+            self._failed(error)
             self._end()
             return DriverSample(taken=taken)
         return DriverSample(
@@ -118,10 +136,12 @@ class Sampler:
         driver = self._driver
         if driver is None:
             return {}
+        self._asked_at = self._clock()
         found = {}
         for uuid in uuids:
             processes = _asked(driver.processes, uuid)
             found[uuid] = frozenset(process.pid for process in processes or ())
+        self._asked_at = None
         return found
 
     def close(self) -> None:
@@ -133,8 +153,9 @@ class Sampler:
             try:
                 self._driver = self._open_driver(self._driver_root)
             except NvmlError as error:
-                self._report(str(error))
+                self._failed(error)
             else:
+                self._replaced.opened()
                 self._next_list = 0.0
                 _log.info("opened the driver")
         return self._driver
@@ -175,8 +196,10 @@ class Sampler:
         ]
 
     def _compute(self, driver: Driver, card: Card) -> dict[int, int] | None:
-        since = self._sampled.get(card.uuid, 0)
-        samples = _asked(driver.process_utilization, card.uuid, since)
+        now = int(self._now() * 1e6)
+        # After the clock was set back, no sample would be newer than the last one for a long time.
+        since = min(self._sampled.get(card.uuid, 0), now)
+        samples = _asked(driver.process_utilization, card.uuid, since, now)
         if samples is None:
             return None
         self._sampled[card.uuid] = max((each.at_us for each in samples), default=since)
@@ -186,6 +209,10 @@ class Sampler:
         driver, self._driver, self._cards = self._driver, None, ()
         if driver is not None:
             driver.close()
+
+    def _failed(self, error: NvmlError) -> None:
+        self._report(str(error))
+        self._replaced.check(error)
 
     def _report(self, text: str) -> None:
         if text not in self._reported:

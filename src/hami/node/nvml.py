@@ -20,10 +20,18 @@ import pynvml  # type: ignore[import-untyped]
 from hami.node import nvml_cards, nvml_library, nvml_processes
 from hami.node.nvml_cards import Card, CardLinks, Problem
 from hami.node.nvml_events import XidEvent, XidWatch
-from hami.node.nvml_library import NvmlError, ask, ask_optional
+from hami.node.nvml_library import NvmlError, Replacement, ask, ask_optional
 from hami.node.nvml_processes import GpuProcess, ProcessUtilization
 
-__all__ = ["GpuProcess", "Nvml", "NvmlError", "ProcessUtilization", "XidEvent", "XidWatch"]
+__all__ = [
+    "GpuProcess",
+    "Nvml",
+    "NvmlError",
+    "ProcessUtilization",
+    "Replacement",
+    "XidEvent",
+    "XidWatch",
+]
 
 _WHAT = "NVML"
 _REOPEN_WAITS = 5.0
@@ -181,15 +189,15 @@ class Nvml:
             return nvml_processes.read_processes(what, handle, list(_parts(what, handle)))
 
     def process_utilization(
-        self, uuid: str, since_us: int = 0
+        self, uuid: str, since_us: int, now_us: int
     ) -> tuple[ProcessUtilization, ...] | None:
-        """Return each process's newest sample after `since_us` (driver's clock).
+        """Return each process's newest sample between the two (microseconds since 1970).
 
         Empty: no process ran. None: driver or card (with MIG enabled) do not report it.
         """
         with self._gate.together():
             return nvml_processes.read_utilization(
-                f"processes of GPU {uuid}", self._handle(uuid), since_us
+                f"processes of GPU {uuid}", self._handle(uuid), since_us, now_us
             )
 
     def watch_xids(self, uuids: Iterable[str]) -> XidWatch:

@@ -50,8 +50,8 @@ class Card:
     name: str
     #: Bytes; 0: not reported.
     memory: int
-    #: The nearest NUMA node; 0 where it is not known.
-    numa: int
+    #: The nearest NUMA node; None: not known.
+    numa: int | None
     #: As the kernel writes it: 0000:1a:00.0.
     bus_id: str
     mig_enabled: bool
@@ -178,8 +178,8 @@ def _profile(name: str, attributes: Any) -> str:
     return size
 
 
-def _numa(handle: Any, what: str, bus: str) -> int:
-    """Return the card's NUMA node; of several the first."""
+def _numa(handle: Any, what: str, bus: str) -> int | None:
+    """Return the card's NUMA node, of several the first; None: not known."""
     try:
         words = ask(
             f"{what}, NUMA node",
@@ -198,11 +198,12 @@ def _numa(handle: Any, what: str, bus: str) -> int:
     return _numa_of_kernel(bus)
 
 
-def _numa_of_kernel(bus: str) -> int:
+def _numa_of_kernel(bus: str) -> int | None:
     try:
-        return max(int((_PCI_DEVICES / bus / "numa_node").read_text()), 0)
+        node = int((_PCI_DEVICES / bus / "numa_node").read_text())
     except (OSError, ValueError):
-        return 0
+        return None
+    return node if node >= 0 else None  # -1: the firmware does not say
 
 
 def handle_at(index: int) -> Any:

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
+from hami.serving.lifetime import MustRestartError
+
 NAME = "libnvidia-ml.so.1"
 
 #: Names of architectures in distributions' folders.
@@ -127,6 +129,9 @@ def _inside(root: Path, path: PurePosixPath) -> Path | None:
 
 _T = TypeVar("_T")
 
+#: Seconds that a process which never opened the driver waits for a library of its version.
+MISMATCH_PATIENCE = 30.0
+
 _CHECK_NODE = "check `nvidia-smi` and the kernel log on the node"
 _REMEDIES = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
@@ -175,6 +180,45 @@ class NvmlError(Exception):
         #: NVML's error code; 0: the error is not NVML's.
         self.code = code
         super().__init__(f"{what}: {text}; {remedy}")
+
+    @property
+    def wants_new_library(self) -> bool:
+        """Whether the loaded library is not that of the loaded driver."""
+        return bool(self.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+
+class DriverReplacedError(MustRestartError):
+    """The driver was replaced, and this process has the library of the old one loaded."""
+
+
+class Replacement:
+    """Finds out that the driver was replaced while this process ran.
+
+    A loaded library cannot be exchanged, so only a new process can talk to the new driver. A
+    process that never opened the driver waits: the library may be about to be replaced, too.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._opened = False
+        self._since: float | None = None
+
+    def opened(self) -> None:
+        """Take note that library and driver belong together."""
+        self._opened, self._since = True, None
+
+    def check(self, error: NvmlError) -> None:
+        """Raise DriverReplacedError if this error of the driver needs a new process."""
+        if not error.wants_new_library:
+            self._since = None
+            return
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if self._opened or now - self._since >= MISMATCH_PATIENCE:
+            raise DriverReplacedError(
+                f"{error}. The driver was replaced, and this process has the old driver's library "
+                "loaded: it ends, and kubelet starts it again"
+            ) from error
 
 
 def ask(what: str, function: Callable[..., _T], *arguments: Any) -> _T:

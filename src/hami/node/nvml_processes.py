@@ -35,6 +35,10 @@ _LISTS: tuple[tuple[Callable[..., Any], ...], ...] = (
 )
 
 
+#: Microseconds by which a sample may be newer than the question for it.
+CLOCK_SLACK_US = 1_000_000
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
     pid: int
@@ -79,9 +83,12 @@ def read_processes(
 
 
 def read_utilization(
-    what: str, handle: Any, since_us: int
+    what: str, handle: Any, since_us: int, now_us: int
 ) -> tuple[ProcessUtilization, ...] | None:
-    """Return each process's newest sample after that time; None: not supported."""
+    """Return each process's newest sample after that time; None: not supported.
+
+    Samples with a time well after `now_us` were taken before the clock was set back.
+    """
     try:
         samples = ask(what, pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
     except NvmlError as error:
@@ -94,7 +101,9 @@ def read_utilization(
     newest: dict[int, ProcessUtilization] = {}
     for sample in samples:
         # Drivers fill entries without a sample with zeros or with garbage.
-        if not sample.pid or sample.smUtil > _PERCENT or sample.timeStamp <= since_us:
+        if not sample.pid or sample.smUtil > _PERCENT:
+            continue
+        if not since_us < sample.timeStamp <= now_us + CLOCK_SLACK_US:
             continue
         found = ProcessUtilization(
             pid=sample.pid,

@@ -22,6 +22,10 @@ class ServingError(Exception):
     """
 
 
+class MustRestartError(Exception):
+    """The process cannot go on, and the next one can. The message gives the reason."""
+
+
 def raise_file_limit() -> None:
     """Allow this process as many open files as it may allow itself.
 

@@ -26,9 +26,10 @@ from unittest import mock
 
 import pytest
 
-from hami.agent import allocator, main, pods, reconciler
+from hami.agent import allocator, drain, main, pods, reconciler
 from hami.agent.cards import node_cards
 from hami.agent.cards.node_config import NodeConfigFile
+from hami.agent.kubelet import registration
 from hami.agent.kubelet.kubelet_api import AllocateResponse
 from hami.agent.main import Agent
 from hami.agent.settings import Settings
@@ -73,12 +74,14 @@ class Driver:
         self.problems: tuple[Problem, ...] = ()
         #: Why it cannot be opened.
         self.missing = ""
+        #: NVML's code of that error.
+        self.code = 0
         self.opened = 0
 
     def open(self, _root: str) -> Driver:
         self.opened += 1
         if self.missing:
-            raise NvmlError("the driver", self.missing, "install it")
+            raise NvmlError("the driver", self.missing, "install it", code=self.code)
         return self
 
     def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
@@ -131,6 +134,8 @@ class Node:
         self.layout.cdi_dir.mkdir(parents=True, exist_ok=True)
         self.driver = Driver(cards.card(0), cards.card(1))
         self.checkpoint = CheckpointFile(self.layout.checkpoint)
+        #: Whether the test runs a kubelet; else kubelet is taken to have our devices.
+        self.kubelet = False
         self._stops: dict[int, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         api.put(
             {
@@ -190,6 +195,13 @@ class Node:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
 
+    async def failure(self, agent: Agent) -> BaseException | None:
+        """Wait until an agent has ended by itself; returns why."""
+        stop, task = self._stops[id(agent)]
+        await until(task.done)
+        stop.set()
+        return task.exception()
+
     @contextlib.contextmanager
     def _quickly(self) -> Iterator[None]:
         """Take the driver's place, and wait for nothing longer than a moment."""
@@ -200,6 +212,9 @@ class Node:
                 (main, "StateFiles", preparing.PlainStates),
                 (pods, "_LIST_EVERY_S", 0.02),
                 (reconciler, "_RETRY_EVERY", 0.01),
+                (drain, "_QUIET", 0.0),
+                (drain, "_CHECK_EVERY", 0.01),
+                *(((registration.Registration, "watched", True),) if not self.kubelet else ()),
             ):
                 stack.enter_context(mock.patch.object(module, name, value))
             yield

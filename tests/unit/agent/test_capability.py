@@ -17,16 +17,19 @@ GOOD = RuntimeStatus(
 
 def decide(
     binding: str = "auto",
+    *,
     version: str = "v1.34.1",
     runtime: RuntimeStatus | RuntimeStatusError = GOOD,
     cdi_dir: str = CDI,
     error: CheckpointError | None = None,
+    reported: str = "",
 ) -> Mode:
     return binding_mode.decide(
         binding,
         kubelet_version=version,
         runtime=runtime,
         cdi_dir=cdi_dir,
+        reported_runtime=reported,
         checkpoint_error=error,
     )
 
@@ -42,6 +45,7 @@ def status(**fields: object) -> RuntimeStatus:
 )
 def test_a_node_that_can_binds_late(version: str) -> None:
     assert decide(version=version) == Mode(late=True)
+    assert decide(version=version, reported="containerd://2.0.0") == Mode(late=True)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,10 @@ def test_a_folder_may_be_written_in_two_ways(folders: list[str], ours: str) -> N
         ),
         (decide(version=""), ["version ''", "--binding=late"]),
         (decide(version="master"), ["version 'master'"]),
+        (
+            decide(reported="docker://28.1.1"),
+            ["containerd v2.1.4", "kubelet starts containers with docker://28.1.1", "CRI socket"],
+        ),
         (
             decide(runtime=status(cdi_disabled=True)),
             ["containerd v1.7.20 reports that CDI is off", "enable_cdi = true", "restart"],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hami.agent.errors import RefusalError
 from hami.node.nvml import NvmlError
 from hami.node.nvml_cards import Problem
+from hami.node.nvml_library import DriverReplacedError
 from hami.wire import node_register
 from tests.builders import NVIDIA
 from tests.unit.agent.node_cards import card, cut
@@ -81,6 +83,29 @@ async def test_a_driver_that_goes_away_is_looked_for_again(
         broken.clear()
         node.driver.missing = ""
         await until(lambda: MARK in node.node_says())
+
+
+async def test_a_driver_that_was_replaced_ends_the_agent(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = asyncio.Event()
+    mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+    async def watch(*_args: object) -> None:
+        await broken.wait()
+        raise NvmlError("the driver", "went away", "load it", code=mismatch)
+
+    monkeypatch.setattr("hami.agent.cards.health.watch", watch)
+    async with node.running() as agent:
+        await until(lambda: MARK in node.node_says())
+        node.driver.missing, node.driver.code = "is of another version", mismatch
+        broken.set()
+        failure = await node.failure(agent)
+    assert isinstance(failure, ExceptionGroup)
+    (error,) = failure.exceptions
+    assert isinstance(error, DriverReplacedError)
+    assert "is of another version" in str(error)
+    assert "kubelet starts it again" in str(error)
 
 
 async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> None:

@@ -25,7 +25,7 @@ def states(listing: tuple[ListedDevice, ...]) -> dict[str, bool]:
 
 
 def test_a_card_has_an_id_for_each_share() -> None:
-    listing = device_ids.listed([device(A), device(B, count=1)], {}, {}, numa=False)
+    listing = device_ids.listed([device(A), device(B, count=1)], {}, {}, numa={})
     assert listing == (
         ListedDevice(f"{A}-0", healthy=True),
         ListedDevice(f"{A}-1", healthy=True),
@@ -34,25 +34,21 @@ def test_a_card_has_an_id_for_each_share() -> None:
 
 
 def test_ids_of_an_ill_card_leave() -> None:
-    listing = device_ids.listed([device(A, health=False), device(B)], {}, {}, numa=False)
+    listing = device_ids.listed([device(A, health=False), device(B)], {}, {}, numa={})
     assert states(listing) == {f"{A}-0": False, f"{A}-1": False, f"{B}-0": True, f"{B}-1": True}
 
 
 def test_a_held_id_is_as_healthy_as_the_cards_behind_it() -> None:
     """Here kubelet gave ids named after one card to containers on the other, and it falls ill."""
     held = {f"{A}-0": frozenset([B]), f"{B}-0": frozenset([A])}
-    listing = device_ids.listed(
-        [device(A), device(B, health=False)], held, {A: 1, B: 1}, numa=False
-    )
+    listing = device_ids.listed([device(A), device(B, health=False)], held, {A: 1, B: 1}, numa={})
     # A has one place left: its own free id stays, that of B goes.
     assert states(listing) == {f"{A}-0": False, f"{A}-1": True, f"{B}-0": True, f"{B}-1": False}
 
 
 def test_an_id_behind_which_one_card_of_several_is_ill_is_ill() -> None:
     held = {f"{A}-0": frozenset([A, B]), f"{B}-0": frozenset([A, B])}
-    listing = device_ids.listed(
-        [device(A), device(B, health=False)], held, {A: 1, B: 1}, numa=False
-    )
+    listing = device_ids.listed([device(A), device(B, health=False)], held, {A: 1, B: 1}, numa={})
     assert states(listing)[f"{A}-0"] is False
     assert states(listing)[f"{B}-0"] is False
 
@@ -60,7 +56,7 @@ def test_an_id_behind_which_one_card_of_several_is_ill_is_ill() -> None:
 def test_free_ids_are_as_many_as_there_are_places() -> None:
     """Both containers are on A, but one of them has an id named after B."""
     held = {f"{A}-0": frozenset([A]), f"{B}-0": frozenset([A])}
-    listing = device_ids.listed([device(A), device(B)], held, {A: 2}, numa=False)
+    listing = device_ids.listed([device(A), device(B)], held, {A: 2}, numa={})
     # Two places on B, and two free ids: the one named after A is needed, too.
     assert states(listing) == {f"{A}-0": True, f"{A}-1": True, f"{B}-0": True, f"{B}-1": True}
 
@@ -68,7 +64,7 @@ def test_free_ids_are_as_many_as_there_are_places() -> None:
 def test_ids_named_after_ill_cards_are_the_last_to_be_used() -> None:
     held = {f"{B}-0": frozenset([A]), f"{B}-1": frozenset([A])}
     cards = [device(C, health=False), device(A, count=3), device(B)]
-    listing = device_ids.listed(cards, held, {A: 2}, numa=False)
+    listing = device_ids.listed(cards, held, {A: 2}, numa={})
     # Places: one on A, two on B; three free ids of A, none of B: no need of C's.
     assert {name for name, well in states(listing).items() if well and name not in held} == {
         f"{A}-0",
@@ -79,7 +75,7 @@ def test_ids_named_after_ill_cards_are_the_last_to_be_used() -> None:
 
 def test_held_ids_stay_listed_when_their_cards_are_removed() -> None:
     held = {f"{A}-7": frozenset([B]), f"{C}-0": frozenset([C])}
-    listing = device_ids.listed([device(A), device(B)], held, {B: 1}, numa=True)
+    listing = device_ids.listed([device(A), device(B)], held, {B: 1}, numa={B: 0})
     assert listing[-2:] == (
         ListedDevice(f"{A}-7", healthy=True, numa=0),
         ListedDevice(f"{C}-0", healthy=False),
@@ -87,16 +83,26 @@ def test_held_ids_stay_listed_when_their_cards_are_removed() -> None:
 
 
 def test_the_numa_node_is_listed_where_configured() -> None:
-    cards = [device(A, count=1, numa=0), device(B, count=3, numa=1)]
+    cards = [device(A, count=1), device(B, count=3)]
     held = {f"{B}-0": frozenset([A]), f"{B}-1": frozenset([A, B])}
-    listing = device_ids.listed(cards, held, {}, numa=True)
+    listing = device_ids.listed(cards, held, {}, numa={A: 0, B: 1})
     assert {listed.id: listed.numa for listed in listing} == {
         f"{A}-0": 0,
         f"{B}-0": 0,  # what its container really has
         f"{B}-1": None,  # cards of two nodes
         f"{B}-2": 1,
     }
-    assert {listed.numa for listed in device_ids.listed(cards, held, {}, numa=False)} == {None}
+    assert {listed.numa for listed in device_ids.listed(cards, held, {}, numa={})} == {None}
+
+
+def test_an_unknown_numa_node_is_not_node_zero() -> None:
+    held = {f"{B}-0": frozenset([B]), f"{B}-1": frozenset([A, B])}
+    listing = device_ids.listed([device(A, count=1), device(B, count=2)], held, {}, numa={A: 0})
+    assert {listed.id: listed.numa for listed in listing} == {
+        f"{A}-0": 0,
+        f"{B}-0": None,
+        f"{B}-1": None,
+    }
 
 
 CARDS = [uuid(number) for number in range(4)]
@@ -116,7 +122,7 @@ CARDS = [uuid(number) for number in range(4)]
 def test_no_more_free_ids_than_places_and_no_held_id_is_lost(
     cards: list[RegisteredCard], held: dict[str, frozenset[str]], used: dict[str, int]
 ) -> None:
-    listing = device_ids.listed(cards, held, used, numa=False)
+    listing = device_ids.listed(cards, held, used, numa={})
     found = states(listing)
     assert len(found) == len(listing)
     assert held.keys() <= found.keys()

@@ -42,6 +42,12 @@ def test_two_cards_make_the_bytes_that_hami_writes() -> None:
     assert offered.static_mig == {}
 
 
+def test_an_unknown_numa_node_is_zero_for_hami_and_unknown_for_kubelet() -> None:
+    offered = build(card(0, numa=None), card(1, numa=1), cut(2, 1), mig_strategy="single")
+    assert [device.numa for device in offered.devices] == [0, 1, 0]
+    assert offered.numa == {uuid(1): 1, uuid(201, "MIG"): 0}
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import pathlib
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -87,6 +88,31 @@ async def serving(kubelet: Kubelet) -> AsyncIterator[None]:
         yield
     finally:
         await kubelet.stop()
+
+
+@contextlib.asynccontextmanager
+async def another_process(path: pathlib.Path) -> AsyncIterator[None]:
+    """Let a process of its own take a socket's place, and listen there."""
+    program = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1] + ".new")
+listener.listen(1000)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+print(flush=True)
+sys.stdin.read()
+"""
+    pipe = asyncio.subprocess.PIPE
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(path), stdin=pipe, stdout=pipe
+    )
+    try:
+        assert other.stdout is not None
+        await other.stdout.readline()
+        yield
+    finally:
+        other.kill()
+        await other.wait()
 
 
 async def until(link: KubeletLink, problem: str) -> None:
@@ -214,13 +240,28 @@ async def test_another_agent_on_our_socket_is_not_fought(layout: NodeLayout) -> 
     async with serving(kubelet), linked(layout) as link:
         await kubelet.plugin()
         await until(link, "")
-        async with served(own(layout)):
+        async with another_process(own(layout)):
             await until(link, f"another process serves on {own(layout)}")
             taken = own(layout).stat().st_ino
             await link.look_again()
             assert own(layout).stat().st_ino == taken
         await kubelet.plugin()
         await until(link, "")
+
+
+async def test_a_socket_of_ours_with_another_mode_is_still_ours(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet), linked(layout) as link:
+        await kubelet.plugin()
+        await until(link, "")
+        taken = own(layout).stat()
+        own(layout).chmod(0o600)
+        await link.look_again()
+        assert link.problem == ""
+        assert own(layout).stat().st_ino == taken.st_ino
+        assert kubelet.registrations.empty()  # not again
+        assert await kubelet.listed() == (Device("a"),)
+    assert not own(layout).exists()
 
 
 async def test_a_path_that_no_socket_can_have_is_named(tmp_path: pathlib.Path) -> None:

@@ -126,7 +126,7 @@ async def test_the_only_runtime_that_answers_is_found(folder: pathlib.Path) -> N
     ):
         alias.symlink_to(found)
         candidates = [folder / "none.sock", docker, found, alias]
-        status = await kubelet_runtime.detect("", candidates)
+        status = await kubelet_runtime.detect(candidates)
         assert str(status) == "containerd v1.7.20"
         assert status.cdi_dirs == ("/var/run/cdi",)
 
@@ -138,13 +138,49 @@ async def test_two_runtimes_are_not_guessed_between(folder: pathlib.Path) -> Non
         served(two, runtime("cri-o", "1.32.0", {})),
     ):
         with pytest.raises(RuntimeStatusError, match=rf"{one} and {two}: .*--runtime-endpoint"):
-            await kubelet_runtime.detect("", [one, two])
-        assert (await kubelet_runtime.detect(str(two), [one, two])).name == "cri-o"
+            await kubelet_runtime.detect([one, two])
+
+
+@pytest.mark.parametrize(
+    ("reported", "found"),
+    [
+        ("cri-o://1.32.0", "cri-o 1.32.0"),
+        ("containerd://1.7.20", "containerd v1.7.20"),
+        ("containerd://2.0.0", "containerd v2.0.0"),
+    ],
+)
+async def test_of_several_runtimes_kubelets_is_taken(
+    folder: pathlib.Path, reported: str, found: str
+) -> None:
+    sockets = [folder / f"{number}.sock" for number in range(3)]
+    async with (
+        served(sockets[0], runtime("containerd", "v2.0.0", {})),
+        served(sockets[1], runtime("cri-o", "1.32.0", {})),
+        served(sockets[2], runtime("containerd", "v1.7.20", {})),
+    ):
+        assert str(await kubelet_runtime.detect(sockets, reported=reported)) == found
+
+
+async def test_two_runtimes_of_kubelets_name_are_not_guessed_between(folder: pathlib.Path) -> None:
+    one, two = folder / "1.sock", folder / "2.sock"
+    async with (
+        served(one, runtime("containerd", "v2.0.0", {})),
+        served(two, runtime("containerd", "v2.1.0", {})),
+    ):
+        with pytest.raises(RuntimeStatusError, match="not known which of them is kubelet's"):
+            await kubelet_runtime.detect([one, two], reported="containerd://1.7.0")
+
+
+async def test_the_containerd_of_docker_is_not_kubelets_runtime(folder: pathlib.Path) -> None:
+    info = {"config": json.dumps({"cdiSpecDirs": ["/var/run/cdi"]})}
+    async with served(folder / "c.sock", runtime("containerd", "v2.1.4", info)):
+        with pytest.raises(RuntimeStatusError, match=r"but kubelet's is docker://28\.1\.1"):
+            await kubelet_runtime.detect([folder / "c.sock"], reported="docker://28.1.1")
 
 
 async def test_no_runtime_says_where_it_was_looked_for(folder: pathlib.Path) -> None:
     with pytest.raises(RuntimeStatusError, match=r"1\.sock, .*2\.sock: there is no such socket"):
-        await kubelet_runtime.detect("", [folder / "1.sock", folder / "2.sock"])
+        await kubelet_runtime.detect([folder / "1.sock", folder / "2.sock"])
     async with served(folder / "1.sock", SERVICE.handler({})):
         with pytest.raises(RuntimeStatusError, match="UNIMPLEMENTED"):
-            await kubelet_runtime.detect("", [folder / "1.sock"])
+            await kubelet_runtime.detect([folder / "1.sock"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pynvml  # type: ignore[import-untyped]
+import pytest
+
 from hami.monitor.driver import Sampler
 from hami.node.nvml import GpuProcess, NvmlError, ProcessUtilization
 from hami.node.nvml_cards import Card, MigDevice, Problem
+from hami.node.nvml_library import DriverReplacedError
 
 LOST = NvmlError("GPU 1", "is lost", "reboot")
 
@@ -34,6 +38,7 @@ class Driver:
         self.dead = False
         self.busy: tuple[ProcessUtilization, ...] | None = ()
         self.asked_since: list[int] = []
+        self.asked_until: list[int] = []
         self.reopened = 0
         self.closed = False
 
@@ -57,10 +62,11 @@ class Driver:
         return (GpuProcess(pid=9, memory=3),)
 
     def process_utilization(
-        self, uuid: str, since_us: int = 0
+        self, uuid: str, since_us: int, now_us: int
     ) -> tuple[ProcessUtilization, ...] | None:
         self._answer(uuid)
         self.asked_since.append(since_us)
+        self.asked_until.append(now_us)
         return self.busy
 
     def reopen(self) -> None:
@@ -107,6 +113,77 @@ def test_each_sample_of_a_process_counts_once() -> None:
     driver.busy = ()
     assert taking.take().processes[0].compute == {}
     assert driver.asked_since == [0, 100]
+
+
+def test_a_clock_that_is_set_back_freezes_no_figure() -> None:
+    driver, now = Driver(card(0)), Clock()
+    now.now = 7200.0
+    driver.busy = (ProcessUtilization(pid=9, at_us=7200_000_000, compute=30, memory=1),)
+    taking = Sampler("", open_driver=lambda _root: driver, clock=Clock(), now=now)
+    taking.take()
+    now.now = 3600.0
+    driver.busy = ()
+    taking.take()
+    now.now = 3605.0
+    driver.busy = (ProcessUtilization(pid=9, at_us=3604_000_000, compute=40, memory=1),)
+    assert taking.take().processes[0].compute == {9: 40}
+    assert driver.asked_since == [0, 3600_000_000, 3600_000_000]
+    assert driver.asked_until == [7200_000_000, 3600_000_000, 3605_000_000]
+
+
+def test_a_driver_that_hangs_is_not_open() -> None:
+    clock, open_while_asked = Clock(), []
+
+    class Hanging(Driver):
+        def memory_used(self, uuid: str) -> int:
+            for clock.now in (4.0, 6.0):
+                open_while_asked.append(taking.is_open())
+            return super().memory_used(uuid)
+
+    taking = sampler(Hanging(card(0)), clock)
+    taking.take()
+    assert open_while_asked == [True, False]
+    assert taking.is_open()
+
+
+def mismatch() -> NvmlError:
+    return NvmlError("NVML", "x", "y", code=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+
+def test_a_driver_that_was_replaced_ends_the_process() -> None:
+    clock, driver = Clock(), Driver(card(0))
+    answers = iter((driver, LOST, mismatch()))
+
+    def open_driver(_root: str) -> Driver:
+        found = next(answers)
+        if isinstance(found, NvmlError):
+            raise found
+        return found
+
+    taking = Sampler("", open_driver=open_driver, clock=clock)
+    taking.take()
+    driver.dead = True
+    clock.now = 61
+    assert taking.take().cards == ()  # the old driver's module is unloaded
+    clock.now = 92
+    assert taking.take().cards == ()
+    clock.now = 123
+    with pytest.raises(DriverReplacedError, match="kubelet starts it again"):
+        taking.take()
+
+
+def test_a_library_of_another_version_is_waited_for_at_the_start() -> None:
+    clock = Clock()
+
+    def open_driver(_root: str) -> Driver:
+        raise mismatch()
+
+    taking = Sampler("", open_driver=open_driver, clock=clock)
+    assert taking.take().cards == ()
+    assert not taking.is_open()
+    clock.now = 30
+    with pytest.raises(DriverReplacedError):
+        taking.take()
 
 
 def test_compute_that_is_not_reported_is_not_zero() -> None:

@@ -113,23 +113,26 @@ def test_samples_of_processes_come_after_the_time_asked_for(
     run: Callable[[str], Any], node: Path
 ) -> None:
     with holding(node, 0, MIB) as pid:
-        samples, later, none = run(
+        samples, later, future, none = run(
             """
 nvml = Nvml.open(root)
-found = nvml.process_utilization(card(0))
+now = int(time.time() * 1e6)
+found = nvml.process_utilization(card(0), 0, now)
 samples = [(each.pid, each.compute, each.memory) for each in found]
-later = nvml.process_utilization(card(0), int(time.time() * 1e6) + 10**9)
-result = [samples, later, nvml.process_utilization(card(1))]
+later = nvml.process_utilization(card(0), now + 10**9, now + 10**9)
+future = nvml.process_utilization(card(0), 0, now - 10**9)
+result = [samples, later, future, nvml.process_utilization(card(1), 0, now)]
 """
         )
     assert samples == [[pid, 0, 0]]
     assert later == []
+    assert future == []  # taken before the clock was set back
     assert none == []
 
 
 def test_a_driver_that_takes_no_samples_says_so(run: Callable[[str], Any], node: Path) -> None:
     gpus.set_faults(node, ["missing nvmlDeviceGetProcessUtilization"])
-    assert run("result = [Nvml.open(root).process_utilization(card(0))]") == [None]
+    assert run("result = [Nvml.open(root).process_utilization(card(0), 0, 0)]") == [None]
 
 
 def test_an_xid_names_its_card(run: Callable[[str], Any], node: Path) -> None:

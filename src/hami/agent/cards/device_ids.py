@@ -22,7 +22,7 @@ class ListedDevice:
 
     id: str
     healthy: bool
-    #: The NUMA node; None: not advertised, or not exactly one.
+    #: The NUMA node; None: not listed, not known, or not exactly one.
     numa: int | None = None
 
 
@@ -37,12 +37,13 @@ def listed(
     held: Mapping[str, frozenset[str]],
     used_shares: Mapping[str, int],
     *,
-    numa: bool,
+    numa: Mapping[str, int],
 ) -> tuple[ListedDevice, ...]:
     """Return every id, with its health.
 
     `held`: the cards behind each id that a container has. `used_shares`: how many shares of a card
-    are taken. A held id stays in the list although its card was removed or the split count became
+    are taken. `numa`: the NUMA node of each card that has a known one, empty if none is to be
+    listed. A held id stays in the list although its card was removed or the split count became
     smaller: else kubelet would not start its container again.
     """
     cards = {device.id: device for device in devices}
@@ -52,14 +53,12 @@ def listed(
     for name in (*named, *sorted(held.keys() - named.keys())):
         behind = held.get(name)
         if behind is None:
-            listing.append(ListedDevice(name, name in healthy, named[name].numa if numa else None))
+            listing.append(ListedDevice(name, name in healthy, numa.get(named[name].id)))
             continue
         found = [cards[card] for card in sorted(behind) if card in cards]
         healthy_now = len(found) == len(behind) > 0 and all(device.health for device in found)
-        numas = {device.numa for device in found}
-        listing.append(
-            ListedDevice(name, healthy_now, numas.pop() if numa and len(numas) == 1 else None)
-        )
+        nodes = {numa.get(device.id) for device in found}
+        listing.append(ListedDevice(name, healthy_now, nodes.pop() if len(nodes) == 1 else None))
     return tuple(listing)
 
 

@@ -302,6 +302,8 @@ class _Watcher:
                 except NvmlError as error:
                     self._close(source)
                     source = None
+                    if error.wants_new_library:
+                        raise
                     self._xids_failed(error)
                     self._find_silent()
                     self.stop.wait(_PAUSE if failures else 0.0)

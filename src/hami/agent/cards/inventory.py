@@ -19,6 +19,8 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from hami.agent.cards.node_config import NodeConfig
 from hami.node.nvml_cards import NVSWITCH, Card, CardLinks, MigDevice, Problem
 from hami.vendors.table import Vendor
@@ -36,14 +38,19 @@ class CardInventory:
 
     #: Registered cards, by index.
     devices: tuple[RegisteredCard, ...] = ()
+    #: By id of a registered card, its NUMA node; missing where the node is not known.
+    numa: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: MIG devices by the resource that offers them (`mixed`).
     static_mig: Mapping[str, tuple[MigDevice, ...]] = dataclasses.field(default_factory=dict)
     #: What is not offered or unusual, and what to do about it.
     notes: tuple[str, ...] = ()
 
-    def register(self) -> str:
-        """Return the register annotation's value."""
-        return node_register.encode_json(self.devices)
+    def register(self, *, in_service: bool = True) -> str:
+        """Return the register annotation's value; out of service no card is healthy."""
+        devices = self.devices
+        if not in_service:
+            devices = tuple(msgspec.structs.replace(device, health=False) for device in devices)
+        return node_register.encode_json(devices)
 
     def shares(self, vendor: Vendor) -> dict[str, int]:
         """Return the sums of memory and cores of healthy cards, by resource name."""
@@ -77,6 +84,7 @@ def build(
     work.check_single()
     return CardInventory(
         devices=tuple(sorted(work.devices.values(), key=lambda device: (device.index, device.id))),
+        numa=work.numa,
         static_mig={name: tuple(work.static_mig[name]) for name in sorted(work.static_mig)},
         notes=tuple(work.notes),
     )
@@ -96,6 +104,7 @@ class _Building:
 
     def __init__(self, config: NodeConfig, healthy: Callable[[str], bool]) -> None:
         self.devices: dict[str, RegisteredCard] = {}
+        self.numa: dict[str, int] = {}
         self.static_mig: dict[str, list[MigDevice]] = {}
         self.notes: list[str] = []
         self._config = config
@@ -120,10 +129,11 @@ class _Building:
                 devmem=_scaled(memory, settings.device_memory_scaling),
                 devcore=_scaled(_WHOLE, settings.device_core_scaling),
                 type=_type(card),
-                numa=card.numa,
+                numa=card.numa or 0,  # HAMi's annotation has no word for unknown
                 mode=self._config.operating_mode,
                 health=self._healthy(card.uuid),
-            )
+            ),
+            card,
         )
         if offered:
             self._whole.append(card)
@@ -191,10 +201,11 @@ class _Building:
                 devcore=_WHOLE,
                 # As the driver names a MIG device.
                 type=f"{_type(card)} MIG {part.profile}",
-                numa=card.numa,
+                numa=card.numa or 0,  # HAMi's annotation has no word for unknown
                 mode=self._config.operating_mode,
                 health=self._healthy(card.uuid),
-            )
+            ),
+            card,
         )
         if offered:
             self._profiles.add(part.profile)
@@ -210,7 +221,7 @@ class _Building:
             return
         self.static_mig.setdefault(resource, []).append(part)
 
-    def _offer(self, device: RegisteredCard) -> bool:
+    def _offer(self, device: RegisteredCard, card: Card) -> bool:
         """Add a card if the register annotation can carry it."""
         if device.count == 0:
             return False
@@ -226,6 +237,8 @@ class _Building:
             )
             return False
         self.devices[device.id] = device
+        if card.numa is not None:
+            self.numa[device.id] = card.numa
         return True
 
 

@@ -19,7 +19,7 @@ from hami.agent.cards.health import Health, HealthChange
 from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
-from hami.node.nvml import Nvml, NvmlError
+from hami.node.nvml import Nvml, NvmlError, Replacement
 from hami.node.nvml_cards import Card, Problem
 from hami.wire import node_register
 from hami.wire.node_register import RegisteredCard
@@ -97,17 +97,23 @@ class NodeCards:
         return self.health.why(uuid) or "the card that it is a part of is not healthy"
 
     async def run(self) -> NoReturn:
-        """Follow the driver for ever; not while the node's configuration holds a mistake."""
+        """Follow the driver for ever; not while the node's configuration holds a mistake.
+
+        Raises DriverReplacedError if only a new process can talk to the driver.
+        """
         if self._config_mistake:
             self._offer_nothing("NodeConfigWrong", self._config_mistake)
             await asyncio.Event().wait()
+        replaced = Replacement(time.monotonic)
         while True:
             try:
                 nvml = await asyncio.to_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
                 self._offer_nothing("GPUDriverMissing", str(error))
+                replaced.check(error)
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
+            replaced.opened()
             try:
                 await self._follow(nvml)
             except* NvmlError as errors:
@@ -128,6 +134,8 @@ class NodeCards:
             try:
                 await self._list(nvml)
             except NvmlError as error:
+                if error.wants_new_library:
+                    raise
                 # The health watch finds out which cards do not answer, one by one.
                 _log.warning("cannot list the cards", extra={"error": str(error)})
 

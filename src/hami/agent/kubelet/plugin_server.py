@@ -70,8 +70,13 @@ class Plugin(Protocol):
 class Streams:
     """Counts open device lists: one, or for a moment that of an old kubelet too."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self.open = 0
+        self._changed = changed
+
+    def count(self, change: int) -> None:
+        self.open += change
+        self._changed()
 
 
 def plugin_handler(
@@ -103,7 +108,7 @@ class _Answers:
         }
 
     async def list_and_watch(self, _request: Message, _context: Any) -> AsyncIterator[Message]:
-        self._streams.open += 1
+        self._streams.count(+1)
         try:
             async for devices in self._plugin.devices():
                 yield {
@@ -113,7 +118,7 @@ class _Answers:
                     ]
                 }
         finally:
-            self._streams.open -= 1
+            self._streams.count(-1)
 
     async def allocate(self, request: Message, context: Any) -> Message:
         asked = [tuple(one["device_ids"]) for one in request["container_requests"]]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,9 @@ UNWATCHED_AFTER = 5.0
 _REGISTER_TIMEOUT = 10.0
 #: Longest path of a socket, in bytes.
 _LONGEST = 107
+
+#: struct ucred: pid, uid, gid.
+_CREDENTIALS = struct.Struct("iii")
 
 _Mark = tuple[int, int]
 
@@ -53,7 +58,7 @@ class Registration:
         self._check_every = check_every
         self._unwatched_after = unwatched_after
         self._clock = clock
-        self._streams = Streams()
+        self._streams = Streams(self._notify)
         self._server: Any = None
         #: Our socket, and that of the kubelet that we are registered with.
         self._own_mark: _Mark | None = None
@@ -64,6 +69,10 @@ class Registration:
         self._running: asyncio.Future[None] | None = None
         #: Why we are not registered; empty: we are.
         self.problem = "hami has not registered with kubelet yet"
+        #: Whether another agent serves in our place: a newer one, in an update with maxSurge.
+        self.taken_over = False
+        self._handlers: list[Callable[[], None]] = []
+        self._notified = (False, False)
 
     @property
     def resource(self) -> str:
@@ -72,6 +81,15 @@ class Registration:
     @property
     def registered(self) -> bool:
         return not self.problem
+
+    @property
+    def watched(self) -> bool:
+        """Whether kubelet has our devices: only then can it take up a pod with cards."""
+        return self.registered and self._streams.open > 0
+
+    def add_handler(self, handler: Callable[[], None]) -> None:
+        """Call the handler after every change of `watched` and `taken_over`."""
+        self._handlers.append(handler)
 
     async def run(self) -> None:
         """Serve and register, again and again, until `stop` or a cancellation."""
@@ -105,7 +123,18 @@ class Registration:
             await self._check()
             await asyncio.sleep(self._check_every)
 
+    def _notify(self) -> None:
+        now = (self.watched, self.taken_over)
+        if now != self._notified:
+            self._notified = now
+            for handler in self._handlers:
+                handler()
+
     async def _check(self) -> None:
+        await self._try_step()
+        self._notify()
+
+    async def _try_step(self) -> None:
         try:
             self._set_problem(await self._step())
         except grpc.RpcError as error:
@@ -128,11 +157,16 @@ class Registration:
         """Serve or register where needed; return the problem, empty: none."""
         kubelet = _mark(self._kubelet)
         if self._server is not None and (now := _mark(self._own)) != self._own_mark:
-            if now is not None and _answers(self._own):
+            listener = _listener(self._own) if now is not None else None
+            if listener == os.getpid():  # still ours: its mode or its owner was changed
+                self._own_mark = now
+            elif listener is not None:
                 # Replacing its socket would make two agents fight; one of them must end.
+                self.taken_over = True
                 self._kubelet_mark = None
                 return f"another process serves on {self._own}: only one agent may run on a node"
-            await self._close()
+            else:
+                await self._close()
         if kubelet is None:
             self._kubelet_mark = None
             return (
@@ -140,6 +174,7 @@ class Registration:
                 "names another folder than its own"
             )
         if self._server is None:
+            self.taken_over = False
             await self._open()
         if kubelet != self._kubelet_mark or self._is_unwatched():
             await self._register()
@@ -157,7 +192,7 @@ class Registration:
             raise OSError(
                 f"the path of a socket has at most {_LONGEST} bytes; choose a shorter --kubelet-dir"
             )
-        self._streams = Streams()
+        self._streams = Streams(self._notify)
         server = grpc.server(self._own, plugin_handler(self._plugin, self._streams))
         # The socket exists from now on, also if the start fails.
         self._server, self._own_mark, self._kubelet_mark = server, _mark(self._own), None
@@ -199,14 +234,18 @@ def _mark(path: Path) -> _Mark | None:
     return status.st_ino, status.st_ctime_ns
 
 
-def _answers(path: Path) -> bool:
-    """Return whether a process listens on a socket."""
+def _listener(path: Path) -> int | None:
+    """Return the pid of the process that listens on a socket; None: no process does.
+
+    0: a process that this PID namespace does not show, or one whose queue is full.
+    """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # noqa: FBT003 - its only form
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # a full queue has a listener
-            return True
+        except BlockingIOError:
+            return 0
         except OSError:
-            return False
-    return True
+            return None
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[0])

@@ -19,10 +19,11 @@ from hami.agent.kubelet import grpc, kubelet_api
 from hami.agent.kubelet.grpc import Message
 from hami.wire import codec, errors
 
-#: Where runtimes have their sockets: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s.
+#: Where runtimes have their sockets: containerd, CRI-O, Docker, k3s and RKE2, k0s, MicroK8s.
 CANDIDATES = (
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
+    "/run/cri-dockerd.sock",
     "/run/k3s/containerd/containerd.sock",
     "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
@@ -33,6 +34,8 @@ TIMEOUT = 5.0
 _FLAG = "--runtime-endpoint"
 _REMEDY = f"name kubelet's CRI socket with {_FLAG}, and mount it into the agent"
 _SCHEME = "unix://"
+#: Of a runtime on the Node object: containerd://2.1.4.
+_NAME_END = "://"
 _CONFIG = "config"
 _DIRS, _ENABLED = "cdiSpecDirs", "enableCDI"
 
@@ -54,6 +57,17 @@ class RuntimeStatus:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
+
+    def is_kubelets(self, reported: str) -> bool:
+        """Return whether its name is that of kubelet's runtime; True if kubelet reports none.
+
+        The version may differ for a while: kubelet reads it when it starts.
+        """
+        return not reported or reported.partition(_NAME_END)[0] == self.name
+
+    def has_version(self, reported: str) -> bool:
+        """Return whether its version is that of kubelet's runtime."""
+        return reported.partition(_NAME_END)[2] == self.version.removeprefix("v")
 
 
 async def runtime_status(endpoint: str) -> RuntimeStatus:
@@ -77,11 +91,13 @@ async def runtime_status(endpoint: str) -> RuntimeStatus:
 
 
 async def detect(
-    endpoint: str = "", candidates: Sequence[str | os.PathLike[str]] = CANDIDATES
+    candidates: Sequence[str | os.PathLike[str]] = CANDIDATES, *, reported: str = ""
 ) -> RuntimeStatus:
-    """Ask the named runtime, else the only one that answers at the usual sockets."""
-    if endpoint:
-        return await runtime_status(endpoint)
+    """Ask the runtimes at these sockets, and return kubelet's.
+
+    `reported` is what kubelet says of its runtime on the Node object. Another runtime that answers
+    is beside the point: on a node with cri-dockerd, Docker's own containerd has a socket, too.
+    """
     answers: dict[str, RuntimeStatus] = {}
     failures: list[RuntimeStatusError] = []
     for socket in _sockets(candidates):
@@ -89,14 +105,16 @@ async def detect(
             answers[socket] = await runtime_status(socket)
         except RuntimeStatusError as error:
             failures.append(error)
-    if len(answers) == 1:
-        return next(iter(answers.values()))
+    found = [status for status in answers.values() if status.is_kubelets(reported)]
+    if len(found) > 1:
+        found = [status for status in found if status.has_version(reported)] or found
+    if len(found) == 1:
+        return found[0]
     if answers:
-        raise RuntimeStatusError(
-            f"container runtimes at {' and '.join(answers)}",
-            "answer, and it is not known which of them is kubelet's",
-            _REMEDY,
-        )
+        rule = "answer, and it is not known which of them is kubelet's"
+        if not found:
+            rule = f"answer, but kubelet's is {reported}"
+        raise RuntimeStatusError(f"container runtimes at {' and '.join(answers)}", rule, _REMEDY)
     if failures:
         raise failures[0]
     tried = ", ".join(os.fspath(candidate) for candidate in candidates)
