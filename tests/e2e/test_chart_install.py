@@ -78,7 +78,13 @@ def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
 ) -> None:
     (made,) = pods.create(client, namespace, gpu_pod("ordinary"))
     assert asking.is_ours(made)
-    running = pods.await_phase(client, namespace, "ordinary")
+    require_grant(pods.await_phase(client, namespace, "ordinary"), release)
+    client.delete(pods_path(namespace))
+    pods.await_gone(client, namespace)
+
+
+def require_grant(running: Object, release: Release) -> None:
+    """Require that a pod has a grant of its own for the card of its node."""
     meta, node = running["metadata"], running["spec"]["nodeName"]
     assert node == GPU_NODE
     written = meta["annotations"]
@@ -88,6 +94,22 @@ def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
     key = signature.GrantKeys(release.secret("grant-key")["current"])
     code = written[annotation_keys.GRANT_MAC]
     assert signature.verify(key, code, uid=meta["uid"], node=node, devices=devices)
+
+
+def test_a_copy_by_kubectl_debug_gets_a_grant_of_its_own(
+    cluster: Cluster, client: Client, namespace: str, release: Release, cards: None
+) -> None:
+    pods.create(client, namespace, gpu_pod("first"))
+    first = pods.await_phase(client, namespace, "first")
+    cluster.kubectl(
+        *("-n", namespace, "debug", "first", "--copy-to=copied", "--same-node"),
+        *("--profile=general", "--keep-annotations", "--keep-labels"),
+        f"--set-image=*={first['spec']['containers'][0]['image']}",
+    )
+    copied = pods.await_phase(client, namespace, "copied")
+    require_grant(copied, release)
+    mac = annotation_keys.GRANT_MAC
+    assert copied["metadata"]["annotations"][mac] != first["metadata"]["annotations"][mac]
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
 
@@ -114,14 +136,18 @@ def test_a_label_on_the_pod_or_on_its_namespace_keeps_admission_away(
 
 
 @pytest.mark.usefixtures("release")
-def test_a_forged_grant_is_refused_with_and_without_the_webhook(
+def test_a_copied_grant_is_removed_and_refused_without_the_webhook(
     client: Client, namespace: str
 ) -> None:
-    forged = {annotation_keys.ASSIGNED_NODE: GPU_NODE}
-    body = gpu_pod("forged", metadata={"annotations": forged})
-    error = asking.refused(client, namespace, body)
-    assert f"annotation {annotation_keys.ASSIGNED_NODE}" in error.message
-    assert asking.WEBHOOK in error.message
+    grant = {annotation_keys.ASSIGNED_NODE: GPU_NODE}
+    metadata = {"annotations": {"own": "1", **grant}, "labels": grant}
+    body = gpu_pod("copy", metadata=metadata, nodeName=GPU_NODE)
+    for headers in ({}, SOMEBODY):
+        made = asking.tried(client, namespace, body, headers)
+        assert asking.is_ours(made)
+        assert made["metadata"]["annotations"] == {"own": "1"}
+        assert annotation_keys.ASSIGNED_NODE not in made["metadata"].get("labels", {})
+        assert "nodeName" not in made["spec"]
     body["metadata"]["labels"] = IGNORED
     error = asking.refused(client, namespace, body, SOMEBODY)
     assert "hami-pod-annotations" in error.message
