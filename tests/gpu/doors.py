@@ -1,6 +1,6 @@
-"""Ways to a card, each as one call: what a process tries on a card that was not granted to it.
+"""Ways to a card, each as one call.
 
-None of them may succeed there. Those that need a context first make none of their own: without one
+None of them may succeed on a card that was not granted. Those that need a context first make none of their own: without one
 the driver itself refuses, which is a closed door too.
 """
 

@@ -1,4 +1,4 @@
-"""Drivers that lack functions: the stand-in with the names taken away that they did not have yet.
+"""Drivers that lack functions: the stand-in without the names that are newer.
 
 A name that is overwritten in a library's symbol table is not found by dlsym, nor by
 cuGetProcAddress: to libvgpu and to programs that is an older driver.

@@ -1,4 +1,4 @@
-"""Memory that no process's account has, green contexts made first, and cards that were not granted.
+"""Managed memory, green contexts made first, and cards that were not granted.
 
 Managed memory is on the card but in no process's account, and the driver keeps some of its own for
 it: what the same program takes natively beyond its allocations is allowed here too. So the native
