@@ -1,7 +1,7 @@
 """Ways to a card, each as one call.
 
-None of them may succeed on a card that was not granted. Those that need a context first make none of their own: without one
-the driver itself refuses, which is a closed door too.
+None of them may succeed on a card that was not granted. Those that need a context make none of
+their own: without one the driver itself refuses, which is a closed door too.
 """
 
 from __future__ import annotations

@@ -138,6 +138,18 @@ def test_a_green_context_made_first_pays_for_the_context_that_it_retains(tmp_pat
         assert box.peak() <= LIMIT
 
 
+def test_a_reset_ends_green_contexts(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        probe = box.probe()
+        probe.do("init")
+        probe.do("green create part 0")
+        probe.do("reset 0")
+        assert box.used() == box.physical() == 0
+        probe.ask("green destroy part")
+        probe.do("green create part 0")
+        assert box.used() == box.physical() == CONTEXT + GREEN
+
+
 @pytest.mark.parametrize("context_bytes", [0, CONTEXT])
 def test_a_green_context_made_first_needs_room(tmp_path: Path, context_bytes: int) -> None:
     with Container(tmp_path, (500 * MIB,), context_bytes=context_bytes) as box:
