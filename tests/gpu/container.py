@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.gpu.workers import ROOT
 
-LIBRARY = ROOT / "src" / "hami" / "native" / "lib" / platform.machine() / "libvgpu.so"
+LIBRARY = ROOT / "native" / "lib" / platform.machine() / "libvgpu.so"
 POLICY_MAGIC = 0x31594C4F50494D41
 DEVICES = 16
 
