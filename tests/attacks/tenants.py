@@ -1,0 +1,188 @@
+"""A container under attack from within, with the driver and the monitor as judges.
+
+The programs are native probes on the stand-in driver. What they ever had of a card is read from the
+driver's own record, and a whole monitor watches the node in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+from hami.kube.client import Client
+from hami.monitor import main as monitor_main
+from hami.monitor.driver import Sampler
+from hami.monitor.main import Monitor
+from hami.monitor.settings import Settings
+from hami.node.nvml import GpuProcess
+from hami.node.nvml_cards import Card
+from tests import virtual_time
+from tests.attacks.attack import REPORTED_WITHIN_S, Report, Result
+from tests.integration.monitor.monitors import NODE, Machine
+from tests.native.container import Container
+from tests.native.probing import GIB, MIB, Probe
+from tests.scripted_api.server import ScriptedApi
+from tests.unit.monitor import nodes
+
+T = TypeVar("T")
+
+LIMIT = GIB
+POD = "attacker"
+OF_THE_DRIVER = "bytes of a card beyond the share, by the driver's own record"
+_PIECE = 64 * MIB
+#: Pieces until an attacker that nothing holds stops by itself.
+_MOST = 40
+
+
+class Tenant:
+    """A pod with one container that has 1 GiB of the first of two cards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.container = Container(folder / "c", (LIMIT,), node=None)
+        self.machine = Machine(folder / "m", self.container.node.folder)
+        self._others: list[Probe] = []
+
+    def close(self) -> None:
+        for probe in self._others:
+            probe.kill()
+        self.container.__exit__(None, None, None)
+
+    # Programs.
+
+    def program(self, *arguments: str, **options: Any) -> Probe:
+        """Start a program in the container, with the library as the agent preloads it."""
+        return self.container.probe(*arguments, **options)
+
+    def hidden(self) -> Probe:
+        """Start a program without the library, as a static one is."""
+        probe = self.container.outsider()
+        self._others.append(probe)
+        return probe
+
+    def take_all(self, probe: Probe, kind: str = "alloc") -> int:
+        """Take memory until it is refused, or until it is far above the share."""
+        return probe.fill(kind, _PIECE, _MOST).code
+
+    def fill(self, **options: Any) -> None:
+        """Take all that one more program of the container gets."""
+        probe = self.program(**options)
+        if probe.ask("init").ok and probe.ask("device 0").ok:
+            self.take_all(probe)
+
+    # Judges.
+
+    @property
+    def gain(self) -> int:
+        """Return the most that was ever taken beyond the share, over all programs and cards."""
+        node = self.container.node
+        granted = [LIMIT] + [0] * (len(node.cards) - 1)
+        peaks = [node.peak(card) for card in range(len(node.cards))]
+        return max(peak - share for peak, share in zip(peaks, granted, strict=True))
+
+    def result(self, refusal: str = "", reports: Sequence[Report] = ()) -> Result:
+        return Result(max(self.gain, 0), OF_THE_DRIVER, refusal, tuple(reports))
+
+    def reported(self, *probes: Probe) -> Result:
+        """Let the node's monitor watch from now on; return what it reports in time."""
+        self.machine.contain(self.container, POD, LIMIT)
+        for probe in probes:
+            self.machine.place(probe, POD)
+        with mock.patch.object(asyncio, "to_thread", _inline):
+            return self.result(reports=virtual_time.run(self._watched()))
+
+    async def _watched(self) -> list[Report]:
+        loop = asyncio.get_running_loop()
+        driver = _Driver(self.container)
+
+        def sampler(_root: str) -> Sampler:
+            return Sampler("", open_driver=lambda _: driver, clock=loop.time)
+
+        layout = self.machine.layout
+        settings = Settings(
+            node_name=NODE,
+            hook_path=str(layout.hook_path),
+            state_dir=str(layout.state_dir),
+            run_dir=str(layout.run_dir),
+            proc_dir=str(self.machine.proc),
+        )
+        async with ScriptedApi() as api, Client(api.access(), user_agent="test") as client:
+            api.put(nodes.pod(POD, node=NODE))
+            with mock.patch.object(monitor_main, "Sampler", sampler):
+                monitor = Monitor(settings, client)
+            works = (monitor.pods.informer.run(), monitor.events.run(), monitor.audit.run())
+            tasks = [asyncio.create_task(work) for work in works]
+            begin = loop.time()
+            while not api.objects("events") and loop.time() <= begin + REPORTED_WITHIN_S:
+                await asyncio.sleep(0.1)
+            after = loop.time() - begin
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            uid = nodes.uid_of(POD)
+            return [
+                Report(event["reason"], after)
+                for event in api.objects("events")
+                if event["involvedObject"]["uid"] == uid
+            ]
+
+
+class _Driver:
+    """NVML of the node, asked by a process outside of all containers."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._cards = [
+            Card(
+                uuid=card.uuid,
+                index=index,
+                minor=index,
+                name="NVIDIA H200",
+                memory=card.memory,
+                numa=0,
+                bus_id="",
+                mig_enabled=False,
+            )
+            for index, card in enumerate(container.node.cards)
+        ]
+
+    def cards(self) -> tuple[tuple[Card, ...], tuple[()]]:
+        return tuple(self._cards), ()
+
+    def memory_used(self, uuid: str) -> int:
+        return self._container.physical(self._index(uuid))
+
+    def utilization(self, uuid: str) -> tuple[int, int]:
+        return 0, 0
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        with self._container.outsider() as judge:
+            found = judge.memory(self._index(uuid)).processes
+        return tuple(GpuProcess(pid=pid, memory=memory) for pid, memory in found.items())
+
+    def process_utilization(self, uuid: str, since_us: int = 0) -> tuple[()]:
+        return ()
+
+    def reopen(self) -> None: ...
+    def close(self) -> None: ...
+
+    def _index(self, uuid: str) -> int:
+        return [card.uuid for card in self._cards].index(uuid)
+
+
+async def _inline(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Run what belongs into a thread right here: in virtual time it takes none."""
+    return work(*args, **kwargs)
+
+
+def without(names: Mapping[str, str], *gone: str) -> dict[str, str]:
+    return {name: text for name, text in names.items() if name not in gone}
+
+
+async def suppressed(work: Awaitable[object]) -> None:
+    with contextlib.suppress(Exception):
+        await work
