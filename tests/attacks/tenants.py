@@ -7,8 +7,9 @@ driver's own record, and a whole monitor watches the node in virtual time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import functools
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -20,10 +21,13 @@ from hami.monitor.main import Monitor
 from hami.monitor.settings import Settings
 from hami.node.nvml import GpuProcess
 from hami.node.nvml_cards import Card
+from hami.wire import policy_file
+from hami.wire.file_layout import Layout
+from hami.wire.shares import Share
 from tests import virtual_time
 from tests.attacks.attack import REPORTED_WITHIN_S, Report, Result
 from tests.integration.monitor.monitors import NODE, Machine
-from tests.native.container import Container
+from tests.native.container import CONTEXT, Container, Node, cards
 from tests.native.probing import GIB, MIB, Probe
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.monitor import nodes
@@ -36,6 +40,7 @@ OF_THE_DRIVER = "bytes of a card beyond the share, by the driver's own record"
 _PIECE = 64 * MIB
 #: Pieces until an attacker that nothing holds stops by itself.
 _MOST = 40
+_MOUNTS = ("unshare", "--map-root-user", "--mount")
 
 
 class Tenant:
@@ -43,7 +48,8 @@ class Tenant:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.container = Container(folder / "c", (LIMIT,), node=None)
+        node = Node(folder / "node", cards(2))
+        self.container = Container(folder / "c", (LIMIT,), node=node)
         self.machine = Machine(folder / "m", self.container.node.folder)
         self._others: list[Probe] = []
 
@@ -64,6 +70,24 @@ class Tenant:
         self._others.append(probe)
         return probe
 
+    def run(self, *command: str) -> Probe:
+        """Start any command in the container."""
+        env = self.container.environment()
+        probe = Probe(command, env, self.folder / f"stderr-{len(self._others)}")
+        self._others.append(probe)
+        return probe
+
+    def needed(self) -> list[str]:
+        """Return the variables that the stand-in driver cannot do without."""
+        names = ("LD_LIBRARY_PATH", "FAKEGPU_DIR", "FAKEGPU_OWNER", "PATH")
+        return [f"{name}={self.container.environment()[name]}" for name in names]
+
+    def preloaded(self) -> tuple[str, ...]:
+        """Return the command that starts others with /etc/ld.so.preload as the agent mounts it."""
+        library = self.container.library
+        mount = f'mount -t tmpfs none /etc && echo "{library}" >/etc/ld.so.preload && exec "$@"'
+        return (*_MOUNTS, "sh", "-c", mount, "sh")
+
     def take_all(self, probe: Probe, kind: str = "alloc") -> int:
         """Take memory until it is refused, or until it is far above the share."""
         return probe.fill(kind, _PIECE, _MOST).code
@@ -73,6 +97,12 @@ class Tenant:
         probe = self.program(**options)
         if probe.ask("init").ok and probe.ask("device 0").ok:
             self.take_all(probe)
+
+    def attempt(self, probe: Probe, *lines: str) -> str:
+        """Let a program do what may fail; return the first failure of CUDA."""
+        answers = [probe.ask(line) for line in lines]
+        assert not any(answer.text.startswith("bad") for answer in answers), answers
+        return next((answer.text for answer in answers if not answer.ok), "")
 
     # Judges.
 
@@ -85,6 +115,8 @@ class Tenant:
         return max(peak - share for peak, share in zip(peaks, granted, strict=True))
 
     def result(self, refusal: str = "", reports: Sequence[Report] = ()) -> Result:
+        """Judge what was tried; an attack that used no card at all would prove nothing."""
+        assert refusal or self.container.node.peak() > LIMIT // 2
         return Result(max(self.gain, 0), OF_THE_DRIVER, refusal, tuple(reports))
 
     def reported(self, *probes: Probe) -> Result:
@@ -179,10 +211,27 @@ async def _inline(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     return work(*args, **kwargs)
 
 
-def without(names: Mapping[str, str], *gone: str) -> dict[str, str]:
-    return {name: text for name, text in names.items() if name not in gone}
+@functools.cache
+def may_mount() -> bool:
+    """Return whether this machine lets us make mount namespaces."""
+    return not subprocess.run([*_MOUNTS, "true"], check=False, capture_output=True).returncode
 
 
-async def suppressed(work: Awaitable[object]) -> None:
-    with contextlib.suppress(Exception):
-        await work
+def write(path: Path, layout: Layout, at: int = 0, **values: int) -> None:
+    """Write fields of a struct that is at an offset of a file; the others stay."""
+    with path.open("r+b") as file:
+        for name, value in values.items():
+            offset, size = layout.places[name]
+            file.seek(at + offset)
+            file.write(value.to_bytes(size, "little"))
+
+
+def policy(container: Container, limit: int, *, generation: int) -> bytes:
+    """Return a valid policy for the first card."""
+    uuid = container.node.cards[0].uuid
+    share = Share.from_limits(uuid, memory_bytes=limit, cores=0)
+    return policy_file.encode(
+        policy_file.Policy(
+            generation=generation, shares=(share,), context_bytes={uuid: CONTEXT}
+        )
+    )
