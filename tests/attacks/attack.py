@@ -114,6 +114,12 @@ def by(attacker: Attacker) -> Declare:
     return declare
 
 
+def again(name: str, bed: str) -> Callable[[Test], Test]:
+    """Return the decorator of a test that tries an attack on another bed as well."""
+    assert bed in DECLARED[name].also, f"attack {name} does not say that {bed} tries it, too"
+    return functools.partial(_judged, DECLARED[name])
+
+
 def _judged(declared: Attack, test: Test) -> Test:
     if inspect.iscoroutinefunction(test):
 
