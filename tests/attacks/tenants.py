@@ -231,7 +231,5 @@ def policy(container: Container, limit: int, *, generation: int) -> bytes:
     uuid = container.node.cards[0].uuid
     share = Share.from_limits(uuid, memory_bytes=limit, cores=0)
     return policy_file.encode(
-        policy_file.Policy(
-            generation=generation, shares=(share,), context_bytes={uuid: CONTEXT}
-        )
+        policy_file.Policy(generation=generation, shares=(share,), context_bytes={uuid: CONTEXT})
     )

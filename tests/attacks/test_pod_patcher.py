@@ -224,7 +224,9 @@ async def test_a_replayed_resize(node: agents.Node) -> Result:
         kept = node.says(made)
         node.resize(made, [PART])
         await until(lambda: given(node, allocation_id) == 0)
-        node.change(made, {k: kept[k] for k in (annotation_keys.RESIZE, annotation_keys.RESIZE_MAC)})
+        node.change(
+            made, {k: kept[k] for k in (annotation_keys.RESIZE, annotation_keys.RESIZE_MAC)}
+        )
         await node.seen(agent)
         await agent.resizer.apply(agents.uid(made))
         return Result(given(node, allocation_id), BEYOND)
@@ -251,7 +253,8 @@ async def test_a_finished_pod_that_runs_on(
             await node.seen(agent)
             with contextlib.suppress(RefusalError):
                 await agent.reconciler.admit(
-                    agents.uid(new), lambda _: agent.grants.record_of(agents.decoded(new), now=1.0),
+                    agents.uid(new),
+                    lambda _: agent.grants.record_of(agents.decoded(new), now=1.0),
                     patience=0,
                 )
             return Result(len(node.ledger()) - 1, "pods that share what only one fits on")
@@ -360,7 +363,10 @@ async def test_a_finalizer(keys: Path) -> Result:
             assert await bound(replica, rig.pod("p", memory=WHOLE)) == ""
             stored = api.find("pods", "p")
             assert stored is not None
-            stored["metadata"] |= {"finalizers": ["x/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+            stored["metadata"] |= {
+                "finalizers": ["x/y"],
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            }
             stored["status"]["phase"] = "Failed"
             api.put(stored)
             await replica.seen()
@@ -381,7 +387,10 @@ async def test_a_long_grace(keys: Path) -> Result:
             stored = api.find("pods", "p")
             assert stored is not None
             # With a finalizer the scripted API keeps it, as a kubelet would.
-            stored["metadata"] |= {"finalizers": ["x/y"], "deletionTimestamp": "2027-01-01T00:00:00Z"}
+            stored["metadata"] |= {
+                "finalizers": ["x/y"],
+                "deletionTimestamp": "2027-01-01T00:00:00Z",
+            }
             api.put(stored)
             await replica.seen()
             return await taken_again(replica)

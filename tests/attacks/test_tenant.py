@@ -345,7 +345,9 @@ def test_a_zeroed_state(tenant: Tenant) -> Result:
     probe = used_up(tenant)
     for _ in range(8):
         at = STATE.places["slots"][0] + PROCESS_ENTRY.places["usage"][0]
-        tenants.write(tenant.container.state_path, PROCESS_USAGE, at, linear=0, overhead=0, pending=0)
+        tenants.write(
+            tenant.container.state_path, PROCESS_USAGE, at, linear=0, overhead=0, pending=0
+        )
         card = STATE.places["devices"][0]
         tenants.write(tenant.container.state_path, STATE_CARD, card, used=0)
         tenant.take_all(probe)
@@ -459,7 +461,9 @@ def test_another_mount_namespace(tenant: Tenant) -> Result:
 def test_another_root(tenant: Tenant) -> Result:
     root = tenant.folder / "root"
     root.mkdir()
-    change = f'mount --rbind / "{root}" && mount -t tmpfs none "{root}/etc" && exec chroot "{root}" "$@"'
+    change = (
+        f'mount --rbind / "{root}" && mount -t tmpfs none "{root}/etc" && exec chroot "{root}" "$@"'
+    )
     again = ("sh", "-c", change, "sh")
     probe = tenant.program(names={"LD_PRELOAD": ""}, before=(*tenant.preloaded(), *again)).start()
     probe.do(f"take alloc x {2 * GIB}")
