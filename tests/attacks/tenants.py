@@ -40,7 +40,7 @@ OF_THE_DRIVER = "bytes of a card beyond the share, by the driver's own record"
 _PIECE = 64 * MIB
 #: Pieces until an attacker that nothing holds stops by itself.
 _MOST = 40
-_MOUNTS = ("unshare", "--map-root-user", "--mount")
+MOUNTS = ("unshare", "--map-root-user", "--mount")
 
 
 class Tenant:
@@ -86,7 +86,7 @@ class Tenant:
         """Return the command that starts others with /etc/ld.so.preload as the agent mounts it."""
         library = self.container.library
         mount = f'mount -t tmpfs none /etc && echo "{library}" >/etc/ld.so.preload && exec "$@"'
-        return (*_MOUNTS, "sh", "-c", mount, "sh")
+        return (*MOUNTS, "sh", "-c", mount, "sh")
 
     def take_all(self, probe: Probe, kind: str = "alloc") -> int:
         """Take memory until it is refused, or until it is far above the share."""
@@ -214,7 +214,7 @@ async def _inline(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 @functools.cache
 def may_mount() -> bool:
     """Return whether this machine lets us make mount namespaces."""
-    return not subprocess.run([*_MOUNTS, "true"], check=False, capture_output=True).returncode
+    return not subprocess.run([*MOUNTS, "true"], check=False, capture_output=True).returncode
 
 
 def write(path: Path, layout: Layout, at: int = 0, **values: int) -> None:

@@ -51,7 +51,6 @@ def sharing(**more: Any) -> Document:
     "creates a pod that carries a grant, or any other annotation of hami",
     REFUSED,
     "only the scheduler and the agent write them",
-    also=("e2e",),
 )
 @pytest.mark.parametrize("key", sorted(OURS_ON_PODS))
 @pytest.mark.parametrize("mirror", [False, True])

@@ -397,7 +397,6 @@ def test_a_forged_context_price(tenant: Tenant) -> Result:
     "runs a program into which nothing is preloaded",
     REPORTED,
     "the monitor compares NVML's processes with the container's",
-    also=("e2e",),
 )
 def test_a_static_binary(tenant: Tenant) -> Result:
     probe = tenant.hidden().start()
@@ -466,5 +465,23 @@ def test_another_root(tenant: Tenant) -> Result:
     )
     again = ("sh", "-c", change, "sh")
     probe = tenant.program(names={"LD_PRELOAD": ""}, before=(*tenant.preloaded(), *again)).start()
+    probe.do(f"take alloc x {2 * GIB}")
+    return tenant.reported(probe)
+
+
+@needs_mounts
+@attack(
+    "preload-symlink",
+    "brings an image whose /etc/ld.so.preload is a symlink, and removes it",
+    REPORTED,
+    "the monitor compares NVML's processes with the container's",
+)
+def test_a_symlink_in_the_image(tenant: Tenant) -> Result:
+    target = tenant.folder / "target"
+    plant = f'mount -t tmpfs none /etc && touch "{target}" && ln -s "{target}" /etc/ld.so.preload'
+    mount = f'echo "{tenant.container.library}" > "{target}"'
+    script = f'{plant} && {mount} && rm /etc/ld.so.preload && exec "$@"'
+    before = (*tenants.MOUNTS, "sh", "-c", script, "sh")
+    probe = tenant.program(names={"LD_PRELOAD": ""}, before=before).start()
     probe.do(f"take alloc x {2 * GIB}")
     return tenant.reported(probe)
