@@ -265,6 +265,22 @@ ENTRY(cuDeviceGetByPCIBusId, (CUdevice *device, const char *text))
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
+/* ---- places of memory ---- */
+
+bool location_is_host(const CUmemLocation *location)
+{
+    return location->type >= CU_MEM_LOCATION_TYPE_HOST && location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+bool location_device(const CUmemLocation *location, CUdevice *device)
+{
+    int number = location->type == FAKE_LOCALITY_DOMAIN ? location->id & 0xff : location->id;
+    if ((location->type != CU_MEM_LOCATION_TYPE_DEVICE && location->type != FAKE_LOCALITY_DOMAIN) || !device_valid(number))
+        return false;
+    *device = number;
+    return true;
+}
+
 ENTRY(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer))
 {
     ENTER();

@@ -163,11 +163,11 @@ CUresult graph_copy(CUgraph from, bool memory, CUgraph *copy) {
 CUresult graph_add_alloc(CUgraph graph, const CUgraphNode *before, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params,
                          CUgraphNode *added) {
     const CUmemLocation *location = &params->poolProps.location;
-    if (params->bytesize == 0 || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id)) {
+    CUdevice device;
+    if (params->bytesize == 0 || params->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !location_device(location, &device)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct graph_memory *memory = graph_memory_make(location->id, params->bytesize);
+    struct graph_memory *memory = graph_memory_make(device, params->bytesize);
     if (memory == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

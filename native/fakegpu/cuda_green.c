@@ -6,6 +6,7 @@
 
 #define PARTITION_STEP 8u /* multiprocessors, on cards of compute capability 9 */
 #define REQUIRED_FLAG 1u
+#define COST (14 * FAKE_MIB) /* as seen on an H200, beside the primary context; it stays until that ends */
 
 struct CUdevResourceDesc_st {
     struct object object;
@@ -134,7 +135,15 @@ ENTRY(cuGreenCtxCreate, (CUgreenCtx * made, CUdevResourceDesc description, CUdev
         *made = green;
     }
     driver_unlock();
-    if (green == NULL) {
+    if (green != NULL) {
+        driver_lock();
+        result = context_overhead(primary, COST);
+        if (result != CUDA_SUCCESS) {
+            object_recycle(green);
+        }
+        driver_unlock();
+    }
+    if (green == NULL || result != CUDA_SUCCESS) {
         fake_cuDevicePrimaryCtxRelease_v2(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

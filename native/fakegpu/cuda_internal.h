@@ -76,6 +76,12 @@ bool device_valid(CUdevice device);
 int device_card(CUdevice device); /* index for store_*() */
 const struct fake_device *device_info(CUdevice device);
 
+/* A number for part of a card's memory that no published header of before has: what a newer driver may add. */
+#define FAKE_LOCALITY_DOMAIN 6
+bool location_is_host(const CUmemLocation *location);
+/* The device that a location means, also by FAKE_LOCALITY_DOMAIN (its number is the lowest byte of the id); false: none that there is. */
+bool location_device(const CUmemLocation *location, CUdevice *device);
+
 /* ---- contexts ---- */
 
 struct region;
@@ -166,6 +172,10 @@ static inline uint64_t round_up(uint64_t value, uint64_t step)
 {
     return (value + step - 1) / step * step;
 }
+
+/* (locked) Managed memory, of a pool or not, goes to where it is used: to another card, or with device -1 to the host. What the card has not
+ * room for stays where it is. Other memory does not move. */
+void managed_move(struct region *region, CUdevice device);
 
 /* ---- what memory tells streams: implemented in cuda_stream*.c, cuda_capture*.c, cuda_graph*.c ---- */
 

@@ -34,6 +34,13 @@ static CUresult side_of(struct side *side, CUdeviceptr address, size_t size, boo
     return CUDA_SUCCESS;
 }
 
+/* (locked) Managed memory comes to the card that works on it. */
+static void touch(const struct side *side, CUcontext context)
+{
+    if (side->on_device)
+        managed_move(region_find((uintptr_t)side->address), context->device);
+}
+
 struct order {
     CUstream stream;
     bool per_thread, asynchronous;
@@ -58,6 +65,10 @@ static CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t size, struct
     result = side_of(&to, target, size, true);
     if (result == CUDA_SUCCESS)
         result = side_of(&from, source, size, true);
+    if (result == CUDA_SUCCESS) {
+        touch(&to, context);
+        touch(&from, context);
+    }
     driver_unlock();
     if (result != CUDA_SUCCESS)
         return result;
@@ -81,6 +92,8 @@ static CUresult fill(CUdeviceptr target, const void *pattern, size_t width, size
     struct side to;
     driver_lock();
     result = side_of(&to, target, (rows - 1) * pitch + columns * width, true);
+    if (result == CUDA_SUCCESS)
+        touch(&to, context);
     driver_unlock();
     if (result != CUDA_SUCCESS)
         return result;

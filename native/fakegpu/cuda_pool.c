@@ -30,6 +30,7 @@ CUmemoryPool pool_make(CUdevice device, bool counted, int allocation_type)
     pool->kind = allocation_type == CU_MEM_ALLOCATION_TYPE_MANAGED ? FAKE_MANAGED : FAKE_PROCESS;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->access[device] = 3;
+    pool->placed = true;
     pool->next = pools;
     pools = pool;
     return pool;
@@ -65,12 +66,16 @@ ENTRY(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *properties))
         return CUDA_ERROR_INVALID_VALUE;
     if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && properties->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED)
         return CUDA_ERROR_INVALID_VALUE;
-    bool counted = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (counted && !device_valid(properties->location.id))
+    bool managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    bool nowhere = managed && properties->location.type == CU_MEM_LOCATION_TYPE_INVALID;
+    CUdevice device = 0;
+    bool placed = location_device(&properties->location, &device);
+    if (!placed && !nowhere && !location_is_host(&properties->location))
         return CUDA_ERROR_INVALID_VALUE;
     driver_lock();
-    CUmemoryPool made = pool_make(counted ? properties->location.id : 0, counted, properties->allocType);
+    CUmemoryPool made = pool_make(device, placed || managed, properties->allocType);
     if (made != NULL) {
+        made->placed = placed || !managed;
         made->most = properties->maxSize;
         made->handle_types = properties->handleTypes;
         *pool = made;
@@ -275,7 +280,12 @@ static CUmemoryPool place_default(int place, CUdevice device)
 {
     if (place == 2)
         return default_of(&defaults[device], device, true, CU_MEM_ALLOCATION_TYPE_PINNED);
-    return default_of(&other_defaults[place], 0, place == 0, place == 0 ? CU_MEM_ALLOCATION_TYPE_MANAGED : CU_MEM_ALLOCATION_TYPE_PINNED);
+    bool managed = place == 0;
+    CUmemoryPool pool =
+        default_of(&other_defaults[place], 0, managed, managed ? CU_MEM_ALLOCATION_TYPE_MANAGED : CU_MEM_ALLOCATION_TYPE_PINNED);
+    if (pool != NULL && pool->spans == NULL)
+        pool->placed = !managed;
+    return pool;
 }
 
 ENTRY(cuMemGetDefaultMemPool, (CUmemoryPool *pool, CUmemLocation *location, int type))

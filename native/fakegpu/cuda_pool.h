@@ -36,6 +36,7 @@ struct CUmemPoolHandle_st {
     bool alive, is_default, imported;
     CUdevice device; /* 0 for pools of host memory */
     bool counted;    /* false: host memory */
+    bool placed;     /* false: managed memory without a place; its first use decides */
     enum fake_kind kind;
     int allocation_type, handle_types;
     struct share *share; /* once exported */
@@ -56,6 +57,8 @@ CUmemoryPool pool_of_device(CUdevice device);
 CUresult pool_allocate(CUmemoryPool pool, size_t size, CUcontext context, const void *key, CUdeviceptr *pointer);
 /* Gives free chunks back while more than `keep` bytes are reserved. */
 void pool_trim(CUmemoryPool pool, uint64_t keep);
+/* Managed memory goes to another card; with -1 to the host. */
+void pool_move(CUmemoryPool pool, CUdevice device);
 /* Ends every block, used or not. */
 void pool_empty(CUmemoryPool pool);
 

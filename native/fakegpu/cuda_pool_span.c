@@ -268,8 +268,24 @@ static CUresult grow(const struct pool_request *request, struct span **span)
     return CUDA_SUCCESS;
 }
 
+void pool_move(CUmemoryPool pool, CUdevice device)
+{
+    if (pool->kind != FAKE_MANAGED || (pool->counted && pool->device == device))
+        return;
+    if (device >= 0 && card_take(device_card(device), pool->kind, pool->reserved) != CUDA_SUCCESS)
+        return;
+    if (pool->counted)
+        store_give(device_card(pool->device), pool->kind, pool->reserved);
+    pool->counted = device >= 0;
+    pool->device = device >= 0 ? device : pool->device;
+}
+
 CUresult pool_allocate(CUmemoryPool pool, size_t size, CUcontext context, const void *key, CUdeviceptr *pointer)
 {
+    if (!pool->placed) {
+        pool->device = context->device;
+        pool->placed = true;
+    }
     if (size > 1ull << 46 || (pool->most != 0 && pool->used + size > pool->most))
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t length = round_up(size, STEP);
@@ -314,7 +330,7 @@ CUresult pool_free(struct region *region, CUdeviceptr pointer, CUcontext context
 void pools_synchronized(CUcontext context, const void *key)
 {
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->spans == NULL || (pool->counted && pool->device != context->device))
+        if (pool->spans == NULL || (pool->kind == FAKE_PROCESS && pool->counted && pool->device != context->device))
             continue;
         for (struct span *span = pool->spans; span != NULL; span = span->next) {
             for (struct block *block = span->blocks; block != NULL; block = block->next)

@@ -115,16 +115,10 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
         return CUDA_ERROR_INVALID_VALUE;
     if (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
         return CUDA_ERROR_NOT_PERMITTED; /* no fabric here */
-    switch (properties->location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-        return device_valid(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+    CUdevice device;
+    if (location_is_host(&properties->location) || location_device(&properties->location, &device))
         return CUDA_SUCCESS;
-    default:
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
 }
 
 ENTRY(cuMemGetAllocationGranularity, (size_t *granularity, const CUmemAllocationProp *properties, int option))
@@ -147,8 +141,8 @@ ENTRY(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t size, const CUm
         return result;
     if (handle == NULL || flags != 0 || size == 0 || size % FAKE_PAGE != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    bool counted = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    CUdevice device = counted ? properties->location.id : 0;
+    CUdevice device = 0;
+    bool counted = location_device(&properties->location, &device);
     if (fault_lost(device_info(device)->uuid))
         return CUDA_ERROR_UNKNOWN;
     driver_lock();

@@ -17,6 +17,8 @@ void books_unlock(void) { pthread_mutex_unlock(&lock); }
 void books_forget_after_fork(void) {
     pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
     table_forget(&books.allocations);
+    table_forget(&books.managed);
+    table_forget(&books.pool_pieces);
     table_forget(&books.small_pages);
     table_forget(&books.shared);
     table_forget(&books.handles);

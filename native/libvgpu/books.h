@@ -10,7 +10,9 @@ void books_lock(void);
 void books_unlock(void);
 
 struct books {
-    struct table allocations; /* device pointer -> size, card, kind (enum ledger_kind), context */
+    struct table allocations; /* device pointer -> size, card, context */
+    struct table managed;     /* pointer of managed memory -> size, cards, context */
+    struct table pool_pieces; /* pointer of a pool of managed memory -> size, pool */
     struct table small_pages; /* number of a 2 MiB page -> live allocations in it (size), card */
     struct table shared;      /* device pointers that other processes may have opened */
     struct table handles;     /* cuMemCreate's handle -> physical object */

@@ -14,7 +14,9 @@
 #include "guard.h"
 #include "ledger.h"
 #include "linear.h"
+#include "managed.h"
 #include "overhead.h"
+#include "pools.h"
 #include "state.h"
 #include "test_points.h"
 
@@ -22,10 +24,21 @@
 
 static atomic_int created[VGPU_MAX_DEVICES];        /* by cuCtxCreate */
 static atomic_int primary_active[VGPU_MAX_DEVICES]; /* 0 or 1 */
+static atomic_int green[VGPU_MAX_DEVICES];          /* by cuGreenCtxCreate: each holds the primary context */
 static CUcontext primary_of[VGPU_MAX_DEVICES];      /* under the books' lock */
 static atomic_int only_index;                       /* the card of all contexts + 1; 0 if there are several or none */
 
-int contexts_alive(int index) { return atomic_load(&created[index]) + atomic_load(&primary_active[index]); }
+int contexts_alive(int index) {
+    return atomic_load(&created[index]) + (atomic_load(&primary_active[index]) != 0 || atomic_load(&green[index]) > 0);
+}
+
+card_set contexts_cards(void) {
+    card_set cards = 0;
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        cards |= contexts_alive(index) > 0 ? card_alone(index) : 0;
+    }
+    return cards;
+}
 
 int contexts_only_index(void) { return atomic_load_explicit(&only_index, memory_order_relaxed) - 1; }
 
@@ -44,6 +57,7 @@ void contexts_forget_after_fork(void) {
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
         atomic_store(&created[index], 0);
         atomic_store(&primary_active[index], 0);
+        atomic_store(&green[index], 0);
         primary_of[index] = NULL;
     }
     atomic_store(&only_index, 0);
@@ -90,10 +104,10 @@ static bool charge_context(CUcontext context, int index, uint64_t reserved) {
     learn_cost(index, after > before ? after - before : 0);
     TEST_POINT("contexts.charged");
     return (after <= before + reserved || ledger_room(index) > 0) &&
-           contexts_allow_local_memory(context, index, contexts_local_memory_everywhere());
+           contexts_allow_local_memory(context, index, contexts_local_memory_everywhere()) && managed_follow(index);
 }
 
-static CUdevice device_of_context(CUcontext context) {
+CUdevice contexts_device_of(CUcontext context) {
     CUdevice device = -1;
     CUcontext popped;
     if (real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
@@ -107,10 +121,19 @@ static CUdevice device_of_context(CUcontext context) {
 
 static void drop_all_of(CUcontext context) {
     linear_drop_context(context);
+    managed_drop_context(context);
     arrays_drop_context(context);
     books_lock();
     table_take(&books.contexts, (uint64_t)(uintptr_t)context, NULL);
     books_unlock();
+}
+
+static void context_went(int index) {
+    find_only_index();
+    overhead_drop_floor(index);
+    if (contexts_cards() == 0) {
+        pools_without_contexts();
+    }
 }
 
 #define MOST_CONTEXTS 64
@@ -125,7 +148,7 @@ struct found_contexts {
 
 static void find_created(const struct record *record, void *found_contexts) {
     struct found_contexts *found = found_contexts;
-    if (record->kind == 1 && found->count < MOST_CONTEXTS) {
+    if (record->kind == CONTEXT_CREATED && found->count < MOST_CONTEXTS) {
         found->of[found->count].context = (CUcontext)(uintptr_t)record->key;
         found->of[found->count++].index = record->index;
     }
@@ -158,6 +181,34 @@ static bool primary_is_active(CUdevice device) {
     return real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
 }
 
+/* After a primary context was made under `reserved`. False: it does not fit after all. */
+static bool primary_made(CUcontext context, int index, uint64_t reserved) {
+    books_lock();
+    primary_of[index] = context;
+    books_unlock();
+    atomic_store(&primary_active[index], 1);
+    find_only_index();
+    return charge_context(context, index, reserved);
+}
+
+/* After a release or reset: if nobody holds it any more, all that was in it is gone. */
+static void after_release(CUdevice device, CUresult result) {
+    int index = result == CUDA_SUCCESS ? guard_index_of(device) : GUARD_FORWARD;
+    if (index < 0 || primary_is_active(device)) {
+        return;
+    }
+    books_lock();
+    CUcontext gone = primary_of[index];
+    primary_of[index] = NULL;
+    books_unlock();
+    atomic_store(&primary_active[index], 0);
+    context_went(index);
+    if (gone != NULL) {
+        drop_all_of(gone);
+    }
+    overhead_measure(index, 0);
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     if (!guard_on()) {
         return real.cuDevicePrimaryCtxRetain(context, device);
@@ -177,35 +228,51 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         ledger_return(index, LEDGER_PENDING, reserved);
         return result;
     }
-    books_lock();
-    primary_of[index] = *context;
-    books_unlock();
-    atomic_store(&primary_active[index], 1);
-    find_only_index();
-    if (!charge_context(*context, index, reserved)) {
+    if (!primary_made(*context, index, reserved)) {
         cuDevicePrimaryCtxRelease_v2(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;
 }
 
-/* After a release or reset: if nobody holds it any more, all that was in it is gone. */
-static void after_release(CUdevice device, CUresult result) {
-    int index = result == CUDA_SUCCESS ? guard_index_of(device) : GUARD_FORWARD;
-    if (index < 0 || primary_is_active(device)) {
-        return;
+bool contexts_primary_comes(CUdevice device, int index, uint64_t more, struct coming_context *coming) {
+    *coming = (struct coming_context){.primary = !primary_is_active(device)};
+    if (coming->primary && !reserve_context(index, &coming->reserved)) {
+        return false;
     }
-    books_lock();
-    CUcontext gone = primary_of[index];
-    primary_of[index] = NULL;
-    books_unlock();
-    atomic_store(&primary_active[index], 0);
+    bool measured;
+    expected_cost(index, &measured);
+    if (guard_attached_now() && ledger_reserve(index, more)) {
+        coming->reserved += more;
+        return true;
+    }
+    if (coming->primary && !measured) {
+        return true; /* all the room there is was taken for the context: the measurement judges */
+    }
+    ledger_return(index, LEDGER_PENDING, coming->reserved);
+    return false;
+}
+
+bool contexts_primary_came(CUdevice device, int index, const struct coming_context *coming) {
+    CUcontext primary = NULL;
+    if (coming->primary && real.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
+        bool fits = primary_made(primary, index, coming->reserved);
+        real.cuDevicePrimaryCtxRelease_v2(device);
+        return fits;
+    }
+    uint64_t before = ledger_own(index, LEDGER_OVERHEAD);
     find_only_index();
-    overhead_drop_floor(index);
-    if (gone != NULL) {
-        drop_all_of(gone);
+    overhead_measure(index, coming->reserved);
+    return ledger_own(index, LEDGER_OVERHEAD) <= before + coming->reserved || ledger_room(index) > 0;
+}
+
+void contexts_count_green(int index, int by) { atomic_fetch_add(&green[index], by); }
+
+void contexts_primary_left(CUdevice device, CUcontext user) {
+    if (user != NULL && !primary_is_active(device)) {
+        drop_all_of(user);
     }
-    overhead_measure(index, 0);
+    after_release(device, CUDA_SUCCESS);
 }
 
 /* A reset leaves the context retained but empty, until it is used again: the driver calls that inactive. */
@@ -241,7 +308,7 @@ static CUresult after_creation(CUcontext *context, int index, uint64_t reserved,
         return result;
     }
     books_lock();
-    table_put(&books.contexts, &(struct record){.key = (uint64_t)(uintptr_t)*context, .size = 0, .index = index, .kind = 1});
+    table_put(&books.contexts, &(struct record){.key = (uint64_t)(uintptr_t)*context, .index = index, .kind = CONTEXT_CREATED});
     books_unlock();
     atomic_fetch_add(&created[index], 1);
     find_only_index();
@@ -284,7 +351,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned 
 typedef CUresult (*end_context)(CUcontext context);
 
 static CUresult destroy(CUcontext context, end_context end) {
-    CUdevice device = device_of_context(context);
+    CUdevice device = contexts_device_of(context);
     int index = device >= 0 ? guard_index_of(device) : GUARD_FORWARD;
     CUresult result = end(context);
     if (result != CUDA_SUCCESS || index < 0) {
@@ -292,13 +359,12 @@ static CUresult destroy(CUcontext context, end_context end) {
     }
     books_lock();
     const struct record *known = table_find(&books.contexts, (uint64_t)(uintptr_t)context);
-    bool counted = known != NULL && known->kind == 1;
+    bool counted = known != NULL && known->kind == CONTEXT_CREATED;
     books_unlock();
     if (counted) {
         atomic_fetch_sub(&created[index], 1);
-        find_only_index();
     }
-    overhead_drop_floor(index);
+    context_went(index);
     drop_all_of(context);
     bool measured;
     if (!overhead_measure(index, 0) && counted) {
@@ -310,21 +376,3 @@ static CUresult destroy(CUcontext context, end_context end) {
 CUresult cuCtxDestroy_v2(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDestroy_v2) : real.cuCtxDestroy_v2(context); }
 CUresult cuCtxDestroy(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDestroy) : real.cuCtxDestroy(context); }
 CUresult cuCtxDetach(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDetach) : real.cuCtxDetach(context); }
-
-CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
-    if (!guard_on()) {
-        return real.cuGreenCtxCreate(context, description, device, flags);
-    }
-    /* It lives in the primary context, which must be there already; what it takes besides is measured. */
-    int index = guard_index_of(device);
-    CUresult result = real.cuGreenCtxCreate(context, description, device, flags);
-    if (index >= 0) {
-        overhead_measure(index, 0);
-    }
-    return result;
-}
-
-CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-    overhead_suspect();
-    return (guard_on(), real.cuGreenCtxDestroy(context));
-}

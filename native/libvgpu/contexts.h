@@ -5,13 +5,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cards.h"
 #include "cuda_abi.h"
 
 /* How many contexts this process has on a card. */
 int contexts_alive(int index);
 
+/* Cards on which this process has contexts. */
+card_set contexts_cards(void);
+
 /* The card on which all contexts of this process are; -1 if there are several or none. */
 int contexts_only_index(void);
+
+/* The device of a context; -1 if it is none. */
+CUdevice contexts_device_of(CUcontext context);
+
+/* Kinds of records in books.contexts besides 0, one that only has a size: made by cuCtxCreate, or a green context. */
+enum { CONTEXT_CREATED = 1, CONTEXT_GREEN = 2 };
+
+/* A call that makes the primary context of a card unless it is there, and takes `more` besides: before it and after it. The first takes
+ * bytes from the limit, or says no; after the second said no, the caller undoes the call. */
+struct coming_context {
+    bool primary; /* it was not there before */
+    uint64_t reserved;
+};
+bool contexts_primary_comes(CUdevice device, int index, uint64_t more, struct coming_context *coming);
+bool contexts_primary_came(CUdevice device, int index, const struct coming_context *coming);
+/* After a call that may have ended it; `user` (may be NULL) was a context inside it. */
+void contexts_primary_left(CUdevice device, CUcontext user);
+void contexts_count_green(int index, int by);
 
 /* What a call that grows the driver's own memory is expected to take at most. */
 #define GROWTH_OF_A_STREAM (2ull << 20)

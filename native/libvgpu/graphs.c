@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "books.h"
+#include "cards.h"
 #include "guard.h"
 #include "ledger.h"
 #include "overhead.h"
@@ -19,10 +20,12 @@
 #define DEEPEST 16 /* child graphs in child graphs */
 
 static uint64_t promised[VGPU_MAX_DEVICES]; /* sum over living executables; under the books' lock */
+static uint64_t unsure[VGPU_MAX_DEVICES];   /* the same for memory of no known card, which the driver may not count as a graph's */
 
 void graphs_forget_after_fork(void) {
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
         promised[index] = 0;
+        unsure[index] = 0;
     }
 }
 
@@ -40,6 +43,8 @@ uint64_t graphs_reserved(int index) {
 struct need {
     uint64_t bytes[VGPU_MAX_DEVICES];
     uint64_t left[VGPU_MAX_DEVICES]; /* in the chunk that was opened last */
+    uint64_t unsure[VGPU_MAX_DEVICES];
+    bool refuse; /* some of it is on a card that was not granted */
 };
 
 static void add_node(struct need *need, int index, uint64_t size) {
@@ -50,6 +55,24 @@ static void add_node(struct need *need, int index, uint64_t size) {
     uint64_t chunks = round_up(size, CHUNK);
     need->bytes[index] += chunks;
     need->left[index] = chunks - size;
+}
+
+static void add_allocation(struct need *need, const CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    const CUmemLocation *location = &params->poolProps.location;
+    bool pinned = params->poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+    if (pinned && location_is_host(location)) {
+        return;
+    }
+    bool known = pinned && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    struct whereabouts where = known ? location_find(location) : location_unknown();
+    need->refuse = need->refuse || where.refuse;
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if ((where.cards & card_alone(index)) != 0 && known) {
+            add_node(need, index, params->bytesize);
+        } else if ((where.cards & card_alone(index)) != 0) {
+            need->unsure[index] += round_up(params->bytesize, CHUNK);
+        }
+    }
 }
 
 static void add_up(CUgraph graph, struct need *need, int depth) {
@@ -67,12 +90,8 @@ static void add_up(CUgraph graph, struct need *need, int depth) {
         CUDA_MEM_ALLOC_NODE_PARAMS params;
         CUgraph child;
         real.cuGraphNodeGetType(nodes[at], &type);
-        if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && real.cuGraphMemAllocNodeGetParams(nodes[at], &params) == CUDA_SUCCESS &&
-            params.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-            int index = guard_index_of(params.poolProps.location.id);
-            if (index >= 0) {
-                add_node(need, index, params.bytesize);
-            }
+        if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && real.cuGraphMemAllocNodeGetParams(nodes[at], &params) == CUDA_SUCCESS) {
+            add_allocation(need, &params);
         } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && real.cuGraphChildGraphNodeGetGraph(nodes[at], &child) == CUDA_SUCCESS) {
             add_up(child, need, depth + 1);
         }
@@ -85,49 +104,49 @@ static void charge(int index, uint64_t reserved) {
     uint64_t has = graphs_reserved(index);
     books_lock();
     uint64_t may = promised[index];
+    uint64_t besides = unsure[index];
     books_unlock();
-    ledger_set(index, LEDGER_GRAPH, has > may ? has : may, reserved);
+    ledger_set(index, LEDGER_GRAPH, (has > may ? has : may) + besides, reserved);
 }
 
-static void promise(int index, int64_t bytes) {
-    books_lock();
-    promised[index] = (uint64_t)((int64_t)promised[index] + bytes);
-    books_unlock();
-}
+static uint64_t total(const struct need *need, int index) { return need->bytes[index] + need->unsure[index]; }
 
 /* Budget for a graph's memory on each card. False: nothing was taken. */
-static bool reserve(const uint64_t bytes[VGPU_MAX_DEVICES]) {
-    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
-        if (bytes[index] > 0 && !ledger_reserve(index, bytes[index])) {
+static bool reserve(const struct need *need) {
+    for (int index = 0; index < VGPU_MAX_DEVICES && !need->refuse; index++) {
+        if (total(need, index) > 0 && !ledger_reserve(index, total(need, index))) {
             while (--index >= 0) {
-                if (bytes[index] > 0) {
-                    ledger_return(index, LEDGER_PENDING, bytes[index]);
+                if (total(need, index) > 0) {
+                    ledger_return(index, LEDGER_PENDING, total(need, index));
                 }
             }
             return false;
         }
     }
-    return true;
+    return !need->refuse;
 }
 
-/* books.graphs: key = executable + card (executables are pointers, aligned to more than 16 bytes), size = bytes. */
+/* books.graphs: key = executable + card (executables are pointers, aligned to more than 16 bytes), size = bytes, owner = unsure bytes. */
 static uint64_t key_of(CUgraphExec exec, int index) { return (uint64_t)(uintptr_t)exec + (uint64_t)index; }
 
-static CUresult instantiated(CUgraphExec *exec, const uint64_t bytes[VGPU_MAX_DEVICES], CUresult result) {
+static CUresult instantiated(CUgraphExec *exec, const struct need *need, CUresult result) {
     TEST_POINT("graphs.instantiated");
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
-        if (bytes[index] == 0) {
+        if (total(need, index) == 0) {
             continue;
         }
         if (result != CUDA_SUCCESS) {
-            ledger_return(index, LEDGER_PENDING, bytes[index]);
+            ledger_return(index, LEDGER_PENDING, total(need, index));
             continue;
         }
+        struct record record = {
+            .key = key_of(*exec, index), .size = need->bytes[index], .owner = need->unsure[index], .index = index};
         books_lock();
-        table_put(&books.graphs, &(struct record){.key = key_of(*exec, index), .size = bytes[index], .index = index});
+        table_put(&books.graphs, &record);
+        promised[index] += record.size;
+        unsure[index] += record.owner;
         books_unlock();
-        promise(index, (int64_t)bytes[index]);
-        charge(index, bytes[index]);
+        charge(index, total(need, index));
     }
     return result;
 }
@@ -138,11 +157,11 @@ static CUresult instantiated(CUgraphExec *exec, const uint64_t bytes[VGPU_MAX_DE
     }                                           \
     struct need need = {0};                     \
     add_up(graph, &need, 0);                    \
-    if (!reserve(need.bytes)) {                 \
+    if (!reserve(&need)) {                      \
         return CUDA_ERROR_OUT_OF_MEMORY;        \
     }                                           \
     CUresult result = call;                     \
-    return instantiated(exec, need.bytes, result)
+    return instantiated(exec, &need, result)
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size) {
     INSTANTIATE(real.cuGraphInstantiate(exec, graph, error_node, log, log_size));
@@ -182,7 +201,10 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
             table_put(&books.graphs, &gone[at]);
             books_unlock();
         } else {
-            promise(gone[at].index, -(int64_t)gone[at].size);
+            books_lock();
+            promised[gone[at].index] -= gone[at].size;
+            unsure[gone[at].index] -= gone[at].owner;
+            books_unlock();
             charge(gone[at].index, 0);
         }
     }

@@ -20,7 +20,7 @@ CUresult cuInit(unsigned int flags) {
 
 /* A pointer that we do not know for a name that we do: a newer kind of a function that we hook. It is passed on, because refusing it
  * would break programs that a new driver serves; the measured side of the accounts still sees what it takes. Counted, for the agent. */
-static void count_unknown(const char *symbol) {
+void hooks_count_unknown(const char *symbol) {
     if (!intercept_hooks_base(symbol)) {
         return;
     }
@@ -36,7 +36,7 @@ static void exchange(const char *symbol, void **found) {
     }
     void *hook = intercept_exchange(*found);
     if (hook == *found) {
-        count_unknown(symbol);
+        hooks_count_unknown(symbol);
     } else {
         *found = hook;
     }

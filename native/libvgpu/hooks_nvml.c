@@ -8,6 +8,7 @@
 
 #include "guard.h"
 #include "intercept.h"
+#include "process_list.h"
 #include "state.h"
 #include "views.h"
 
@@ -130,19 +131,6 @@ static unsigned int keep_own(nvmlProcessInfo_v2_t *infos, unsigned int count, in
     return kept;
 }
 
-enum list_kind { LIST_V1, LIST_V2, LIST_V3 };
-
-static nvmlReturn_t ask(enum list_kind kind, nvmlDevice_t device, unsigned int *count, void *infos) {
-    switch (kind) {
-    case LIST_V1:
-        return real.nvmlDeviceGetComputeRunningProcesses(device, count, infos);
-    case LIST_V2:
-        return real.nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos);
-    default:
-        return real.nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
-    }
-}
-
 /* The container's own processes, in the newer shape, from whichever function of the driver was called; to be freed. NULL if that failed,
  * *result says why. */
 static nvmlProcessInfo_v2_t *own_list(enum list_kind kind, nvmlDevice_t device, int index, unsigned int *count, nvmlReturn_t *result) {
@@ -152,28 +140,24 @@ static nvmlProcessInfo_v2_t *own_list(enum list_kind kind, nvmlDevice_t device, 
         return NULL;
     }
     *count = MOST_PROCESSES;
-    *result = ask(kind, device, count, infos);
+    *result = process_list(kind, device, count, infos);
     if (*result != NVML_SUCCESS) {
         free(infos);
         return NULL;
     }
-    if (kind == LIST_V1) {
-        /* The old shape is the shorter one: widened in place, from the end. */
-        for (unsigned int i = *count; i-- > 0;) {
-            nvmlProcessInfo_v1_t old;
-            memcpy(&old, (const char *)infos + i * sizeof old, sizeof old);
-            infos[i] = (nvmlProcessInfo_v2_t){.pid = old.pid, .usedGpuMemory = old.usedGpuMemory};
-        }
-    }
     *count = keep_own(infos, *count, index);
     return infos;
+}
+
+static nvmlReturn_t forward(enum list_kind kind, nvmlDevice_t device, unsigned int *count, void *room) {
+    return kind == LIST_V1 ? real.nvmlDeviceGetComputeRunningProcesses(device, count, room) : process_list(kind, device, count, room);
 }
 
 /* Answers as NVML does: *count is how many there are; too little room is an error, and then nothing is written. */
 static nvmlReturn_t list_processes(enum list_kind kind, nvmlDevice_t device, unsigned int *count, void *room) {
     int index = count != NULL ? index_of(device) : GUARD_FORWARD;
     if (index == GUARD_FORWARD) {
-        return ask(kind, device, count, room);
+        return forward(kind, device, count, room);
     }
     unsigned int own = 0;
     nvmlReturn_t result = NVML_SUCCESS;

@@ -215,8 +215,17 @@ static bool is_suffix(const char *rest) {
     return rest[0] == '\0' || strcmp(rest, "_ptsz") == 0;
 }
 
+/* How much of a name stands before its version and stream mode: cuMemAlloc of cuMemAlloc_v2_ptsz. */
+static size_t base_length(const char *name) {
+    size_t length = 0;
+    while (!is_suffix(name + length)) {
+        length++;
+    }
+    return length;
+}
+
 bool intercept_hooks_base(const char *symbol) {
-    size_t length = strlen(symbol);
+    size_t length = base_length(symbol);
     for (size_t i = 0; i < cuda.count; i++) {
         const struct row *row = &cuda.rows[i];
         if (row->hook != NULL && row->length >= length && memcmp(row->name, symbol, length) == 0 && is_suffix(row->name + length)) {
@@ -224,6 +233,14 @@ bool intercept_hooks_base(const char *symbol) {
         }
     }
     return false;
+}
+
+/* A version that is newer than all that we know, and that the driver has. */
+static void count_newer(const struct driver *driver, void *handle, const char *name) {
+    bool newer = driver == &cuda && name[base_length(name)] != '\0' && intercept_hooks_base(name);
+    if (newer && guard_mode() != GUARD_OFF && intercept_real_dlsym(handle, name) != NULL) {
+        hooks_count_unknown(name);
+    }
 }
 
 static const struct row *find_hook(const struct driver *driver, const char *name) {
@@ -241,6 +258,7 @@ static const struct row *find_hook(const struct driver *driver, const char *name
 static void *redirect(struct driver *driver, dlsym_function next, void *handle, const char *name) {
     const struct row *row = find_hook(driver, name);
     if (row == NULL) {
+        count_newer(driver, handle, name);
         return NULL;
     }
     int error = errno;

@@ -53,8 +53,11 @@ bool intercept_nvml(void);
  * their hooks is right: the first of entry_points.def is taken. */
 void *intercept_exchange(void *real_pointer);
 
-/* Whether some hook of the driver has this name, or this name with a version or stream suffix (cuMemAlloc: cuMemAlloc_v2 is one). */
+/* Whether some hook of the driver has this name, whatever the version or stream suffix of either (cuMemAlloc: cuMemAlloc_v2 is one). */
 bool intercept_hooks_base(const char *symbol);
+
+/* Counts, for the agent, that a program has a function of the driver that is newer than our hook. */
+void hooks_count_unknown(const char *symbol);
 
 /* The real dlsym. */
 void *intercept_real_dlsym(void *handle, const char *name);

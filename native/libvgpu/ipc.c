@@ -1,5 +1,6 @@
 /* Memory shared by cuIpc handles: charged to the process that allocated it. Measured: the driver counts it there too, and for the one that
  * opened it only after the maker is gone or freed it. That moment is seen from outside only, so it makes everybody look again.
+ * Opening is in doors.c.
  */
 #include "books.h"
 #include "guard.h"
@@ -14,20 +15,6 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
         books_unlock();
     }
     return result;
-}
-
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
-    if (guard_on()) {
-        overhead_suspect();
-    }
-    return real.cuIpcOpenMemHandle(pointer, handle, flags);
-}
-
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags) {
-    if (guard_on()) {
-        overhead_suspect();
-    }
-    return real.cuIpcOpenMemHandle_v2(pointer, handle, flags);
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {

@@ -1,4 +1,4 @@
-/* Linear memory: cuMemAlloc, pitch, managed, and the frees.
+/* Linear memory: cuMemAlloc, pitch, and the frees.
  *
  * Measured rule: what counts is the number of distinct 2 MiB pages under live allocations. Above 1 MiB an allocation has pages of its own;
  * smaller ones share pages, so whether one more costs nothing or 2 MiB is known only afterwards. Each small allocation is therefore
@@ -12,6 +12,7 @@
 #include "books.h"
 #include "guard.h"
 #include "ledger.h"
+#include "managed.h"
 #include "overhead.h"
 #include "oversubscription.h"
 #include "pools.h"
@@ -55,10 +56,9 @@ static CUcontext current_context(void) {
     return real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-static void remember(CUdeviceptr pointer, uint64_t size, int index, enum ledger_kind kind) {
+static void remember(CUdeviceptr pointer, uint64_t size, int index) {
     table_put(&books.allocations,
-              &(struct record){
-                  .key = pointer, .size = size, .index = index, .kind = kind, .owner = (uint64_t)(uintptr_t)current_context()});
+              &(struct record){.key = pointer, .size = size, .index = index, .owner = (uint64_t)(uintptr_t)current_context()});
 }
 
 /* --- small allocations ---------------------------------------------------------------------------------------------- */
@@ -101,16 +101,14 @@ static void drop_ready_pages_if_idle(void) {
     }
 }
 
-static bool is_small(const struct record *record) { return record->kind == LEDGER_LINEAR && record->size <= SMALL; }
+static bool is_small(const struct record *record) { return record->size <= SMALL; }
 
 static uint64_t pages_under(uint64_t pointer, uint64_t size) { return (last_page(pointer, size) - first_page(pointer) + 1) * DEVICE_PAGE; }
 
 /* Gives back what a forgotten allocation was charged with. */
 static void uncharge(const struct record *record) {
     if (!is_small(record)) {
-        bool linear = record->kind == LEDGER_LINEAR;
-        ledger_return(record->index, linear ? LEDGER_LINEAR : LEDGER_MANAGED,
-                      linear ? pages_under(record->key, record->size) : round_up(record->size, DEVICE_PAGE));
+        ledger_return(record->index, LEDGER_LINEAR, pages_under(record->key, record->size));
         return;
     }
     uint64_t freed = 0;
@@ -132,7 +130,7 @@ static bool settle_small(CUdeviceptr pointer, uint64_t size, int index) {
     for (uint64_t page = first_page(pointer); page <= last_page(pointer, size); page++) {
         entered += enter_page(page, index) ? DEVICE_PAGE : 0;
     }
-    remember(pointer, size, index, LEDGER_LINEAR);
+    remember(pointer, size, index);
     books_unlock();
     TEST_POINT("linear.small.between");
     if (entered == 0) {
@@ -200,7 +198,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size) {
         keep = settle_small(*pointer, size, index);
     } else {
         books_lock();
-        remember(*pointer, size, index, LEDGER_LINEAR);
+        remember(*pointer, size, index);
         books_unlock();
         ledger_settle(index, reserved, LEDGER_LINEAR, pages_under(*pointer, size));
     }
@@ -235,7 +233,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
         keep = settle_small(*pointer, *pitch * height, index); /* reserved is one page here */
     } else {
         books_lock();
-        remember(*pointer, *pitch * height, index, LEDGER_LINEAR);
+        remember(*pointer, *pitch * height, index);
         books_unlock();
         ledger_settle(index, reserved, LEDGER_LINEAR, pages_under(*pointer, *pitch * height));
     }
@@ -244,30 +242,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     overhead_operation_ends();
-    return result;
-}
-
-CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
-    if (!guard_on()) {
-        return real.cuMemAllocManaged(pointer, size, flags);
-    }
-    int index = guard_current_index();
-    if (index == GUARD_FORWARD || size == 0 || pointer == NULL) {
-        return real.cuMemAllocManaged(pointer, size, flags);
-    }
-    uint64_t reserved = round_up(size, DEVICE_PAGE);
-    if (index == GUARD_REFUSE || !ledger_reserve(index, reserved)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = real.cuMemAllocManaged(pointer, size, flags);
-    if (result != CUDA_SUCCESS) {
-        ledger_return(index, LEDGER_PENDING, reserved);
-        return result;
-    }
-    books_lock();
-    remember(*pointer, size, index, LEDGER_MANAGED);
-    books_unlock();
-    ledger_settle(index, reserved, LEDGER_MANAGED, reserved);
     return result;
 }
 
@@ -281,7 +255,10 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     bool known = table_take(&books.allocations, pointer, &record);
     bool shared = table_take(&books.shared, pointer, NULL);
     books_unlock();
-    if (!known) {
+    struct record piece;
+    bool managed = !known && managed_take(pointer, &piece);
+    bool of_pool = !known && !managed && pools_piece_take(pointer, &piece);
+    if (!known && !managed) {
         pools_something_was_freed();
     }
     overhead_operation_begins();
@@ -295,6 +272,14 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
         books_unlock();
     }
     overhead_operation_ends();
+    if (managed && result == CUDA_SUCCESS) {
+        managed_gone(&piece);
+    } else if (managed) {
+        managed_put_back(&piece);
+    }
+    if (of_pool) {
+        pools_piece_freed(&piece, result);
+    }
     if (shared) {
         overhead_suspect_all();
     }

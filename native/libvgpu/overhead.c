@@ -13,6 +13,7 @@
 #include "guard.h"
 #include "ledger.h"
 #include "pools.h"
+#include "process_list.h"
 #include "state.h"
 
 #define NEAR (128 * MIB)     /* loading code grows by up to 96 MiB at once */
@@ -121,7 +122,7 @@ static nvmlProcessInfo_v2_t *list_processes(int index, nvmlProcessInfo_v2_t *roo
         return NULL;
     }
     *count = ROOM_FOR_PROCESSES;
-    nvmlReturn_t told = real.nvmlDeviceGetComputeRunningProcesses_v3(handle, count, room);
+    nvmlReturn_t told = process_list_newest(handle, count, room);
     if (told == NVML_SUCCESS) {
         return room;
     }
@@ -131,7 +132,7 @@ static nvmlProcessInfo_v2_t *list_processes(int index, nvmlProcessInfo_v2_t *roo
     unsigned int enough = *count * 2 + ROOM_FOR_PROCESSES;
     nvmlProcessInfo_v2_t *more = calloc(enough, sizeof *more);
     *count = enough;
-    if (more != NULL && real.nvmlDeviceGetComputeRunningProcesses_v3(handle, count, more) == NVML_SUCCESS) {
+    if (more != NULL && process_list_newest(handle, count, more) == NVML_SUCCESS) {
         return more;
     }
     free(more);

@@ -7,6 +7,7 @@
 #include "books.h"
 #include "guard.h"
 #include "ledger.h"
+#include "managed.h"
 
 bool oversubscription_is_on(void) {
     return (guard_limits()->flags & VGPU_POLICY_OVERSUBSCRIBE) != 0;
@@ -24,20 +25,9 @@ CUresult oversubscription_allocate(CUdeviceptr *pointer, size_t size, int index)
     }
     /* Hints: the card is home, and the pages go there now rather than one fault at a time. They may fail; the memory works all the same. */
     CUdevice device = guard_device_of(index);
-    CUcontext context = NULL;
-    real.cuCtxGetCurrent(&context);
-    if (real.cuMemAdvise != NULL && real.cuMemPrefetchAsync != NULL) {
-        real.cuMemAdvise(*pointer, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device);
-        real.cuMemPrefetchAsync(*pointer, size, device, NULL);
-    }
-    books_lock();
-    table_put(&books.allocations, &(struct record){.key = *pointer,
-                                                   .size = size,
-                                                   .index = index,
-                                                   .kind = KIND_DISGUISED,
-                                                   .owner = (uint64_t)(uintptr_t)context});
-    books_unlock();
-    ledger_settle(index, reserved, LEDGER_MANAGED, reserved);
+    real.cuMemAdvise(*pointer, size, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device);
+    real.cuMemPrefetchAsync(*pointer, size, device, NULL);
+    managed_made(*pointer, size, card_alone(index), reserved, KIND_DISGUISED);
     return CUDA_SUCCESS;
 }
 
@@ -47,7 +37,7 @@ static bool is_disguised(CUdeviceptr pointer) {
         return false;
     }
     books_lock();
-    const struct record *record = table_find(&books.allocations, start);
+    const struct record *record = table_find(&books.managed, start);
     bool disguised = record != NULL && record->kind == KIND_DISGUISED;
     books_unlock();
     return disguised;

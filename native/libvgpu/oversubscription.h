@@ -8,9 +8,6 @@
 
 #include "cuda_abi.h"
 
-/* A record's kind for managed memory that was asked for as device memory: charged as managed, shown as device memory. */
-#define KIND_DISGUISED 0x100
-
 bool oversubscription_is_on(void);
 CUresult oversubscription_allocate(CUdeviceptr *pointer, size_t size, int index);
 

@@ -8,92 +8,37 @@
  */
 #include "pools.h"
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <string.h>
-
 #include "books.h"
 #include "contexts.h"
 #include "guard.h"
-#include "ledger.h"
 #include "overhead.h"
+#include "pool_entries.h"
 #include "test_points.h"
 
-#define CHUNK (32 * MIB)
-#define MAX_POOLS 256
 #define ALIGNMENT 512
 
-struct pool {
-    _Atomic(CUmemoryPool) handle; /* NULL = free entry */
-    int index;
-    bool ours;        /* of device memory of a card of ours, not imported from another process */
-    _Atomic uint64_t charged; /* what the ledger has for it: the last reserved size seen */
-    _Atomic uint64_t cover;   /* pending bytes kept ready for growth */
-    _Atomic uint64_t fresh;   /* contiguous bytes that the last growth left over, at least; only until something is freed */
-    long fresh_since;         /* value of `frees` then */
-};
-
-static struct pool pools[MAX_POOLS]; /* under the books' lock, but for what is atomic */
-static atomic_int pools_known;       /* entries that were ever in use: the rest need not be looked at */
 static _Atomic(CUmemoryPool) current_pool[VGPU_MAX_DEVICES];
 static atomic_long frees;            /* calls that may give pool memory back */
 static atomic_long frees_looked_at; /* value of `frees` when pools were last refreshed for it */
 
-static void forget_current_pools(void) {
+void pools_forget_current(void) {
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
         atomic_store(&current_pool[index], NULL);
     }
 }
 
 void pools_forget_after_fork(void) {
-    memset(pools, 0, sizeof pools);
-    forget_current_pools();
-}
-
-static uint64_t reserved_by(CUmemoryPool handle) {
-    uint64_t bytes = 0;
-    return real.cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS ? bytes : 0;
-}
-
-/* With the books locked. The handle comes last: whoever finds it without the lock finds the rest. */
-static void write_entry(struct pool *entry, CUmemoryPool handle, int index, bool ours, uint64_t charged, uint64_t cover) {
-    entry->index = index;
-    entry->ours = ours;
-    entry->fresh_since = 0;
-    atomic_store(&entry->fresh, 0);
-    atomic_store(&entry->charged, charged);
-    atomic_store(&entry->cover, cover);
-    atomic_store_explicit(&entry->handle, handle, memory_order_release);
-}
-
-/* With the books locked. A pool that we did not see being made (the card's default pool) is found here first. */
-static struct pool *entry_of(CUmemoryPool handle, int index, bool ours) {
-    struct pool *empty = NULL;
-    for (int at = 0; at < MAX_POOLS; at++) {
-        if (pools[at].handle == handle) {
-            return &pools[at];
-        }
-        if (empty == NULL && pools[at].handle == NULL) {
-            empty = &pools[at];
-        }
-    }
-    if (empty != NULL) {
-        write_entry(empty, handle, index, ours, 0, 0);
-        int count = (int)(empty - pools) + 1;
-        if (count > atomic_load(&pools_known)) {
-            atomic_store(&pools_known, count);
-        }
-    }
-    return empty;
+    pool_entries_forget();
+    pools_forget_current();
 }
 
 /* Charges a pool with what it has now; `reserved` pending bytes were taken for growth, and stay as cover up to a chunk.
  * Returns how much it grew. */
-static uint64_t settle(CUmemoryPool handle, int index, uint64_t reserved) {
+static uint64_t settle(CUmemoryPool handle, const struct pool_kind *kind, uint64_t reserved) {
     books_lock();
-    struct pool *pool = entry_of(handle, index, true);
+    struct pool *pool = pool_entry(handle, kind);
     /* Under the lock, so that two threads cannot charge an older reading over a newer one. The driver answers this from memory. */
-    uint64_t now = reserved_by(handle);
+    uint64_t now = pool_reserved_by(handle);
     uint64_t before = atomic_exchange(&pool->charged, now);
     uint64_t growth = now > before ? now - before : 0;
     uint64_t left = reserved > growth ? reserved - growth : 0;
@@ -107,64 +52,75 @@ static uint64_t settle(CUmemoryPool handle, int index, uint64_t reserved) {
     }
     books_unlock();
     if (growth > 0) {
-        ledger_settle(index, release, LEDGER_POOL, growth);
+        cards_settle(kind->cards, release, LEDGER_POOL, growth);
     } else {
         if (before > now) {
-            ledger_return(index, LEDGER_POOL, before - now);
+            cards_return(kind->cards, LEDGER_POOL, before - now);
         }
         if (release > 0) {
-            ledger_return(index, LEDGER_PENDING, release);
+            cards_return(kind->cards, LEDGER_PENDING, release);
         }
     }
     return growth;
 }
 
+/* With the books locked: an entry that is charged on a card, and is there. */
+static bool is_on(const struct pool *pool, int index) {
+    return pool->handle != NULL && pool->handle != POOL_DESTROYED && (pool->kind.cards & card_alone(index)) != 0;
+}
+
 void pools_refresh(int index) {
-    for (int at = 0; at < atomic_load(&pools_known); at++) {
+    for (int at = 0; at < pool_entries_known(); at++) {
         books_lock();
-        CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
+        bool there = is_on(&pools[at], index);
+        CUmemoryPool handle = pools[at].handle;
+        struct pool_kind kind = pools[at].kind;
         books_unlock();
-        if (handle != NULL) {
-            settle(handle, index, 0);
+        if (there && kind.managed) {
+            managed_pool_settle(&pools[at]);
+        } else if (there) {
+            settle(handle, &kind, 0);
         }
     }
 }
 
 uint64_t pools_reserved(int index) {
     uint64_t bytes = 0;
-    for (int at = 0; at < atomic_load(&pools_known); at++) {
+    for (int at = 0; at < pool_entries_known(); at++) {
         books_lock();
-        CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
+        CUmemoryPool handle = is_on(&pools[at], index) && !pools[at].kind.managed ? pools[at].handle : NULL;
         books_unlock();
-        bytes += handle != NULL ? reserved_by(handle) : 0;
+        bytes += handle != NULL ? pool_reserved_by(handle) : 0;
     }
     return bytes;
 }
 
 void pools_drop_cover(int index) {
-    uint64_t cover = 0;
-    books_lock();
-    for (int at = 0; at < atomic_load(&pools_known); at++) {
-        if (pools[at].handle != NULL && pools[at].index == index) {
-            cover += atomic_exchange(&pools[at].cover, 0);
+    for (int at = 0; at < pool_entries_known(); at++) {
+        books_lock();
+        uint64_t cover = is_on(&pools[at], index) ? atomic_exchange(&pools[at].cover, 0) : 0;
+        card_set cards = pools[at].kind.cards;
+        books_unlock();
+        if (cover > 0) {
+            cards_return(cards, LEDGER_PENDING, cover);
         }
-    }
-    books_unlock();
-    if (cover > 0) {
-        ledger_return(index, LEDGER_PENDING, cover);
     }
 }
 
 void pools_trim(int index) {
-    for (int at = 0; at < atomic_load(&pools_known); at++) {
+    for (int at = 0; at < pool_entries_known(); at++) {
         books_lock();
-        CUmemoryPool handle = pools[at].ours && pools[at].index == index ? pools[at].handle : NULL;
-        bool any = handle != NULL && pools[at].charged > 0;
+        CUmemoryPool handle = is_on(&pools[at], index) && pools[at].charged > 0 ? pools[at].handle : NULL;
+        struct pool_kind kind = pools[at].kind;
         pools[at].fresh = 0;
         books_unlock();
-        if (any) {
-            real.cuMemPoolTrimTo(handle, 0);
-            settle(handle, index, 0);
+        if (handle != NULL && real.cuMemPoolTrimTo(handle, 0) == CUDA_SUCCESS && kind.managed) {
+            managed_pool_trimmed(handle, 0);
+        }
+        if (handle != NULL && kind.managed) {
+            managed_pool_settle(&pools[at]);
+        } else if (handle != NULL) {
+            settle(handle, &kind, 0);
         }
     }
     pools_drop_cover(index);
@@ -175,11 +131,11 @@ void pools_trim(int index) {
 enum cover { COVERED, FITS, REFUSED };
 
 /* Takes budget for the growth that an allocation may cause. `*reserved` is what must be settled. */
-static enum cover take_cover(CUmemoryPool handle, int index, size_t size, uint64_t *reserved) {
+static enum cover take_cover(CUmemoryPool handle, const struct pool_kind *kind, size_t size, uint64_t *reserved) {
     uint64_t growth = size <= CHUNK ? CHUNK : round_up(size, CHUNK);
     uint64_t aligned = round_up(size, ALIGNMENT);
     books_lock();
-    struct pool *pool = entry_of(handle, index, true);
+    struct pool *pool = pool_entry(handle, kind);
     if (pool == NULL) {
         books_unlock();
         return REFUSED;
@@ -198,8 +154,8 @@ static enum cover take_cover(CUmemoryPool handle, int index, size_t size, uint64
     books_unlock();
     *reserved = ready;
     if (ready < growth) {
-        if (!ledger_reserve(index, growth - ready)) {
-            ledger_return(index, LEDGER_PENDING, ready);
+        if (!cards_reserve(kind->cards, growth - ready)) {
+            cards_return(kind->cards, LEDGER_PENDING, ready);
             *reserved = 0;
             return REFUSED;
         }
@@ -208,11 +164,11 @@ static enum cover take_cover(CUmemoryPool handle, int index, size_t size, uint64
     return COVERED;
 }
 
-static void left_over(CUmemoryPool handle, int index, uint64_t growth, size_t size, long since) {
+static void left_over(CUmemoryPool handle, const struct pool_kind *kind, uint64_t growth, size_t size, long since) {
     uint64_t aligned = round_up(size, ALIGNMENT);
     if (growth > aligned) {
         books_lock();
-        struct pool *pool = entry_of(handle, index, true);
+        struct pool *pool = pool_entry(handle, kind);
         pool->fresh = growth - aligned;
         pool->fresh_since = since;
         books_unlock();
@@ -224,7 +180,7 @@ typedef CUresult (*allocate_from_pool)(CUdeviceptr *pointer, size_t size, CUmemo
 
 /* The usual case without a lock: a pool that we know, with a whole chunk of cover, which is taken. */
 static struct pool *with_cover(CUmemoryPool handle) {
-    int known = atomic_load_explicit(&pools_known, memory_order_acquire);
+    int known = pool_entries_known();
     for (int at = 0; at < known; at++) {
         struct pool *pool = &pools[at];
         if (atomic_load_explicit(&pool->handle, memory_order_relaxed) != handle) {
@@ -241,27 +197,27 @@ static struct pool *with_cover(CUmemoryPool handle) {
     return NULL;
 }
 
-static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, int index, CUstream stream, allocate_async plain,
-                         allocate_from_pool from_pool) {
+static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, const struct pool_kind *kind, CUstream stream,
+                         allocate_async plain, allocate_from_pool from_pool) {
     struct pool *ready = size <= CHUNK ? with_cover(handle) : NULL;
     if (ready != NULL) {
         long since = atomic_load_explicit(&frees, memory_order_relaxed);
         CUresult result = plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
-        if (reserved_by(handle) == atomic_load_explicit(&ready->charged, memory_order_relaxed)) {
+        if (pool_reserved_by(handle) == atomic_load_explicit(&ready->charged, memory_order_relaxed)) {
             atomic_fetch_add_explicit(&ready->cover, CHUNK, memory_order_release);
             if (atomic_load_explicit(&ready->fresh, memory_order_relaxed) != 0) {
                 atomic_store(&ready->fresh, 0); /* some of it may be used now */
             }
             return result;
         }
-        uint64_t growth = settle(handle, index, CHUNK);
+        uint64_t growth = settle(handle, kind, CHUNK);
         if (result == CUDA_SUCCESS) {
-            left_over(handle, index, growth, size, since);
+            left_over(handle, kind, growth, size, since);
         }
         return result;
     }
     uint64_t reserved = 0;
-    enum cover cover = take_cover(handle, index, size, &reserved);
+    enum cover cover = take_cover(handle, kind, size, &reserved);
     if (cover == REFUSED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -272,9 +228,9 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle,
     long since = atomic_load(&frees);
     CUresult result = plain != NULL ? plain(pointer, size, stream) : from_pool(pointer, size, handle, stream);
     TEST_POINT("pools.allocated");
-    uint64_t growth = settle(handle, index, reserved);
+    uint64_t growth = settle(handle, kind, reserved);
     if (result == CUDA_SUCCESS) {
-        left_over(handle, index, growth, size, since);
+        left_over(handle, kind, growth, size, since);
     }
     return result;
 }
@@ -315,7 +271,8 @@ static CUresult allocate_in_current_pool(CUdeviceptr *pointer, size_t size, CUst
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUmemoryPool pool = index == GUARD_FORWARD ? NULL : current_pool_of(index);
-    return pool == NULL ? plain(pointer, size, stream) : allocate(pointer, size, pool, index, stream, plain, NULL);
+    struct pool_kind kind = {.ours = true, .cards = index >= 0 ? card_alone(index) : 0};
+    return pool == NULL ? plain(pointer, size, stream) : allocate(pointer, size, pool, &kind, stream, plain, NULL);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream) {
@@ -327,31 +284,32 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream
                       : real.cuMemAllocAsync_ptsz(pointer, size, stream);
 }
 
+/* Of managed memory: seldom used, so it goes without cover. */
+static CUresult allocate_managed(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream stream, allocate_from_pool from_pool) {
+    uint64_t growth = round_up(size, CHUNK);
+    card_set cards;
+    if (!managed_pool_reserve(handle, growth, &cards)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = from_pool(pointer, size, handle, stream);
+    managed_pool_allocated(handle, result == CUDA_SUCCESS ? *pointer : 0, round_up(size, ALIGNMENT));
+    cards_return(cards, LEDGER_PENDING, growth);
+    return result;
+}
+
 static CUresult allocate_in_pool(CUdeviceptr *pointer, size_t size, CUmemoryPool handle, CUstream stream, allocate_from_pool from_pool) {
     if (size == 0 || pointer == NULL || handle == NULL) {
         return from_pool(pointer, size, handle, stream);
     }
-    books_lock();
-    int index = GUARD_FORWARD;
-    bool ours = true;
-    for (int at = 0; at < atomic_load(&pools_known); at++) {
-        if (pools[at].handle == handle) {
-            index = pools[at].index;
-            ours = pools[at].ours;
-        }
-    }
-    books_unlock();
-    if (!ours) {
-        return from_pool(pointer, size, handle, stream);
-    }
-    if (index < 0) {
-        index = index_of_stream(stream); /* a card's default pool, asked for by its handle */
-    }
-    if (index == GUARD_REFUSE) {
+    struct pool_kind kind = pool_kind_of(handle);
+    if (kind.foreign) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return index == GUARD_FORWARD ? from_pool(pointer, size, handle, stream)
-                                  : allocate(pointer, size, handle, index, stream, NULL, from_pool);
+    if (!kind.ours) {
+        return from_pool(pointer, size, handle, stream);
+    }
+    return kind.managed ? allocate_managed(pointer, size, handle, stream, from_pool)
+                        : allocate(pointer, size, handle, &kind, stream, NULL, from_pool);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
@@ -369,17 +327,31 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemor
 void pools_something_was_freed(void) { atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed); }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    struct record piece;
+    bool of_managed = false;
     if (guard_on()) {
         pools_something_was_freed();
+        of_managed = pools_piece_take(pointer, &piece);
     }
-    return real.cuMemFreeAsync(pointer, stream);
+    CUresult result = real.cuMemFreeAsync(pointer, stream);
+    if (of_managed) {
+        pools_piece_freed(&piece, result);
+    }
+    return result;
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    struct record piece;
+    bool of_managed = false;
     if (guard_on()) {
         pools_something_was_freed();
+        of_managed = pools_piece_take(pointer, &piece);
     }
-    return real.cuMemFreeAsync_ptsz(pointer, stream);
+    CUresult result = real.cuMemFreeAsync_ptsz(pointer, stream);
+    if (of_managed) {
+        pools_piece_freed(&piece, result);
+    }
+    return result;
 }
 
 /* After a wait: memory freed before it may have gone back to the card. */
@@ -412,97 +384,15 @@ WAITING(cuStreamSynchronize, (CUstream stream), (stream))
 WAITING(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
 WAITING(cuEventSynchronize, (CUevent event), (event))
 
-/* --- pools themselves ------------------------------------------------------------------------------------------------------------- */
-
-static void learn_pool(CUmemoryPool handle, int index, bool ours) {
-    books_lock();
-    entry_of(handle, index, ours);
-    books_unlock();
-}
-
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    bool on = guard_on();
-    CUresult result = real.cuMemPoolCreate(pool, properties);
-    if (on && result == CUDA_SUCCESS && properties != NULL) {
-        bool on_card = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-        int index = on_card ? guard_index_of(properties->location.id) : GUARD_FORWARD;
-        learn_pool(*pool, index, index >= 0);
-    }
-    return result;
-}
-
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, unsigned long long flags) {
-    bool on = guard_on();
-    CUresult result = real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-    if (on && result == CUDA_SUCCESS) {
-        learn_pool(*pool, GUARD_FORWARD, false); /* its memory is charged where it was made */
-    }
-    return result;
-}
-
-CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-    if (!guard_on()) {
-        return real.cuMemPoolDestroy(handle);
-    }
-    /* Entry forgotten first: from the call on, the driver may give the handle to a new pool. The memory itself lives until its last
-     * allocation is freed, so its charge moves to the card's overhead, which is measured. */
-    bool known = false;
-    bool ours = false;
-    int index = GUARD_FORWARD;
-    uint64_t charged = 0;
-    uint64_t cover = 0;
-    books_lock();
-    for (int at = 0; at < atomic_load(&pools_known); at++) {
-        if (pools[at].handle == handle) {
-            known = true;
-            ours = pools[at].ours;
-            index = pools[at].index;
-            charged = atomic_load(&pools[at].charged);
-            cover = atomic_exchange(&pools[at].cover, 0);
-            atomic_store(&pools[at].handle, NULL);
-        }
-    }
-    books_unlock();
-    overhead_operation_begins();
-    CUresult result = real.cuMemPoolDestroy(handle);
-    if (result != CUDA_SUCCESS && known) {
-        books_lock();
-        struct pool *again = entry_of(handle, index, ours);
-        if (again != NULL) {
-            write_entry(again, handle, index, ours, charged, cover);
-        }
-        books_unlock();
-    }
-    overhead_operation_ends();
-    if (result == CUDA_SUCCESS) {
-        forget_current_pools();
-        if (ours) {
-            ledger_return(index, LEDGER_PENDING, cover);
-            ledger_return(index, LEDGER_POOL, charged);
-            overhead_measure(index, 0);
-        }
-    }
-    return result;
-}
-
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     bool on = guard_on();
     CUresult result = real.cuMemPoolTrimTo(pool, keep);
     if (on) {
+        if (result == CUDA_SUCCESS) {
+            managed_pool_trimmed(pool, keep);
+        }
         pools_something_was_freed();
         after_waiting(result);
     }
-    return result;
-}
-
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-    CUresult result = (guard_on(), real.cuDeviceSetMemPool(device, pool));
-    forget_current_pools();
-    return result;
-}
-
-CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool) {
-    CUresult result = (guard_on(), real.cuMemSetMemPool(location, type, pool));
-    forget_current_pools();
     return result;
 }

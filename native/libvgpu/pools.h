@@ -2,7 +2,11 @@
 #ifndef HAMI_VGPU_POOLS_H
 #define HAMI_VGPU_POOLS_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "cards.h"
+#include "table.h"
 
 /* Charge every pool of the card with what it has now. Pools shrink without a call of ours. */
 void pools_refresh(int index);
@@ -18,6 +22,17 @@ void pools_drop_cover(int index);
 
 /* A pointer that may be of a pool was freed. */
 void pools_something_was_freed(void);
+
+/* Pools of managed memory. A context was made on a card, or a piece shall go to cards: they are charged there. False: it does not fit. */
+bool pools_follow(int index);
+bool pools_may_move(CUdeviceptr pointer, card_set cards);
+
+/* Before and after a pointer that may be of such a pool is freed; `piece` is only for the second. */
+bool pools_piece_take(CUdeviceptr pointer, struct record *piece);
+void pools_piece_freed(const struct record *piece, CUresult result);
+
+/* The process's last context went, and all memory of pools with it. */
+void pools_without_contexts(void);
 
 void pools_forget_after_fork(void);
 

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "books.h"
+#include "cards.h"
 #include "guard.h"
 #include "ledger.h"
 #include "overhead.h"
@@ -14,7 +15,7 @@
 
 static uint64_t last_object; /* numbers objects; under the books' lock */
 
-/* books.objects: key = object, size = bytes, index = card (-1: not charged here), kind = references, owner = 1 if it was exported.
+/* books.objects: key = object, size = bytes, index = card_set (0: not charged here), kind = references, owner = 1 if it was exported.
  * books.handles: key = handle, owner = object, kind = references by this handle.
  * books.mappings: key = address, size = bytes, owner = object. */
 
@@ -25,9 +26,7 @@ static bool let_go(uint64_t object, struct record *gone) {
 }
 
 static void uncharge(const struct record *gone) {
-    if (gone->index >= 0) {
-        ledger_return(gone->index, LEDGER_VMM, gone->size);
-    }
+    cards_return((card_set)gone->index, LEDGER_VMM, gone->size);
     if (gone->owner != 0) {
         overhead_suspect_all(); /* another process may hold it still */
     }
@@ -52,25 +51,29 @@ static void refer(CUmemGenericAllocationHandle handle, uint64_t object) {
     hold(object);
 }
 
-static void new_object(CUmemGenericAllocationHandle handle, uint64_t size, int index) {
+static void new_object(CUmemGenericAllocationHandle handle, uint64_t size, card_set cards) {
     books_lock();
     uint64_t object = ++last_object;
-    if (table_put(&books.objects, &(struct record){.key = object, .size = size, .index = index, .kind = 0})) {
+    if (table_put(&books.objects, &(struct record){.key = object, .size = size, .index = (int32_t)cards, .kind = 0})) {
         refer(handle, object);
     }
     books_unlock();
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties, unsigned long long flags) {
-    if (!guard_on() || properties == NULL || handle == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (!guard_on() || properties == NULL || handle == NULL || size == 0) {
         return real.cuMemCreate(handle, size, properties, flags);
     }
-    int index = guard_index_of(properties->location.id);
-    if (index == GUARD_FORWARD || size == 0) {
+    bool pinned = properties->type == CU_MEM_ALLOCATION_TYPE_PINNED; /* what is not might move */
+    if (pinned && location_is_host(&properties->location)) {
+        return real.cuMemCreate(handle, size, properties, flags);
+    }
+    struct whereabouts where = pinned ? location_find(&properties->location) : location_unknown();
+    if (where.forward) {
         return real.cuMemCreate(handle, size, properties, flags);
     }
     uint64_t bytes = round_up(size, DEVICE_PAGE);
-    if (index == GUARD_REFUSE || !ledger_reserve(index, bytes)) {
+    if (where.refuse || !cards_reserve(where.cards, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     TEST_POINT("vmm.reserved");
@@ -78,10 +81,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     CUresult result = real.cuMemCreate(handle, size, properties, flags);
     TEST_POINT("vmm.created");
     if (result == CUDA_SUCCESS) {
-        new_object(*handle, bytes, index);
-        ledger_settle(index, bytes, LEDGER_VMM, bytes);
+        new_object(*handle, bytes, where.cards);
+        cards_settle(where.cards, bytes, LEDGER_VMM, bytes);
     } else {
-        ledger_return(index, LEDGER_PENDING, bytes);
+        cards_return(where.cards, LEDGER_PENDING, bytes);
     }
     overhead_operation_ends();
     return result;
@@ -102,9 +105,22 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
     return result;
 }
 
+/* Memory of a card that this process sees but that was not granted. A card that it does not see cannot be told: a peer's, on its way to
+ * us over the fabric or from a process of the container that sees other cards. */
+static bool is_foreign(CUmemGenericAllocationHandle handle) {
+    CUmemAllocationProp properties = {0};
+    return real.cuMemGetAllocationPropertiesFromHandle(&properties, handle) == CUDA_SUCCESS &&
+           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_is_foreign(properties.location.id);
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type) {
     bool on = guard_on();
     CUresult result = real.cuMemImportFromShareableHandle(handle, shared, type);
+    if (on && result == CUDA_SUCCESS && is_foreign(*handle)) {
+        real.cuMemRelease(*handle);
+        *handle = 0;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (on && result == CUDA_SUCCESS) {
         books_lock();
         const struct record *known = table_find(&books.handles, *handle);
@@ -114,7 +130,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         }
         books_unlock();
         if (object == 0) {
-            new_object(*handle, 0, -1);
+            new_object(*handle, 0, 0);
         }
     }
     return result;

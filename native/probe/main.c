@@ -6,7 +6,8 @@
  *   vmm.c        vmm
  *   graphs.c     graph
  *   modules.c    module, launch
- *   sharing.c    ipc, vmm-send, vmm-receive
+ *   sharing.c    ipc, vmm-send, vmm-receive, pool-send, pool-receive, pool-pointer, pool-open
+ *   doors.c      prefetch, advise, access, poolaccess, poolat, poolof, vmmat, graphat, green, peer, multicast
  *   views.c      info, total, uuid, nvml, nvml-init, where
  *   load.c       fill, drop, abandon, mix, churn, time
  *   threads.c    threads, forks, wrong
@@ -127,7 +128,7 @@ void run_line(char *line, struct answer *answer) {
     }
     static command_group *const groups[] = {
         context_commands, memory_commands, pool_commands, vmm_commands,    graph_commands,   module_commands,
-        share_commands,   view_commands,   load_commands, thread_commands, process_commands,
+        share_commands,   view_commands,   load_commands, thread_commands, process_commands, door_commands,
     };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (groups[i](&command, answer)) {

@@ -43,7 +43,7 @@ const char *word(const struct command *command, int index, const char *otherwise
 /* A group of commands takes a command or returns false for a stranger. */
 typedef bool command_group(const struct command *command, struct answer *answer);
 command_group context_commands, memory_commands, pool_commands, vmm_commands, graph_commands, module_commands, share_commands,
-    view_commands, load_commands, thread_commands, process_commands;
+    view_commands, load_commands, thread_commands, process_commands, door_commands;
 
 /* Runs one line (changed by cutting it into words) in this process. */
 void run_line(char *line, struct answer *answer);
@@ -53,7 +53,7 @@ extern char **probe_arguments;
 
 /* ---- named things ---- */
 
-enum thing_kind { THING_PIECE, THING_CONTEXT, THING_STREAM, THING_POOL, THING_MODULE, THING_EVENT, THING_HANDLE, THING_RANGE, THING_GRAPH };
+enum thing_kind { THING_PIECE, THING_CONTEXT, THING_STREAM, THING_POOL, THING_MODULE, THING_EVENT, THING_HANDLE, THING_RANGE, THING_GRAPH, THING_GREEN };
 
 struct piece;
 struct thing {

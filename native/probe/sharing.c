@@ -4,6 +4,8 @@
  *   ipc open <name> <handle>   ipc close <name>
  *   vmm-send <handle> <path>   waits on a unix socket for one receiver and hands it the handle's descriptor
  *   vmm-receive <handle> <path> <size>
+ *   pool-send <pool> <path> | pool-receive <pool> <path>   the same for a pool
+ *   pool-pointer <piece>       answers what stands for a pointer of a pool, in hexadecimal; pool-open <name> <pool> <that>
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,6 +25,14 @@ static bool from_hex(const char *text, unsigned char *bytes, size_t count) {
         bytes[i] = (unsigned char)byte;
     }
     return true;
+}
+
+static void answer_hex(struct answer *answer, const void *bytes, size_t count) {
+    answer_ok(answer, "%s", "");
+    answer_more(answer, " ");
+    for (size_t i = 0; i < count; i++) {
+        answer_more(answer, "%02x", ((const unsigned char *)bytes)[i]);
+    }
 }
 
 static void ipc_command(const struct command *command, struct answer *answer) {
@@ -54,11 +64,7 @@ static void ipc_command(const struct command *command, struct answer *answer) {
             answer_result(answer, result);
             return;
         }
-        answer_ok(answer, "%s", "");
-        answer_more(answer, " ");
-        for (size_t i = 0; i < sizeof handle.reserved; i++) {
-            answer_more(answer, "%02x", (unsigned char)handle.reserved[i]);
-        }
+        answer_hex(answer, handle.reserved, sizeof handle.reserved);
     }
 }
 
@@ -164,6 +170,77 @@ static void receive_command(const struct command *command, struct answer *answer
     answer_result(answer, result);
 }
 
+static void pool_send(const struct thing *pool, const char *path, struct answer *answer) {
+    int descriptor = -1;
+    CUresult result = CALL(cuMemPoolExportToShareableHandle, &descriptor, pool->object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result != CUDA_SUCCESS) {
+        answer_result(answer, result);
+    } else if (send_descriptor(path, descriptor)) {
+        answer_ok(answer, "%s", "");
+    } else {
+        answer_bad(answer, "sending failed: %s", strerror(errno));
+    }
+    close(descriptor);
+}
+
+static void pool_receive(const char *name, const char *path, struct answer *answer) {
+    int descriptor = receive_descriptor(path);
+    CUmemoryPool pool = NULL;
+    CUresult result = CALL(cuMemPoolImportFromShareableHandle, &pool, (void *)(intptr_t)descriptor,
+                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    close(descriptor);
+    if (result == CUDA_SUCCESS) {
+        thing_add(THING_POOL, name, pool, 0, 0);
+    }
+    answer_result(answer, result);
+}
+
+static void pool_pointer(const struct thing *piece, struct answer *answer) {
+    CUmemPoolPtrExportData data;
+    CUresult result = CALL(cuMemPoolExportPointer, &data, piece->value);
+    if (result != CUDA_SUCCESS) {
+        answer_result(answer, result);
+    } else {
+        answer_hex(answer, &data, sizeof data);
+    }
+}
+
+static void pool_open(const char *name, const struct thing *pool, const char *text, struct answer *answer) {
+    CUmemPoolPtrExportData data;
+    CUdeviceptr pointer = 0;
+    if (!from_hex(text, data.reserved, sizeof data.reserved)) {
+        answer_bad(answer, "nothing in hexadecimal");
+        return;
+    }
+    CUresult result = CALL(cuMemPoolImportPointer, &pointer, pool->object, &data);
+    if (result == CUDA_SUCCESS) {
+        thing_add(THING_PIECE, name, NULL, pointer, 0);
+    }
+    answer_result(answer, result);
+}
+
+static bool pool_share_commands(const struct command *command, struct answer *answer) {
+    const char *what = command->words[0], *first = word(command, 1, ""), *second = word(command, 2, "");
+    if (strncmp(what, "pool-", 5) != 0) {
+        return false;
+    }
+    bool opens = strcmp(what, "pool-open") == 0;
+    const struct thing *thing = strcmp(what, "pool-pointer") == 0 ? thing_find(THING_PIECE, first)
+                                                                 : thing_find(THING_POOL, opens ? second : first);
+    if (strcmp(what, "pool-receive") == 0) {
+        pool_receive(first, second, answer);
+    } else if (thing == NULL) {
+        answer_bad(answer, "no such pool or piece");
+    } else if (strcmp(what, "pool-send") == 0) {
+        pool_send(thing, second, answer);
+    } else if (opens) {
+        pool_open(first, thing, word(command, 3, ""), answer);
+    } else {
+        pool_pointer(thing, answer);
+    }
+    return true;
+}
+
 bool share_commands(const struct command *command, struct answer *answer) {
     if (strcmp(command->words[0], "ipc") == 0) {
         ipc_command(command, answer);
@@ -172,7 +249,7 @@ bool share_commands(const struct command *command, struct answer *answer) {
     } else if (strcmp(command->words[0], "vmm-receive") == 0) {
         receive_command(command, answer);
     } else {
-        return false;
+        return pool_share_commands(command, answer);
     }
     return true;
 }

@@ -242,6 +242,12 @@ def test_a_version_and_a_stream_mode_get_the_hook_of_their_abi(world: MakeWorld)
     }
 
 
+def unknown_entry_points(world: World) -> int:
+    state = (world.shared / "region.state").read_bytes()
+    [count] = struct.unpack_from("<I", state, STATE.places["unknown_entry_points"][0])
+    return int(count)
+
+
 def test_a_newer_kind_of_a_hooked_function_is_passed_on_and_counted(world: MakeWorld) -> None:
     limited = world(LIMITED)
     newer = "address cuGetProcAddress_v2 cuMemAlloc 99000 0"
@@ -252,8 +258,20 @@ def test_a_newer_kind_of_a_hooked_function_is_passed_on_and_counted(world: MakeW
         unhooked: "libcuda.so.1 cuLaunchKernel",
         known: "libvgpu.so cuMemFree_v2",
     }
-    state = (limited.shared / "region.state").read_bytes()
-    assert struct.unpack_from("<I", state, STATE.places["unknown_entry_points"][0]) == (2,)
+    assert unknown_entry_points(limited) == 2
+
+
+def test_a_newer_version_that_is_found_by_name_is_passed_on_and_counted(world: MakeWorld) -> None:
+    limited = world(LIMITED)
+    newer = "handle libcuda.so.1 cuMemAlloc_v9"
+    absent = "handle libcuda.so.1 cuMemFree_v5"
+    unhooked = "handle libcuda.so.1 cuLaunchKernel_ptsz"
+    known = "handle libcuda.so.1 cuMemFree_v2"
+    answers = limited.ask(newer, absent, unhooked, known)
+    assert answers[newer] == "libcuda.so.1 cuMemAlloc_v9"
+    assert answers[unhooked] == "libcuda.so.1 cuLaunchKernel_ptsz"
+    assert answers[known] == "libvgpu.so cuMemFree_v2"
+    assert unknown_entry_points(limited) == 1
 
 
 def test_without_limits_every_pointer_is_the_drivers_own(world: MakeWorld) -> None:
