@@ -192,7 +192,7 @@ def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
         "CUDA_DISABLE_CONTROL": "true",
         "LD_PRELOAD": "",
     }
-    empty = {"name": "empty", "mountPath": "/usr/local/vgpu/policy"}
+    empty = {"name": "empty", "mountPath": "/run/hami/share/policy"}
     # Admission would refuse it, and is not asked.
     past = {"metadata": {"labels": {"hami.io/webhook": "ignore"}}}
     main = workloads.container(
