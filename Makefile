@@ -80,7 +80,7 @@ bench: setup native ## the benchmarks; each prints ratios against a baseline of 
 
 # Only what the demo loads, for this machine: a minute's difference.
 demo: setup ## the main job on an embedded cluster: no Kubernetes, GPU or root (DEMO: flags, see `hami demo --help`)
-	@$(PY) -m native.build --arch $$(uname -m) libvgpu.so fakegpu/libcuda.so.1 fakegpu/libnvidia-ml.so.1 probe
+	@$(PY) -m native.build --arch $$(uname -m) libvgpu.so libvgpu-beside.so fakegpu/libcuda.so.1 fakegpu/libnvidia-ml.so.1 probe
 	@exec .venv/bin/hami demo $(DEMO)
 
 parts: setup ## build the real Kubernetes of the tests, once (needs Go; kept in ~/.cache/hami/parts)

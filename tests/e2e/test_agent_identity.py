@@ -182,6 +182,47 @@ def test_an_image_that_wants_all_cards_sees_its_share_only(
         assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
 
 
+#: As the restricted Pod Security Standard has it, and a root that nobody can write to.
+WITHOUT_RIGHTS: Object = {
+    "runAsUser": 1024,
+    "runAsGroup": 1024,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def test_containers_without_rights_on_a_read_only_root_have_their_share(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    """Also where /run is a file system of the pod's own, and where it is a link."""
+    asked = (*ASKED, "device 0", "fill alloc 16777216")
+    memory = 600
+    for where, node in agents.nodes.items():
+        plain = workloads.container("plain", *asked, node=node, memory=memory)
+        linked = workloads.container("linked", *asked, node=node, memory=memory, image=image.LINKED)
+        over = workloads.container("over", *asked, node=node, memory=memory)
+        run = {"name": "run", "mountPath": "/run"}
+        over["volumeMounts"] = [*over.get("volumeMounts", []), run]
+        for each in (plain, linked, over):
+            each["securityContext"] = WITHOUT_RIGHTS
+        body = workloads.pod(f"small-{where}", plain, linked, over, node=node)
+        volumes = body["spec"].setdefault("volumes", [])
+        volumes.append({"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})
+        pods.create(client, namespace, body)
+    for where in agents.nodes:
+        pod = pods.await_phase(client, namespace, f"small-{where}")
+        for name in ("plain", "linked", "over"):
+            *seen, _context, filled = workloads.answers(client, pod, name, len(asked))
+            assert seen == sees(memory), (where, name)
+            word, _count, size, code, _function = filled.split()
+            assert (word, code) == ("ok", "2"), (where, name)
+            room = memory * MIB - workloads.CONTEXT
+            assert room - 32 * MIB <= int(size) <= room, (where, name)
+
+
 def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
     agents: Agents, client: Client, namespace: str
 ) -> None:
@@ -192,7 +233,7 @@ def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
         "CUDA_DISABLE_CONTROL": "true",
         "LD_PRELOAD": "",
     }
-    empty = {"name": "empty", "mountPath": "/usr/local/vgpu/policy"}
+    empty = {"name": "empty", "mountPath": "/run/hami/share/policy"}
     # Admission would refuse it, and is not asked.
     past = {"metadata": {"labels": {"hami.io/webhook": "ignore"}}}
     main = workloads.container(

@@ -142,11 +142,11 @@ MakeWorld = Callable[[Mapping[str, str]], World]
 @pytest.fixture
 def world(tools: Tools, tmp_path: Path) -> MakeWorld:
     """Make a container's view, with these limits in its environment."""
-    # A copy, because libvgpu looks for the agent's files beside itself.
+    # A copy, because this build looks for the agent's files beside itself.
     inside = tmp_path / "container"
     inside.mkdir()
     used = container.build_in_use()
-    shutil.copy(used.folder / "libvgpu.so", inside)
+    shutil.copy(used.folder / "libvgpu-beside.so", inside / "libvgpu.so")
     shared = tmp_path / "shared"
     shared.mkdir()
 

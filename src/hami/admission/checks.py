@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from hami.admission.edits import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
 from hami.admission.errors import Refusal
 from hami.admission.settings import ANY, Rules
+from hami.node import layout
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, text_values
 from hami.wire.objects import Container, EnvVar, Pod
@@ -31,6 +32,8 @@ _OURS = (
 )
 _LIMIT_PREFIX = "CUDA_DEVICE_"
 _PRELOAD = "/etc/ld.so.preload"
+#: /var/run is a link to /run in most images.
+_SHARES = (layout.SHARE, f"/var{layout.SHARE}")
 #: Values with which a container sees no card.
 _SEES_NOTHING = (NO_DEVICES, "void", "")
 _HIGHEST = 0
@@ -94,11 +97,12 @@ def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset
                 _check_variable(container, variable, has_cards=container.name in with_cards)
         for mount in container.volume_mounts or ():
             path = _absolute((mount and mount.mount_path) or "")
-            for ours in (_PRELOAD, hook):
+            for ours in (_PRELOAD, hook, *_SHARES):
                 if path == ours or path.startswith(f"{ours}/"):
                     raise Refusal(
                         f"container {container.name}: volumeMount {path} lies where the library "
-                        f"that enforces GPU shares is mounted ({ours}); choose another mountPath"
+                        f"that enforces GPU shares, or a file of it, is mounted ({ours}); choose "
+                        "another mountPath"
                     )
 
 

@@ -55,7 +55,7 @@ VOLUMES: dict[str, Document] = {
     "host": {"hostPath": {"path": "/data", "type": ""}},
 }
 MOUNT_PATHS = ("/data", "/etc", "/usr/local", "/dev/shm", "/usr/local/vgpu-data")  # noqa: S108 - in a container
-REFUSED_MOUNT_PATHS = ("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "//usr/local/vgpu")
+REFUSED_MOUNT_PATHS = ("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "/run/hami/share")
 REFUSED_ANNOTATIONS = ("hami.io/vgpu-devices-allocated", "hami.io/grant-mac", "hami.io/vgpu-node")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "team": ("a", "ü \n {}", "x" * 300),

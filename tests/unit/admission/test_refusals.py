@@ -283,8 +283,18 @@ class TestMountsOfSharePods:
 
     @pytest.mark.parametrize(
         "path",
+        ["/run/hami/share", "/run/hami/share/policy/policy", "/var/run/hami/share/state"],
+    )
+    def test_must_not_lie_over_the_limits(self, path: str) -> None:
+        message = Door().refuses(self.mounting(path, gpu=1, cores=10))
+        assert f"volumeMount {path} lies where" in message
+        assert "run/hami/share); choose another mountPath" in message
+
+    @pytest.mark.parametrize(
+        "path",
         [
-            *("/", "/etc", "/usr", "/usr/local", "/usr/local/", "/usr/local/vgpu/.."),
+            *("/", "/run", "/run/hami", "/run/hami/shared", "/var/run"),
+            *("/etc", "/usr", "/usr/local", "/usr/local/", "/usr/local/vgpu/.."),
             *(
                 "/etc/ld.so.preload.d",
                 "/usr/local/vgpu2",

@@ -66,9 +66,9 @@ def test_a_share_becomes_policy_state_and_spec(desk: Desk) -> None:
                     ],
                     "mounts": [
                         mount(library, "/hook/vgpu/libvgpu.so"),
-                        mount(f"/hook/vgpu/tokens/{ALLOCATION_ID}", "/hook/vgpu/policy"),
+                        mount(f"/hook/vgpu/tokens/{ALLOCATION_ID}", "/run/hami/share/policy"),
                         mount("/hook/vgpu/ld.so.preload", "/etc/ld.so.preload"),
-                        mount(f"/run/state/{ALLOCATION_ID}/state", "/hook/vgpu/state", "rw"),
+                        mount(f"/run/state/{ALLOCATION_ID}/state", "/run/hami/share/state", "rw"),
                     ],
                 },
             }
@@ -85,7 +85,7 @@ def test_without_cdi_the_caller_gets_env_and_mounts_and_there_is_no_spec(desk: D
     edits = desk.preparer.prepare(desk.share(), cdi=False)
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == FIRST
     assert [each.container for each in edits.mounts if not each.read_only] == [
-        f"{desk.layout.inside}/state"
+        "/run/hami/share/state"
     ]
     assert EditMount(str(desk.layout.preload), "/etc/ld.so.preload") in edits.mounts
     assert policy(desk).generation == 1

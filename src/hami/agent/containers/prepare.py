@@ -279,18 +279,15 @@ class Preparer:
             return None
 
     def _mounts(self, allocation_id: str) -> tuple[EditMount, ...]:
-        inside = self._layout.inside
+        node = self._layout
         installed = self._library if isinstance(self._library, Path) else self._library.path
-        places = (
-            (installed, inside / library.NAME),
-            (self._layout.allocation_folder(allocation_id), inside / "policy"),
-            (self._layout.preload, Path(_PRELOAD)),
+        policy, state = node.allocation_folder(allocation_id), node.state(allocation_id)
+        return (
+            EditMount(str(installed), str(node.inside / library.NAME)),
+            EditMount(str(policy), layout.INSIDE_POLICY),
+            EditMount(str(node.preload), _PRELOAD),
+            EditMount(str(state), layout.INSIDE_STATE, read_only=False),
         )
-        read_only = (EditMount(str(host), str(container)) for host, container in places)
-        state = EditMount(
-            str(self._layout.state(allocation_id)), str(inside / "state"), read_only=False
-        )
-        return (*read_only, state)
 
     def _write_policy(self, share: ContainerShares, cards: Sequence[Share]) -> None:
         path = self._layout.policy(share.allocation_id)
