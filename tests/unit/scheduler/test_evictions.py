@@ -307,7 +307,7 @@ async def test_a_pod_replaced_between_read_and_eviction_stays(times: Times) -> N
 
 @pytest.mark.parametrize("fields", [{"uid": "uid-other"}, {"node": "b"}])
 async def test_a_mark_for_another_pod_or_node_says_nothing(
-    times: Times, fields: dict[str, str]
+    times: Times, fields: dict[str, Any]
 ) -> None:
     async with running(times, "p") as cluster:
         await cluster.overused("p", **fields)
@@ -488,10 +488,10 @@ async def test_a_static_pod_stays(times: Times) -> None:
 
 async def test_a_refused_pod_is_evicted_unless_it_runs_by_now(times: Times) -> None:
     async with running(times, "p", "runs") as cluster:
-        for name, state in (("p", {"waiting": {}}), ("runs", {"running": {}})):
+        for name, state in (("p", "waiting"), ("runs", "running")):
             found = cluster.api.find("pods", name)
             assert found is not None
-            found["status"]["containerStatuses"] = [{"name": "main", "state": state}]
+            found["status"]["containerStatuses"] = [{"name": "main", "state": {state: {}}}]
             cluster.api.put(found)
             cluster.annotate(name, annotation_keys.START_REFUSED, refusal(f"uid-{name}"))
         await cluster.seen()
