@@ -8,7 +8,7 @@ across restarts which pods are still to be patched.
 
 kubelet retries a refused start for ever. After three refusals within two minutes the pod gets an
 event and a mark (`hami.io/start-refused`), which is removed when it starts after all. The
-scheduler's leader evicts marked pods where it is told to (`--evict-refused`); the agent may not.
+scheduler's leader evicts marked pods with `--evict-refused`; the agent may evict none.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A node's account may mark pods of its own node (`hami.wire.pod_marks`) and evict none; the leader
 does that, with `--overuse=evict` and `--evict-refused`. A mark of overuse counts for as long as
 this replica has seen it written again: no clock of a node is compared with ours, and a replica that
-starts begins to count anew. A mark that is not renewed (its monitor has stopped) does not count on,
+starts counts from 0. A mark that is not renewed (its monitor has stopped) does not count on,
 and no pod is evicted because of it. Time without the mark ends the count only after a whole grace,
 so that a pod gains nothing by dropping below its limit for a moment.
 

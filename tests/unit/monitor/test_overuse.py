@@ -1,4 +1,4 @@
-"""Pods with more of a card than they were given are marked, for as long as they have it."""
+"""Pods with more of a card than they were given are marked while they have it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_pod_above_its_limit_is_marked_within_ten_seconds_and_unmarked_a
         assert node.mark("a") is None
         using(node, 2 * GIB)
         await node.audit()
-        assert node.mark("a") is None  # the next one begins anew
+        assert node.mark("a") is None  # counted from one again
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ async def test_a_silence_of_the_monitor_counts_only_in_part(times: Times) -> Non
         assert cluster.evicted() == []
 
 
-async def test_dropping_below_the_limit_for_a_moment_does_not_begin_anew(times: Times) -> None:
+async def test_dropping_below_the_limit_for_a_moment_does_not_begin_again(times: Times) -> None:
     async with running(times, "p", "q") as cluster:
         await cluster.overused("p", "q", seconds=GRACE - RENEWED_EVERY)
         for name in ("p", "q"):
