@@ -29,6 +29,8 @@ _OURS = (
     annotation_keys.REQUEUE,
     annotation_keys.RESIZE,
     annotation_keys.RESIZE_MAC,
+    annotation_keys.OVERUSE,
+    annotation_keys.START_REFUSED,
 )
 _LIMIT_PREFIX = "CUDA_DEVICE_"
 _PRELOAD = "/etc/ld.so.preload"

@@ -68,8 +68,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     uncontrolled_namespaces: str = ""
     #: Seconds that a container's start waits for its pod to be known.
     pod_wait: float = 20.0
-    #: Whether a pod is evicted after its start was refused three times.
-    evict_refused: bool = False
 
     # Serving.
 

@@ -52,7 +52,6 @@ _HELP = {
         "uncontrolled_namespaces": "namespaces in which CUDA_DISABLE_CONTROL=true turns the "
         "limits off, separated by commas",
         "pod_wait": "longest time that a container's start waits until its pod is known",
-        "evict_refused": "evict a pod whose start was refused three times within two minutes",
     },
     "Serving": {"metrics_bind_address": "where /metrics and health answer; empty: nowhere"},
     "The API server": run.API_SERVER,

@@ -73,6 +73,10 @@ class WatchedPod(msgspec.Struct, frozen=True, kw_only=True):
     mig_allocations: str
     #: The UID that kubelet runs a static pod under; empty for other pods.
     static_uid: str = ""
+    #: Names of the containers that ask for a card, or for another device.
+    asking: frozenset[str] = frozenset()
+    #: Value of its mark, as it is written; empty: none.
+    overuse: str = ""
 
 
 def read(body: bytes) -> WatchedPod:
@@ -99,7 +103,25 @@ def read(body: bytes) -> WatchedPod:
         finished=pod.finished,
         mig_allocations=pod.annotation(annotation_keys.MIG_ALLOCATIONS),
         static_uid=pod.annotation(_STATIC_UID),
+        asking=_asking(pod),
+        overuse=pod.annotation(annotation_keys.OVERUSE),
     )
+
+
+def _asking(pod: objects.Pod) -> frozenset[str]:
+    claims = bool(pod.spec and pod.spec.resource_claims)
+    return frozenset(
+        container.name or ""
+        for _, container in pod.containers()
+        # Devices have the name of their vendor's domain, whatever it is.
+        if claims or any("/" in resource for resource in _resources(container))
+    )
+
+
+def _resources(container: objects.Container) -> Iterator[str]:
+    if container.resources is not None:
+        yield from container.resources.limits or ()
+        yield from container.resources.requests or ()
 
 
 class Pods:

@@ -16,6 +16,7 @@ from hami.monitor.driver import CardProcesses, CardSample, DriverSample
 from hami.monitor.events import AuditEvents
 from hami.monitor.hami import HamiContainers
 from hami.monitor.metrics import NodeMetrics
+from hami.monitor.overuse import OveruseMarks
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.usage import UsageReader
@@ -58,7 +59,9 @@ class Recorder:
 class Desk:
     """A node without a driver, and the monitor's parts."""
 
-    def __init__(self, folder: Path, pods: Pods | None = None) -> None:
+    def __init__(
+        self, folder: Path, pods: Pods | None = None, marks: OveruseMarks | None = None
+    ) -> None:
         self.node: NodeLayout = nodes.layout(folder)
         self.proc = folder / "proc"
         self.sampler = Sampler()
@@ -77,6 +80,7 @@ class Desk:
             hami_containers=hami_containers,
             pods=self.pods,
             events=AuditEvents(self.events, "n1"),  # type: ignore[arg-type]
+            marks=marks or OveruseMarks(None, self.pods, node="n1", tolerance_mib=128),  # type: ignore[arg-type]
         )
         collector = Collector(
             node="n1",
