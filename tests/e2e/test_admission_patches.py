@@ -69,7 +69,7 @@ RULES = {
 }
 KINDS = (
     *("scheduler", "runtime class", "priority", "core policy", "no devices"),
-    *("default count", "whole card", "nothing"),
+    *("default count", "whole card", "copied grant", "nothing"),
     *("fallback to a profile", "fallback to a share", "fallback to a whole card"),
 )
 #: How many pods must show each of them; on less the test would show nothing.
@@ -209,6 +209,13 @@ def _steps(pod: Object) -> list[str]:
     return noted.split(",")
 
 
+def _grant(pod: Object) -> list[str]:
+    """Give the keys of a grant that a pod carries."""
+    metadata = pod["metadata"]
+    found = {*metadata.get("annotations", {}), *metadata.get("labels", {})}
+    return sorted(found & set(pod_documents.REMOVED_ANNOTATIONS))
+
+
 #: Parts of a pod, and what a change of them means where no profile was replaced.
 PARTS: Mapping[str, Callable[[Object], object]] = {
     "scheduler": lambda pod: pod["spec"].get("schedulerName"),
@@ -218,6 +225,7 @@ PARTS: Mapping[str, Callable[[Object], object]] = {
     "priority": lambda pod: _variables(pod, edits.TASK_PRIORITY),
     "core policy": lambda pod: _variables(pod, edits.CORE_POLICY),
     "no devices": lambda pod: _variables(pod, edits.VISIBLE_DEVICES),
+    "copied grant": lambda pod: (_grant(pod), pod["spec"].get("nodeName")),
 }
 _ALSO_BY_FALLBACK = {"default count", "whole card"}
 

@@ -114,14 +114,18 @@ def test_a_label_on_the_pod_or_on_its_namespace_keeps_admission_away(
 
 
 @pytest.mark.usefixtures("release")
-def test_a_forged_grant_is_refused_with_and_without_the_webhook(
+def test_a_copied_grant_is_removed_and_refused_without_the_webhook(
     client: Client, namespace: str
 ) -> None:
-    forged = {annotation_keys.ASSIGNED_NODE: GPU_NODE}
-    body = gpu_pod("forged", metadata={"annotations": forged})
-    error = asking.refused(client, namespace, body)
-    assert f"annotation {annotation_keys.ASSIGNED_NODE}" in error.message
-    assert asking.WEBHOOK in error.message
+    grant = {annotation_keys.ASSIGNED_NODE: GPU_NODE}
+    metadata = {"annotations": {"own": "1", **grant}, "labels": grant}
+    body = gpu_pod("copy", metadata=metadata, nodeName=GPU_NODE)
+    for headers in ({}, SOMEBODY):
+        made = asking.tried(client, namespace, body, headers)
+        assert asking.is_ours(made)
+        assert made["metadata"]["annotations"] == {"own": "1"}
+        assert annotation_keys.ASSIGNED_NODE not in made["metadata"].get("labels", {})
+        assert "nodeName" not in made["spec"]
     body["metadata"]["labels"] = IGNORED
     error = asking.refused(client, namespace, body, SOMEBODY)
     assert "hami-pod-annotations" in error.message

@@ -1,8 +1,8 @@
 """Forbidden fields of a pod: each check raises a Refusal that names the remedy.
 
-Without them a user who may create pods could take cards that are not counted: by writing the
-annotations that record a grant, by naming the node, by evading the container's limits (privileged,
-or with variables and mounts that replace ours), or by using the highest priority.
+Without them a user who may create pods could take cards that are not counted: by naming the node,
+by evading the container's limits (privileged, or with mounts that replace ours or name cards), or
+by using the highest priority. What changes nothing is in `hami.admission.leftovers`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from hami.admission.edits import NO_DEVICES, TASK_PRIORITY, VISIBLE_DEVICES
+from hami.admission.edits import TASK_PRIORITY
 from hami.admission.errors import Refusal
 from hami.admission.settings import ANY, Rules
-from hami.node import layout
+from hami.placement.request import PodRequest
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, text_values
-from hami.wire.objects import Container, EnvVar, Pod
+from hami.wire.objects import Container, Pod
 
 _OURS = (
     annotation_keys.ASSIGNED_NODE,
@@ -32,12 +32,11 @@ _OURS = (
     annotation_keys.OVERUSE,
     annotation_keys.START_REFUSED,
 )
-_LIMIT_PREFIX = "CUDA_DEVICE_"
 _PRELOAD = "/etc/ld.so.preload"
-#: /var/run is a link to /run in most images.
-_SHARES = (layout.SHARE, f"/var{layout.SHARE}")
-#: Values with which a container sees no card.
-_SEES_NOTHING = (NO_DEVICES, "void", "")
+#: Policy file and state file of a container; in images /var/run is mostly a link to /run.
+_SHARE_FOLDERS = ("/run/hami", "/var/run/hami")
+#: NVIDIA's runtime may be set to give the cards whose names are mounted here.
+_CARD_LIST = "/var/run/nvidia-container-devices"
 _HIGHEST = 0
 _MOST_DIGITS = len(str(text_values.INT32_MAX))
 
@@ -53,29 +52,19 @@ def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_OURS, *lists]))
 
 
-def no_forged_grant(pod: Pod, vendors: Iterable[Vendor]) -> None:
-    """Refuse annotations and labels by which a pod would count as placed."""
-    forged = [key for key in protected_annotations(vendors) if key in pod.annotations]
-    if forged:
-        raise Refusal(
-            f"annotation {', '.join(forged)}: only the scheduler writes this, after it has placed "
-            "a pod; remove it from the pod (or from the template that makes it)"
-        )
-    if annotation_keys.ASSIGNED_NODE in pod.labels:
-        raise Refusal(
-            f"label {annotation_keys.ASSIGNED_NODE}: only the node agent writes this; remove it"
-        )
-
-
-def not_privileged(pod: Pod) -> None:
-    """Refuse privileged containers, in the whole pod."""
-    for _, container in pod.containers():
-        if container.security_context and container.security_context.privileged:
+def not_privileged(pod: Pod, demand: PodRequest) -> None:
+    """Refuse privileged containers with cards."""
+    for (_, container), asked in zip(pod.containers(), demand.containers, strict=True):
+        if asked.cards and is_privileged(container):
             raise Refusal(
                 f"container {container.name} is privileged: it would see every GPU of its node, "
                 "not only its share; remove securityContext.privileged from it, or the GPU "
-                "from the pod"
+                "from its limits"
             )
+
+
+def is_privileged(container: Container) -> bool:
+    return bool(container.security_context and container.security_context.privileged)
 
 
 def no_node_named(pod: Pod) -> None:
@@ -87,24 +76,28 @@ def no_node_named(pod: Pod) -> None:
         )
 
 
-def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset[str]) -> None:
-    """Refuse variables and mounts that replace the limits, in all containers of the pod.
+def mounts_are_allowed(pod: Pod, rules: Rules, *, shares: bool) -> None:
+    """Refuse mounts that name cards or, in a pod that shares cards, replace the limits.
 
     Also in containers without cards: the folder and the cards of a pod are within their reach.
     """
-    hook = _absolute(posixpath.join(rules.hook_path, "vgpu"))
+    ours: tuple[str, ...] = ()
+    if shares:
+        ours = (_PRELOAD, _absolute(posixpath.join(rules.hook_path, "vgpu")), *_SHARE_FOLDERS)
     for _, container in pod.containers():
-        for variable in container.env or ():
-            if variable is not None:
-                _check_variable(container, variable, has_cards=container.name in with_cards)
         for mount in container.volume_mounts or ():
             path = _absolute((mount and mount.mount_path) or "")
-            for ours in (_PRELOAD, hook, *_SHARES):
-                if path == ours or path.startswith(f"{ours}/"):
+            if _is_within(path, _CARD_LIST):
+                raise Refusal(
+                    f"container {container.name}: volumeMount {path} would choose other GPUs than "
+                    f"the pod was given ({_CARD_LIST} is a list of GPUs to NVIDIA's runtime); "
+                    "remove it"
+                )
+            for place in ours:
+                if _is_within(path, place):
                     raise Refusal(
                         f"container {container.name}: volumeMount {path} lies where the library "
-                        f"that enforces GPU shares, or a file of it, is mounted ({ours}); choose "
-                        "another mountPath"
+                        f"that enforces GPU shares is mounted ({place}); choose another mountPath"
                     )
 
 
@@ -113,21 +106,8 @@ def _absolute(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def _check_variable(container: Container, variable: EnvVar, *, has_cards: bool) -> None:
-    name = variable.name or ""
-    if name == VISIBLE_DEVICES:
-        hides = variable.value_from is None and (variable.value or "") in _SEES_NOTHING
-        if hides and not has_cards:
-            return
-        rule = "would choose other GPUs than the pod was given"
-    elif name.startswith(_LIMIT_PREFIX):
-        rule = "would replace the limits of the share"
-    else:
-        return
-    raise Refusal(
-        f"container {container.name}: env {name} {rule}; remove it, the node agent sets what the "
-        "container needs"
-    )
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def priority_is_allowed(pod: Pod, container: Container, priority: str, rules: Rules) -> None:

@@ -1,9 +1,10 @@
 """Decide about a new pod: `decide(pod, context) -> AdmissionResult`, without I/O.
 
-In this order: refuse a pod that claims to be placed already; pass mirror pods and pods of other
-schedulers; replace missing MIG profiles; complete requests for cards and read them strictly; refuse
-what would evade them, and what the namespace's quota does not allow; name our scheduler. The result
-holds the pod as it should be. Deciding about that pod again changes nothing.
+In this order: remove the grant of another pod; pass mirror pods and pods of other schedulers;
+replace missing MIG profiles; complete requests for cards and read them strictly; refuse what would
+evade them, and what the namespace's quota does not allow; hide cards from containers without any;
+name our scheduler. The result holds the pod as it should be. Deciding about that pod again changes
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hami.admission import checks, edits, mig_fallback
+from hami.admission import checks, edits, leftovers, mig_fallback
 from hami.admission.errors import Refusal, invalid
 from hami.admission.mig_fallback import Step
 from hami.admission.settings import Context, Rules
@@ -57,25 +58,30 @@ def decide(pod: Pod, context: Context, *, trace: str = "", trace_key: str = "") 
 
 def _decide(pod: Pod, context: Context, trace: tuple[str, str]) -> AdmissionResult:
     rules = context.rules
+    original = pod
+    warnings: leftovers.Warnings = ()
     if rules.scheduler_name:
         # Before mirror pods pass: any user may write their mark, and kubelet's carry no grant.
-        checks.no_forged_grant(pod, rules.vendors)
+        pod, warnings = leftovers.without_grant(pod, rules.vendors)
     if annotation_keys.MIRROR in pod.annotations and pod.node_name:
-        return AdmissionResult(message="mirror pod: what kubelet runs already is not changed")
+        message = "mirror pod: what kubelet runs already is not changed"
+        return AdmissionResult(pod=pod, warnings=warnings, message=message)
     if pod.spec is None or not pod.spec.containers:
         raise Refusal("pod has no containers: add at least one to spec.containers")
     if not rules.scheduler_name:
         return _allowed(*_with_profiles(pod, context))
     if _is_for_another(pod, rules):
-        return AdmissionResult(message=_OTHER_SCHEDULER)
+        return AdmissionResult(pod=pod, warnings=warnings, message=_OTHER_SCHEDULER)
     pod, steps = _with_profiles(pod, context)
     pod, demand = _completed(pod, rules)
     if demand is None:
-        return _allowed(pod, steps)
-    checks.not_privileged(pod)
+        return _allowed(pod, steps, warnings)
+    pod, of_node = leftovers.without_copied_node(pod, original=original)
+    checks.not_privileged(pod, demand)
     checks.no_node_named(pod)
     _check_shares(pod, demand, rules)
     _check_quota(demand, context)
+    pod, of_containers = leftovers.only_own_cards(pod, demand, rules)
     pod = edits.scheduler(pod, rules.scheduler_name)
     runtime_class = rules.nvidia.runtime_class_name
     if runtime_class and not (pod.spec and pod.spec.runtime_class_name):
@@ -83,11 +89,12 @@ def _decide(pod: Pod, context: Context, trace: tuple[str, str]) -> AdmissionResu
     key, value = trace
     if value and not pod.annotation(key):
         pod = edits.annotation(pod, key, value)
-    return _allowed(pod, steps)
+    return _allowed(pod, steps, (*warnings, *of_node, *of_containers))
 
 
-def _allowed(pod: Pod, steps: tuple[Step, ...]) -> AdmissionResult:
-    return AdmissionResult(pod=pod, warnings=tuple(_warning(step) for step in steps), steps=steps)
+def _allowed(pod: Pod, steps: tuple[Step, ...], warnings: tuple[str, ...] = ()) -> AdmissionResult:
+    replaced = tuple(_warning(step) for step in steps)
+    return AdmissionResult(pod=pod, warnings=(*warnings, *replaced), steps=steps)
 
 
 def _warning(step: Step) -> str:
@@ -135,10 +142,8 @@ def _check_shares(pod: Pod, demand: PodRequest, rules: Rules) -> None:
     for (_, container), asked in zip(pod.containers(), demand.containers, strict=True):
         for each in asked.cards:
             checks.priority_is_allowed(pod, container, priorities[each.vendor], rules)
-    if all(each.whole for _, each in demand.requests()):
-        return
-    with_cards = frozenset(asked.name for asked in demand.containers if asked.cards)
-    checks.nothing_replaces_the_limits(pod, rules, with_cards=with_cards)
+    shares = not all(each.whole for _, each in demand.requests())
+    checks.mounts_are_allowed(pod, rules, shares=shares)
 
 
 def _check_quota(demand: PodRequest, context: Context) -> None:

@@ -11,7 +11,7 @@ Pods are read-only structs of the few fields that admission reads and writes;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -25,6 +25,8 @@ TASK_PRIORITY = "CUDA_TASK_PRIORITY"
 CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = "none"
+#: Values with which a container sees no card.
+_SEES_NOTHING = (NO_DEVICES, "void", "")
 _NVIDIA_DOMAIN = "nvidia.com/"
 
 Edit = Callable[[ContainerKind, Container], Container]
@@ -85,14 +87,39 @@ def with_variables(container: Container, vendor: Vendor, settings: NvidiaSetting
 
 def hidden(container: Container, vendor: Vendor) -> Container:
     """Return a container that sees no card, unless another device plugin gives it one."""
-    # A plugin that offers nvidia.com/mig-1g.10gb or nvidia.com/gpu.shared sets this variable, too.
+    if any(True for _ in _amounts_of_domain(container, vendor)):
+        return container
+    return variable(container, VISIBLE_DEVICES, NO_DEVICES)
+
+
+def sees_cards(container: Container) -> bool:
+    """Tell whether a container names cards to NVIDIA's runtime in its own variable."""
+    # If a name is repeated, the last one counts.
+    named = [each for each in container.env or () if _named(each, VISIBLE_DEVICES)]
+    last = named[-1] if named else None
+    return last is not None and not (
+        last.value_from is None and (last.value or "") in _SEES_NOTHING
+    )
+
+
+def has_other_devices(container: Container, vendor: Vendor) -> bool:
+    """Tell whether another device plugin gives a container cards, and sets its variable."""
+    ours = frozenset(vendor.resources.named())
+    return any(
+        name not in ours and amount is not None and not _is(amount, 0)
+        for name, amount in _amounts_of_domain(container, vendor)
+    )
+
+
+def _amounts_of_domain(container: Container, vendor: Vendor) -> Iterator[tuple[str, Amount | None]]:
+    # A plugin that offers nvidia.com/mig-1g.10gb or nvidia.com/gpu.shared sets the variable, too.
     # Beside such a plugin, our own resources may have another domain.
     domains = (vendor.resources.count.partition("/")[0] + "/", _NVIDIA_DOMAIN)
     resources = container.resources
-    parts = (resources.limits, resources.requests) if resources else ()
-    if any(name.startswith(domains) for amounts in parts for name in amounts or ()):
-        return container
-    return variable(container, VISIBLE_DEVICES, NO_DEVICES)
+    for part in (resources.limits, resources.requests) if resources else ():
+        for name, amount in (part or {}).items():
+            if name.startswith(domains):
+                yield name, amount
 
 
 def _is(amount: Amount, number: int) -> bool:

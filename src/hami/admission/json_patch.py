@@ -1,9 +1,9 @@
 """The smallest JSON Patch that turns one pod into another.
 
 Both pods are structs of the few fields that admission reads and writes, so the patch changes
-nothing else of the API server's document: quantities, variables, annotations, scheduler and runtime
-class are addressed one by one. Null and absent fields are both None here; `add` replaces the one
-and creates the other, so the patch is the same for both.
+nothing else of the API server's document: quantities, variables, annotations, labels, node,
+scheduler and runtime class are addressed one by one. Null and absent fields are both None here;
+`add` replaces the one and creates the other, so the patch is the same for both.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ def between(before: objects.Pod, after: objects.Pod) -> tuple[Operation, ...]:
 
 def _pod(before: objects.Pod, after: objects.Pod) -> Iterator[Operation]:
     # Every object of the API server has `metadata`, even if it is empty.
-    had = before.metadata.annotations if before.metadata else None
-    has = after.metadata.annotations if after.metadata else None
-    yield from _mapping("/metadata/annotations", had, has)
+    had, has = before.metadata or objects.Metadata(), after.metadata or objects.Metadata()
+    yield from _mapping("/metadata/annotations", had.annotations, has.annotations)
+    yield from _mapping("/metadata/labels", had.labels, has.labels)
     old, new = before.spec or objects.PodSpec(), after.spec or objects.PodSpec()
+    if old.node_name and not new.node_name:
+        yield {"op": "remove", "path": "/spec/nodeName"}
     if old.scheduler_name != new.scheduler_name:
         yield _add("/spec/schedulerName", new.scheduler_name)
     if old.runtime_class_name != new.runtime_class_name:

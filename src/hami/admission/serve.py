@@ -171,6 +171,8 @@ def _log_result(review: Review, name: str, result: AdmissionResult, outcome: str
     elif result.steps:
         moved = [f"{step.container}: {step}" for step in result.steps]
         _log.info("MIG profile replaced", extra=extra | {"containers": moved})
+    elif result.warnings:
+        _log.info("pod admitted with warnings", extra=extra | {"warnings": list(result.warnings)})
     else:
         _log.debug("pod admitted", extra=extra | {"result": outcome, "why": result.message})
 

@@ -42,8 +42,9 @@ VARIABLES: tuple[Document, ...] = (
     {"name": "CUDA_TASK_PRIORITY", "value": "2"},
     {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"},
 )
-REFUSED_VARIABLES: tuple[Document, ...] = (
+ODD_VARIABLES: tuple[Document, ...] = (
     {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+    {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "k"}}},
     {"name": "CUDA_DEVICE_SM_LIMIT", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "k"}}},
     {"name": "CUDA_TASK_PRIORITY", "value": "0"},
     {"name": "CUDA_TASK_PRIORITY", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "k"}}},
@@ -55,8 +56,8 @@ VOLUMES: dict[str, Document] = {
     "host": {"hostPath": {"path": "/data", "type": ""}},
 }
 MOUNT_PATHS = ("/data", "/etc", "/usr/local", "/dev/shm", "/usr/local/vgpu-data")  # noqa: S108 - in a container
-REFUSED_MOUNT_PATHS = ("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "/run/hami/share")
-REFUSED_ANNOTATIONS = ("hami.io/vgpu-devices-allocated", "hami.io/grant-mac", "hami.io/vgpu-node")
+REFUSED_MOUNT_PATHS = ("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "//usr/local/vgpu")
+REMOVED_ANNOTATIONS = ("hami.io/vgpu-devices-allocated", "hami.io/grant-mac", "hami.io/vgpu-node")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "team": ("a", "ü \n {}", "x" * 300),
     "example.com/note_1.x": ("", "1"),
@@ -178,7 +179,7 @@ _PLAIN = st.sampled_from(
     [{}, {"cpu": "500m", "memory": "1Gi"}, {"rdma.example/hca": "1", "cpu": "2"}]
 )
 _WRITTEN_PARTS = st.sampled_from([["limits", "requests"], ["limits"], ["requests"]])
-_ENV = st.lists(_weighted((8, VARIABLES), (1, REFUSED_VARIABLES)), max_size=3)
+_ENV = st.lists(_weighted((8, VARIABLES), (1, ODD_VARIABLES)), max_size=3)
 _MOUNTS = st.lists(
     st.tuples(
         _weighted((8, MOUNT_PATHS), (1, REFUSED_MOUNT_PATHS)), st.sampled_from(sorted(VOLUMES))
@@ -231,15 +232,21 @@ _NAMES: SearchStrategy[Document] = st.integers(0, 999).map(
     lambda number: {"name": f"train-{number}"} if number % 3 else {"generateName": "train-"}
 )
 _POD_ANNOTATIONS = _some(ANNOTATIONS)
-_FORGED = _weighted((30, [{}]), (1, [{key: "GPU-1,NVIDIA,1,1:;"} for key in REFUSED_ANNOTATIONS]))
+_COPIED = dict.fromkeys(REMOVED_ANNOTATIONS, "GPU-1,NVIDIA,1,1:;") | {"hami.io/vgpu-node": "node-1"}
+_FORGED = _weighted(
+    (30, [{}]), (1, [{key: "GPU-1,NVIDIA,1,1:;"} for key in REMOVED_ANNOTATIONS]), (3, [_COPIED])
+)
 _LABELS: SearchStrategy[Document] = st.sampled_from(
-    [{}, {"labels": {"app": "train", "example.com/part": "a"}}, {"ownerReferences": [_OWNER]}]
+    [
+        *({}, {"labels": {"app": "train", "example.com/part": "a"}}, {"ownerReferences": [_OWNER]}),
+        {"labels": {"app": "train", "hami.io/vgpu-node": "node-1"}},
+    ]
 )
 _POD_FIELDS = _some(POD_FIELDS)
 _SCHEDULING = _weighted(
     (20, [{}]),
     (2, [{"schedulerName": "hami-scheduler"}, {"schedulerName": "volcano"}]),
-    (1, [{"nodeName": "node-1"}]),
+    (2, [{"nodeName": "node-1"}]),
 )
 _APPS = {
     filled_in: [_containers(f"app-{place}", filled_in=filled_in) for place in range(3)]

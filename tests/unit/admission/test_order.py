@@ -34,10 +34,6 @@ def no_containers(document: Document) -> None:
     document["spec"]["containers"] = []
 
 
-def forged(document: Document) -> None:
-    document["metadata"].setdefault("annotations", {})[annotation_keys.GRANT_MAC] = "v1:x"
-
-
 def foreign(document: Document) -> None:
     document["spec"]["schedulerName"] = "volcano"
 
@@ -62,13 +58,12 @@ def high_priority(document: Document) -> None:
     set_limit(document, pods.PRIORITY, "0")
 
 
-def other_limits(document: Document) -> None:
-    first(document)["env"] = [{"name": "CUDA_DEVICE_SM_LIMIT", "value": "100"}]
+def other_library(document: Document) -> None:
+    first(document)["volumeMounts"] = [{"name": "v", "mountPath": "/etc/ld.so.preload"}]
 
 
 # In this order.
 FAULTS: dict[Callable[[Document], None], tuple[int, str]] = {
-    forged: (403, "annotation hami.io/grant-mac"),
     mirror_pod: (200, "mirror pod"),
     no_containers: (403, "pod has no containers"),
     foreign: (200, "pod already has different scheduler assigned"),
@@ -77,7 +72,7 @@ FAULTS: dict[Callable[[Document], None], tuple[int, str]] = {
     privileged: (403, "is privileged"),
     on_a_node: (403, "pod has node assigned"),
     high_priority: (403, "the highest priority"),
-    other_limits: (403, "env CUDA_DEVICE_SM_LIMIT"),
+    other_library: (403, "volumeMount /etc/ld.so.preload"),
 }
 
 
@@ -168,7 +163,9 @@ def test_a_grant_is_not_smuggled_in_as_a_mirror_pod() -> None:
         annotations={annotation_keys.MIRROR: "hash", annotation_keys.ASSIGNED_NODE: "a"},
         nodeName="a",
     )
-    assert f"annotation {annotation_keys.ASSIGNED_NODE}" in Door().refuses(document)
+    answer = Door().send(document)
+    assert answer.pod["metadata"]["annotations"] == {annotation_keys.MIRROR: "hash"}
+    assert "mirror pod" in answer.message
 
 
 def test_a_pod_without_a_node_is_no_mirror_pod() -> None:

@@ -49,9 +49,11 @@ DOORS = {
 GENERATED = pod_documents.valid_pods() | pod_documents.written_pods()
 
 _NAME = r"[^/]+"
+_REMOVED = "|".join(key.replace("/", "~1") for key in pod_documents.REMOVED_ANNOTATIONS)
 MAY_CHANGE = re.compile(
-    rf"/metadata/annotations(/gpu-webhook\.k8s\.io~1fallback)?"
-    rf"|/spec/(schedulerName|runtimeClassName)"
+    rf"/metadata/annotations(/gpu-webhook\.k8s\.io~1fallback|/({_REMOVED}))?"
+    rf"|/metadata/labels/hami\.io~1vgpu-node"
+    rf"|/spec/(schedulerName|runtimeClassName|nodeName)"
     rf"|/spec/(containers|initContainers)/\d+/resources/(limits|requests)(/nvidia\.com~1{_NAME})?"
     rf"|/spec/(containers|initContainers)/\d+/env(/(\d+|-))?"
 )
@@ -63,8 +65,10 @@ few = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def without_ours(document: Document) -> Document:
     """Return what is left of a pod without anything that admission may write."""
     rest: Document = json.loads(json.dumps(document))
-    rest["metadata"].get("annotations", {}).pop(annotation_keys.FALLBACK, None)
-    for key in ("schedulerName", "runtimeClassName"):
+    for key in (annotation_keys.FALLBACK, *pod_documents.REMOVED_ANNOTATIONS):
+        rest["metadata"].get("annotations", {}).pop(key, None)
+    rest["metadata"].get("labels", {}).pop(annotation_keys.ASSIGNED_NODE, None)
+    for key in ("schedulerName", "runtimeClassName", "nodeName"):
         rest["spec"].pop(key, None)
     for each in containers(rest):
         each["env"] = [var for var in each.get("env", []) if var["name"] not in OUR_VARIABLES]
@@ -161,8 +165,9 @@ def test_the_fallback_gives_as_many_as_were_asked_for_and_only_what_exists(
 @given(document=GENERATED)
 def test_a_pod_without_gpu_or_forged_grant_is_never_touched(document: Document) -> None:
     annotations = document["metadata"].get("annotations", {})
-    for key in pod_documents.REFUSED_ANNOTATIONS:
+    for key in pod_documents.REMOVED_ANNOTATIONS:
         annotations.pop(key, None)
+    document["metadata"].get("labels", {}).pop(annotation_keys.ASSIGNED_NODE, None)
     for container in containers(document):
         container["resources"] = {"limits": {"cpu": "1", "amd.com/gpu": "1"}}
     for name, door in DOORS.items():

@@ -6,72 +6,9 @@ from typing import Any
 
 import pytest
 
-from hami.admission import checks
-from hami.wire import annotation_keys
-from tests.builders import CORES, GPU, MEMORY, PERCENT, VENDORS
+from tests.builders import CORES, GPU, MEMORY, PERCENT
 from tests.unit.admission import pods
 from tests.unit.admission.pods import Document, Door
-
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-# Annotations that record a grant, an assumed pod or an explanation.
-WRITTEN_BY_US = (
-    "hami.io/vgpu-node",
-    "hami.io/vgpu-time",
-    "hami.io/vgpu-devices-to-allocate",
-    "hami.io/vgpu-devices-allocated",
-    "hami.io/vgpu-mig-allocations",
-    "hami.io/vgpu-resize",
-    "hami.io/vgpu-resize-mac",
-    "hami.io/bind-phase",
-    "hami.io/bind-time",
-    "hami.io/grant-mac",
-    "hami.io/explanation",
-    "hami.io/scheduler-wake-up",
-)
-
-
-class TestForgedGrants:
-    @pytest.mark.parametrize("key", WRITTEN_BY_US)
-    @pytest.mark.parametrize("asked", [{}, {"gpu": 1}])
-    @pytest.mark.parametrize("scheduler", ["default-scheduler", "hami-scheduler", "volcano"])
-    def test_are_refused_on_every_pod(self, key: str, asked: Any, scheduler: str) -> None:
-        document = pods.pod(
-            pods.container(**asked), annotations={"a": "b", key: ""}, schedulerName=scheduler
-        )
-        message = Door().refuses(document)
-        assert message.startswith(f"annotation {key}: only the scheduler writes this")
-        assert "remove it from the pod (or from the template that makes it)" in message
-
-    def test_are_all_named(self) -> None:
-        document = pods.pod(pods.container(), annotations=dict.fromkeys(WRITTEN_BY_US, "x"))
-        message = Door().refuses(document)
-        assert all(key in message for key in WRITTEN_BY_US)
-
-    def test_are_found_where_only_the_review_names_the_namespace(self) -> None:
-        document = pods.pod(pods.container(), annotations={annotation_keys.GRANT_MAC: "v1:x"})
-        del document["metadata"]["namespace"]
-        assert "hami.io/grant-mac" in Door().send(document, namespace="team-a").message
-
-    def test_the_list_is_the_one_that_the_chart_protects(self) -> None:
-        assert set(checks.protected_annotations(VENDORS)) == set(WRITTEN_BY_US)
-
-    def test_are_refused_as_a_label_as_well(self) -> None:
-        document = pods.pod(pods.container(), labels={annotation_keys.ASSIGNED_NODE: "a"})
-        message = Door().refuses(document)
-        assert message.startswith(f"label {annotation_keys.ASSIGNED_NODE}: only the node agent")
-        assert message.endswith("remove it")
-
-    def test_what_users_may_write_is_none(self) -> None:
-        document = pods.pod(
-            pods.container(gpu=1),
-            annotations={
-                "nvidia.com/use-gputype": "A100",
-                "hami.io/gpu-scheduler-policy": "binpack",
-                "hami.io/trace": "00-1-2-01",
-                "gpu-webhook.k8s.io/fallback": "3g.40gb->gpu",
-            },
-        )
-        assert Door().passes(document)["metadata"] == document["metadata"]
 
 
 class TestPrivilegedPods:
@@ -79,13 +16,12 @@ class TestPrivilegedPods:
     def test_with_cards_are_refused(self, asked: Any) -> None:
         message = Door().refuses(pods.pod(pods.container(privileged=True, **asked)))
         assert message.startswith("container main is privileged: it would see every GPU")
-        assert "remove securityContext.privileged from it, or the GPU from the pod" in message
+        assert "remove securityContext.privileged from it, or the GPU from its limits" in message
 
     @pytest.mark.parametrize("restart", ["", "Always"])
-    def test_are_found_in_every_container(self, restart: str) -> None:
-        document = pods.pod(
-            pods.container(gpu=1), init=[pods.container("set-up", privileged=True, restart=restart)]
-        )
+    def test_are_found_in_every_container_with_cards(self, restart: str) -> None:
+        sly = pods.container("set-up", gpu=1, privileged=True, restart=restart)
+        document = pods.pod(pods.container(gpu=1), init=[pods.container("init"), sly])
         assert "container set-up is privileged" in Door().refuses(document)
 
     @pytest.mark.parametrize("context", [None, {}, {"privileged": None}, {"privileged": False}])
@@ -164,81 +100,12 @@ def test_too_many_containers_with_cards_are_refused() -> None:
     assert Door().send(pods.pod(*many[1:])).allowed
 
 
-class TestVariablesOfSharePods:
-    @pytest.mark.parametrize("value", ["all", "none", "void", "GPU-1", "", None])
-    def test_must_not_choose_other_cards(self, value: str | None) -> None:
-        document = pods.pod(pods.container(gpu=1, memory=1000, env={VISIBLE: value}))
-        message = Door().refuses(document)
-        assert message.startswith(f"container main: env {VISIBLE} would choose other GPUs")
-        assert message.endswith("remove it, the node agent sets what the container needs")
-
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "CUDA_DEVICE_MEMORY_LIMIT",
-            "CUDA_DEVICE_MEMORY_LIMIT_0",
-            "CUDA_DEVICE_SM_LIMIT",
-            "CUDA_DEVICE_MEMORY_SHARED_CACHE",
-            "CUDA_DEVICE_",
-        ],
-    )
-    @pytest.mark.parametrize("value", ["0", None])
-    def test_must_not_replace_the_limits(self, name: str, value: str | None) -> None:
-        document = pods.pod(pods.container(gpu=1, cores=10, env={"A": "a", name: value}))
-        message = Door().refuses(document)
-        assert message.startswith(f"container main: env {name} would replace the limits")
-
-    @pytest.mark.parametrize("key", ["containers", "initContainers"])
-    def test_are_judged_in_containers_without_cards_too(self, key: str) -> None:
-        for name, value in ((VISIBLE, "all"), ("CUDA_DEVICE_SM_LIMIT", "0")):
-            sly = pods.container("sly", env={name: value})
-            document = pods.pod(pods.container(gpu=1, memory=1000), init=[pods.container("init")])
-            document["spec"][key].append(sly)
-            assert Door().refuses(document).startswith(f"container sly: env {name} ")
-
-    @pytest.mark.parametrize("value", ["none", "void", ""])
-    def test_may_hide_all_cards_from_a_container_without_any(self, value: str) -> None:
-        document = pods.pod(
-            pods.container(gpu=1, memory=1000), pods.container("cpu", env={VISIBLE: value})
-        )
-        assert Door().send(document).allowed
-
-    @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE", "cuda_device_x"])
-    def test_may_be_called_otherwise(self, name: str) -> None:
-        document = pods.pod(pods.container(gpu=1, memory=1000, env={name: "0"}))
-        assert Door().send(document).allowed
-
-    def test_are_free_where_nothing_is_shared(self) -> None:
-        env: dict[str, str | None] = {VISIBLE: "all", "CUDA_DEVICE_SM_LIMIT": "0"}
-        whole: tuple[Any, ...] = ({"gpu": 1}, {"gpu": 2, "percent": 100}, {"gpu": 1, "cores": 100})
-        for asked in whole:
-            document = pods.pod(pods.container(env=env, **asked))
-            assert Door().send(document).allowed, asked
-
-    def test_are_judged_as_soon_as_one_container_shares(self) -> None:
-        document = pods.pod(
-            pods.container("whole", gpu=1, env={"CUDA_DEVICE_SM_LIMIT": "0"}),
-            pods.container("share", gpu=1, percent=50),
-        )
-        assert "container whole: env CUDA_DEVICE_SM_LIMIT" in Door().refuses(document)
-
-    def test_are_judged_after_a_fall_back_to_a_share(self) -> None:
-        document = pods.pod(pods.container(mig={"3g.40gb": 1}, env={VISIBLE: "all"}))
-        assert f"env {VISIBLE}" in Door().refuses(document)
-
-
 @pytest.mark.parametrize("odd", [None, {}, {"name": None, "value": "x"}, {"value": None}])
 def test_a_variable_without_a_name_is_left_to_the_api_server(odd: Document | None) -> None:
     for asked in ({"gpu": 1}, {"gpu": 1, "memory": 1000}):
         container = pods.container(priority=1, **asked)  # type: ignore[arg-type]  # amounts only
         container["env"] = [odd, {"name": "A", "value": "a"}]
         assert pods.env(Door().passes(pods.pod(container)))[:2] == container["env"]
-
-
-def test_an_empty_variable_as_the_api_server_sends_it_hides_all_cards() -> None:
-    """An empty value is left out of the API server's JSON: only the name comes."""
-    cpu = {**pods.container("cpu"), "env": [{"name": VISIBLE}]}
-    assert Door().send(pods.pod(pods.container(gpu=1, memory=1000), cpu)).allowed
 
 
 class TestMountsOfSharePods:
@@ -283,18 +150,18 @@ class TestMountsOfSharePods:
 
     @pytest.mark.parametrize(
         "path",
-        ["/run/hami/share", "/run/hami/share/policy/policy", "/var/run/hami/share/state"],
+        ["/run/hami", "/run/hami/share/policy", "/var/run/hami/share", "//var/run/./hami/share/x"],
     )
-    def test_must_not_lie_over_the_limits(self, path: str) -> None:
-        message = Door().refuses(self.mounting(path, gpu=1, cores=10))
-        assert f"volumeMount {path} lies where" in message
-        assert "run/hami/share); choose another mountPath" in message
+    def test_must_not_lie_over_policy_and_state(self, path: str) -> None:
+        message = Door().refuses(self.mounting(path, gpu=1, memory=1000))
+        assert message.startswith("container main: volumeMount /")
+        assert message.endswith("run/hami); choose another mountPath")
 
     @pytest.mark.parametrize(
         "path",
         [
-            *("/", "/run", "/run/hami", "/run/hami/shared", "/var/run"),
-            *("/etc", "/usr", "/usr/local", "/usr/local/", "/usr/local/vgpu/.."),
+            *("/", "/etc", "/usr", "/usr/local", "/usr/local/", "/usr/local/vgpu/.."),
+            *("/run", "/var/run", "/run/secrets", "/run/hamix", "/var/run/nvidia", "/x/run/hami"),
             *(
                 "/etc/ld.so.preload.d",
                 "/usr/local/vgpu2",
@@ -322,6 +189,15 @@ class TestMountsOfSharePods:
 
     def test_are_free_where_nothing_is_shared(self) -> None:
         assert Door().send(self.mounting("/etc/ld.so.preload", gpu=1)).allowed
+
+    @pytest.mark.parametrize("asked", [{"gpu": 1}, {"gpu": 1, "memory": 1000}])
+    def test_must_name_no_cards_to_the_runtime(self, asked: Any) -> None:
+        for path in ("/all", "/", "/GPU-1", "/../nvidia-container-devices/all"):
+            sly = pods.container("sly", mounts=[f"/var/run/nvidia-container-devices{path}"])
+            message = Door().refuses(pods.pod(pods.container(**asked), sly))
+            assert message.startswith("container sly: volumeMount /var/run/nvidia-container-device")
+            assert "would choose other GPUs" in message
+            assert message.endswith("remove it")
 
     def test_without_a_path_are_left_to_the_api_server(self) -> None:
         container = pods.container(gpu=1, memory=1000)

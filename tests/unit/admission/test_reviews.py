@@ -197,6 +197,20 @@ async def test_refusals_and_replaced_profiles_are_logged_with_pod_and_user(
     assert replaced["containers"] == ["main: 3g.40gb->gpu"]
 
 
+async def test_warnings_are_logged_because_controllers_drop_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    copied = pods.pod(pods.container(), annotations={"hami.io/grant-mac": "v1:x"})
+    reply = await Desk().ask(review(copied, userInfo={"username": "alice"}))
+    [record] = (vars(record) for record in caplog.records)
+    assert (record["msg"], record["pod"], record["user"]) == (
+        *("pod admitted with warnings", "default/p", "alice"),
+    )
+    assert record["warnings"] == reply["warnings"]
+    assert "hami.io/grant-mac" in record["warnings"][0]
+
+
 class TestAReplicaThatDoesNotKnowTheCluster:
     async def test_is_not_available(self) -> None:
         unready = Desk(why_not_ready=lambda: "nodes not read yet", patience=0)

@@ -90,10 +90,15 @@ async def test_an_ordinary_pod_is_admitted_placed_and_granted() -> None:
             assert stored is not None
             granted = stored["metadata"]["annotations"][NVIDIA.annotations.allocated]
             assert granted.startswith("a-0,NVIDIA,1000,")
-            # And a copy of the placed pod cannot take the grant along.
+            # And a copy of the placed pod does not take the grant along.
             copied = new("q", memory=1000)
-            copied["metadata"]["annotations"] = stored["metadata"]["annotations"]
-            assert NVIDIA.annotations.allocated in await door.refuse(copied)
+            copied["metadata"]["annotations"] = {**stored["metadata"]["annotations"], "own": "1"}
+            copied["spec"]["nodeName"] = "a"
+            copied = await door.admit(copied)
+            assert copied["metadata"]["annotations"] == {"own": "1"}
+            assert await replica.place(copied) == "a"
+            await replica.seen()
+            assert replica.used("a") == [2000]
 
 
 async def test_quota_counts_what_is_placed() -> None:
