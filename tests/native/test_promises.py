@@ -6,11 +6,13 @@ tests of the parts.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
+from hami.wire import file_layout
 from tests.native.container import CONTEXT, SLACK, Container
 from tests.native.probing import GIB, MIB, OUT_OF_MEMORY, Probe
 
@@ -82,3 +84,34 @@ def test_stderr_is_that_of_a_run_without_the_library(tmp_path: Path, level: str)
         limited.refused(f"take alloc more {64 * MIB}")
         limited.kill()
         assert limited.noise == without.noise == ""
+
+
+@pytest.mark.parametrize("made_longer", [False, True])
+def test_what_the_library_writes_is_bounded_in_size(tmp_path: Path, made_longer: bool) -> None:
+    """However many processes come and go, and whatever the program made of the files before."""
+    written = tmp_path / "written"
+    written.mkdir()
+    names = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(written / "region")}
+    with Container(tmp_path, (4 * GIB,), names=names) as box:
+        box.started().do(f"take alloc first {MIB}")
+        before = sizes(box, written)
+        assert before == {"state": file_layout.STATE.size, "region": 2_008_953}
+        if made_longer:
+            for path in (box.state_path, written / "region"):
+                os.truncate(path, 64 * MIB)
+            before = sizes(box, written)
+        for round_number in range(4):
+            probes = [box.started() for _ in range(3)]
+            for seed, probe in enumerate(probes):
+                probe.do(f"mix alloc,async,vmmkept,managed {seed + 1} 40 256 {8 * MIB}")
+                assert probe.fill("alloc", 64 * MIB).code == OUT_OF_MEMORY
+                if round_number % 2:
+                    probe.kill()
+                else:
+                    probe.end()
+        assert sizes(box, written) == before
+
+
+def sizes(box: Container, written: Path) -> dict[str, int]:
+    found = {path.name: path.stat().st_size for path in written.iterdir()}
+    return {"state": box.state_path.stat().st_size, **found}

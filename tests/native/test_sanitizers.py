@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 FILES = (
     *("test_memory_cap.py", "test_memory_growth.py", "test_memory_sharing.py"),
     *("test_memory_views.py", "test_memory_policy.py", "test_memory_faults.py"),
+    "test_memory_places.py",
     *("test_oversubscription.py", "test_processes.py", "test_crashes.py", "test_accounting.py"),
 )
 
