@@ -33,6 +33,8 @@ _OURS = (
 )
 _LIMIT_PREFIX = "CUDA_DEVICE_"
 _PRELOAD = "/etc/ld.so.preload"
+#: Folder whose mounts name cards to NVIDIA's runtime.
+_DEVICE_LIST = "/var/run/nvidia-container-devices"
 #: Values with which a container sees no card.
 _SEES_NOTHING = (NO_DEVICES, "void", "")
 _HIGHEST = 0
@@ -96,6 +98,11 @@ def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset
                 _check_variable(container, variable, has_cards=container.name in with_cards)
         for mount in container.volume_mounts or ():
             path = _absolute((mount and mount.mount_path) or "")
+            if path == _DEVICE_LIST or path.startswith(f"{_DEVICE_LIST}/"):
+                raise Refusal(
+                    f"container {container.name}: volumeMount {path} would choose other GPUs than "
+                    f"the pod was given; choose a mountPath outside of {_DEVICE_LIST}"
+                )
             for ours in (_PRELOAD, hook):
                 if path == ours or path.startswith(f"{ours}/"):
                     raise Refusal(
