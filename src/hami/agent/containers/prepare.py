@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -53,6 +53,10 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 #: Shows no card: a runtime that ignores CDI leaves it at that.
 VOID = "void"
 _PRELOAD = "/etc/ld.so.preload"
+#: Folder in containers whose mounts of /dev/null name cards to NVIDIA's runtime. Where it accepts
+#: them (accept-nvidia-visible-devices-as-volume-mounts) it prefers them to VISIBLE: no variable of
+#: a pod shows another card then, also where kubelet lets the pod's variables win over ours.
+DEVICE_LIST = "/var/run/nvidia-container-devices"
 
 
 class PrepareError(AgentError):
@@ -249,7 +253,10 @@ class Preparer:
             env |= limits.env(cards, self._config)
         return Edits(
             env=env,
-            mounts=self._mounts(allocation_id) if limited else (),
+            mounts=(
+                *(self._mounts(allocation_id) if limited else ()),
+                *(device_list(card.card for card in cards) if driver is None else ()),
+            ),
             device_nodes=driver.device_nodes if driver else (),
             hooks=driver.hooks if driver else (),
             driver_mounts=driver.mounts if driver else (),
@@ -309,6 +316,11 @@ class Preparer:
             if not limits.is_valid(old):  # a spec must not exist without its policy file
                 self._layout.spec(share.allocation_id).unlink(missing_ok=True)
             raise
+
+
+def device_list(cards: Iterable[str]) -> tuple[EditMount, ...]:
+    """Return the mounts that name these cards to NVIDIA's runtime."""
+    return tuple(EditMount("/dev/null", f"{DEVICE_LIST}/{card}") for card in cards)
 
 
 def _read(path: Path) -> bytes | None:
