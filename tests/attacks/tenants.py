@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -21,7 +21,7 @@ from hami.monitor.main import Monitor
 from hami.monitor.settings import Settings
 from hami.node.nvml import GpuProcess
 from hami.node.nvml_cards import Card
-from hami.wire import policy_file
+from hami.wire import annotation_keys, policy_file
 from hami.wire.file_layout import Layout
 from hami.wire.shares import Share
 from tests import virtual_time
@@ -146,21 +146,37 @@ class Tenant:
             api.put(nodes.pod(POD, node=NODE))
             with mock.patch.object(monitor_main, "Sampler", sampler):
                 monitor = Monitor(settings, client)
-            works = (monitor.pods.informer.run(), monitor.events.run(), monitor.audit.run())
+            works = (
+                *(monitor.pods.informer.run(), monitor.events.run()),
+                *(monitor.audit.run(), monitor.marks.run()),
+            )
             tasks = [asyncio.create_task(work) for work in works]
-            begin = loop.time()
-            while not api.objects("events") and loop.time() <= begin + REPORTED_WITHIN_S:
+            begin, reports = loop.time(), dict[str, Report]()
+            while not _complete(reports) and loop.time() <= begin + REPORTED_WITHIN_S:
                 await asyncio.sleep(0.1)
-            after = loop.time() - begin
+                for reason in _reported(api):
+                    reports.setdefault(reason, Report(reason, loop.time() - begin))
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            uid = nodes.uid_of(POD)
-            return [
-                Report(event["reason"], after)
-                for event in api.objects("events")
-                if event["involvedObject"]["uid"] == uid
-            ]
+            assert _complete(reports), reports
+            return list(reports.values())
+
+
+def _reported(api: ScriptedApi) -> Iterator[str]:
+    """Yield what is reported of the attacker: reasons of Events, and the mark on its pod."""
+    uid = nodes.uid_of(POD)
+    for event in api.objects("events"):
+        if event["involvedObject"]["uid"] == uid:
+            yield event["reason"]
+    pod = api.find("pods", POD, "team")
+    if pod is not None and annotation_keys.OVERUSE in pod["metadata"]["annotations"]:
+        yield annotation_keys.OVERUSE
+
+
+def _complete(reasons: Collection[str]) -> bool:
+    """Return whether there is an event, and the mark by which the scheduler may evict."""
+    return annotation_keys.OVERUSE in reasons and len(reasons) > 1
 
 
 class _Driver:
@@ -209,6 +225,13 @@ class _Driver:
 async def _inline(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Run what belongs into a thread right here: in virtual time it takes none."""
     return work(*args, **kwargs)
+
+
+def judged(container: Container, refusal: str = "") -> Result:
+    """Judge a container with 1 GiB of its only card, as `Tenant.result` does."""
+    peak = container.node.peak()
+    assert refusal or peak > LIMIT // 2
+    return Result(max(peak - LIMIT, 0), OF_THE_DRIVER, refusal)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from tests import builders
 from tests.attacks import attack as attacks
 from tests.attacks import gate
 from tests.attacks.attack import GAP, NO_GAIN, REFUSED, Attacker, Result
-from tests.attacks.gate import agent_of, default_gate, merged
+from tests.attacks.gate import Gate, agent_of, default_gate, merged
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent import rig as agents
@@ -193,7 +193,21 @@ def test_eviction() -> Result:
         ("patch", "pods/status"),
     )
     requests = [(THIEF, verb, resource, pod(HERE), pod(HERE)) for verb, resource in verbs]
+    evicting = Gate({"devicePlugin.evictRefused": True, "scheduler.overuse.action": "evict"})
+    assert evicting.tries(*requests, namespace="team").outcome is REFUSED
     return default_gate().tries(*requests, namespace="team")
+
+
+@attack(
+    "forged-mark",
+    "marks pods of other nodes for overuse or a refused start, so that the scheduler evicts them",
+    REFUSED,
+    "an admission policy keeps the account to pods of the node that its token names",
+)
+def test_marks_on_pods_of_others() -> Result:
+    changes = [annotated(key) for key in (annotation_keys.OVERUSE, annotation_keys.START_REFUSED)]
+    assert default_gate().tries(*writes("pods", pod(HERE), *changes), namespace="team").gain == 2
+    return default_gate().tries(*writes("pods", pod(ELSEWHERE), *changes), namespace="team")
 
 
 @attack(

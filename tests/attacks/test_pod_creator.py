@@ -49,8 +49,8 @@ def sharing(**more: Any) -> Document:
 @attack(
     "forged-annotations",
     "creates a pod that carries a grant, or any other annotation of hami",
-    REFUSED,
-    "only the scheduler and the agent write them",
+    NO_GAIN,
+    "admission removes them and warns, also from copies of pods and from static ones",
 )
 @pytest.mark.parametrize("key", sorted(OURS_ON_PODS))
 @pytest.mark.parametrize("mirror", [False, True])
@@ -60,18 +60,22 @@ def test_forged_annotations(key: str, *, mirror: bool) -> Result:
     if mirror:
         annotations[annotation_keys.MIRROR] = "x"
     answer = Door().send(sharing(annotations=annotations, **spec))
-    left = answer.pod["metadata"].get("annotations", {}) if answer.allowed else {}
-    return Result(int(key in left), "annotations that come through", answer.message)
+    assert answer.allowed
+    assert answer.warnings
+    left = answer.pod["metadata"].get("annotations", {})
+    return Result(int(key in left), "annotations that come through")
 
 
 @attack(
     "forged-label",
     "creates a pod with the label of a node's GPU pods",
-    REFUSED,
-    "only the agent writes it",
+    NO_GAIN,
+    "admission removes it and warns",
 )
 def test_the_label() -> Result:
-    return admitted(sharing(labels={annotation_keys.ASSIGNED_NODE: "a"}))
+    answer = Door().send(sharing(labels={annotation_keys.ASSIGNED_NODE: "a"}))
+    labels = answer.pod["metadata"].get("labels") or {}
+    return Result(len(labels), "labels that come through")
 
 
 @attack(
@@ -86,17 +90,45 @@ def test_a_named_node() -> Result:
 
 @attack(
     "privileged",
-    "asks for a privileged container, which sees all cards, anywhere in a pod with cards",
+    "asks for a card in a privileged container, which sees all cards of the node",
     REFUSED,
-    "a pod with cards must not be privileged",
+    "a container with cards must not be privileged",
 )
-@pytest.mark.parametrize("where", ["main", "side", "init"])
-def test_a_privileged_container(where: str) -> Result:
-    bare = pods.container("other", privileged=True)
-    with_cards = pods.container(gpu=1, memory=1000, privileged=where == "main")
-    init = [bare] if where == "init" else []
-    side = [bare] if where == "side" else []
-    return admitted(pods.pod(with_cards, *side, init=init))
+@pytest.mark.parametrize("kind", ["app", "init", "sidecar"])
+def test_a_privileged_container(kind: str) -> Result:
+    restart = "Always" if kind == "sidecar" else ""
+    seeing = pods.container("seeing", gpu=1, memory=1, privileged=True, restart=restart)
+    if kind == "app":
+        return admitted(pods.pod(seeing))
+    return admitted(pods.pod(pods.container(gpu=1, memory=1000), init=[seeing]))
+
+
+@attack(
+    "copied-node",
+    "brings the node's name as a copy of a placed pod does, so that no scheduler counts it",
+    NO_GAIN,
+    "with the grant of a copy its node's name is removed, too",
+)
+def test_a_copy_that_names_its_node() -> Result:
+    answer = Door().send(sharing(annotations={annotation_keys.ASSIGNED_NODE: "a"}, nodeName="a"))
+    kept = answer.allowed and bool(answer.pod["spec"].get("nodeName"))
+    return Result(int(kept), "pods with cards that name their node")
+
+
+@attack(
+    "cards-without-request",
+    "names cards in a container that asks for none, beside one that has a share",
+    NO_GAIN,
+    "admission sets the variable to none",
+)
+@pytest.mark.parametrize("value", ["all", "0", CARD])
+def test_cards_without_a_request(value: str) -> Result:
+    env = {"NVIDIA_VISIBLE_DEVICES": value}
+    made = Door().passes(
+        pods.pod(pods.container(gpu=1, memory=1000), pods.container("side", env=env))
+    )
+    seen = [each["value"] for each in pods.env(made, 1)]
+    return Result(sum(each != "none" for each in seen), "containers that name cards")
 
 
 MOUNTS = (
@@ -106,12 +138,15 @@ MOUNTS = (
     "/usr/local/vgpu",
     "/usr/local/vgpu/policy",
     "/usr/./local/vgpu/../vgpu/state",
+    "/run/hami/share/policy",
+    "/var/run/hami/share/state",
+    "/var/run/nvidia-container-devices/all",
 )
 
 
 @attack(
     "mounts",
-    "mounts a volume over the library, its policy or /etc/ld.so.preload",
+    "mounts a volume over the library, its policy, /etc/ld.so.preload or NVIDIA's list of cards",
     REFUSED,
     "no container of a pod with shares mounts anything there, however the path is written",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from tests.attacks import attack as attacks
 from tests.attacks import past_the_library, tenants
 from tests.attacks.attack import NO_GAIN, REFUSED, REPORTED, Attacker, Result
 from tests.attacks.tenants import Tenant
+from tests.native import test_foreign_cards
+from tests.native.mounting import POLICY, Mounted
 from tests.native.probing import GIB, MIB, DiedError, Probe
 from tests.unit.monitor import nodes
 
@@ -135,6 +137,64 @@ def test_an_older_policy(tenant: Tenant) -> Result:
     return tenant.result()
 
 
+def past(tenant: Tenant, how: str, size: int) -> Probe:
+    return tenant.run(sys.executable, past_the_library.__file__, how, str(size))
+
+
+@attack(
+    "linker-doors",
+    "looks the driver up by dlmopen, dlvsym or RTLD_DEEPBIND",
+    NO_GAIN,
+    "the linker's own functions are answered by the library, too",
+)
+@pytest.mark.parametrize("how", ["dlmopen", "dlvsym", "deepbind"])
+def test_other_doors_of_the_linker(tenant: Tenant, how: str) -> Result:
+    probe = past(tenant, how, 2 * GIB)
+    assert probe.hear().text == "ok 0 0 0 2"
+    return tenant.result()
+
+
+@attack(
+    "library-copy",
+    "preloads a copy of libvgpu.so from a folder of its own, with a policy beside it",
+    NO_GAIN,
+    "policy and state are found at one fixed path, by the kernel's list of mounts",
+)
+def test_a_copy_of_the_library(tmp_path: Path) -> Result:
+    with Mounted(tmp_path, (tenants.LIMIT,)) as box:
+        names = {"CUDA_DEVICE_MEMORY_LIMIT": "0", "CUDA_DEVICE_MEMORY_LIMIT_0": "0"}
+        copy = box.copy()
+        box.forged("policy")
+        for preload in ([copy], [copy, box.library], [box.library, copy]):
+            probe = box.inside(preload=preload, names=names).start()
+            probe.fill("alloc", 64 * MIB, 40)
+            probe.kill()
+        return tenants.judged(box)
+
+
+@attack(
+    "policy-hidden",
+    "mounts, moves or covers the policy's folder with one of its own",
+    REFUSED,
+    "a policy that is not the agent's mount gives no GPU",
+)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (f"mount --bind {{forged}} {POLICY}",),
+        (f"mount --bind {{forged}}/policy {POLICY}/policy",),
+        ("mount -t tmpfs none /run/hami", f"mkdir -p {POLICY}", f"cp {{forged}}/policy {POLICY}"),
+    ],
+    ids=["folder", "file", "above"],
+)
+def test_a_hidden_policy(tmp_path: Path, steps: Sequence[str]) -> Result:
+    with Mounted(tmp_path, (tenants.LIMIT,)) as box:
+        forged = box.forged("forged")
+        probe = box.inside(*(step.format(forged=forged) for step in steps))
+        answer = probe.ask("init")
+        return tenants.judged(box, refusal="" if answer.ok else answer.text)
+
+
 # The CUDA API.
 
 
@@ -150,6 +210,56 @@ def test_every_kind_of_memory(tenant: Tenant) -> Result:
         probe = tenant.program().start()
         tenant.take_all(probe, kind)
         probe.kill()
+    return tenant.result()
+
+
+@attack(
+    "managed-pool",
+    "takes managed memory from a pool of CUDA 13, for the card or for no place",
+    NO_GAIN,
+    "only memory whose place is the host is free",
+    also=("gpu",),
+)
+@pytest.mark.parametrize("place", ["device 0", "none 0", "6 0"])
+def test_a_managed_pool(tenant: Tenant, place: str) -> Result:
+    probe = tenant.program().start()
+    tenant.attempt(probe, f"poolat own managed {place}")
+    probe.ask(f"fill pool:own {64 * MIB} 40")
+    tenant.take_all(probe)
+    return tenant.result()
+
+
+@attack(
+    "green-first",
+    "makes a green context before any other, which retains a context that nobody counts",
+    NO_GAIN,
+    "what a green context takes is charged before it is made",
+    also=("gpu",),
+)
+def test_a_green_context_first(tenant: Tenant) -> Result:
+    probe = tenant.program()
+    probe.do("init")
+    assert tenant.attempt(probe, "green create part 0", "green use part") == ""
+    tenant.take_all(probe)
+    return tenant.result()
+
+
+@attack(
+    "managed-moves",
+    "has managed memory moved to a card by prefetch and advice",
+    NO_GAIN,
+    "managed memory counts against every granted card that it may move to",
+    also=("gpu",),
+)
+def test_managed_memory_that_moves(tenant: Tenant) -> Result:
+    probe = tenant.program().start()
+    for number in range(24):
+        if tenant.attempt(probe, f"take managed m{number} {64 * MIB}"):
+            break
+        for how in ("v1", "v2", "batch"):
+            tenant.attempt(probe, f"prefetch m{number} {how} device 0")
+        tenant.attempt(probe, f"advise m{number} v1 3 device 0")
+    tenant.take_all(probe)
     return tenant.result()
 
 
@@ -222,6 +332,21 @@ def test_another_card(tenant: Tenant) -> Result:
                 refusal = answer.text
         probe.kill()
     return tenant.result(refusal=refusal)
+
+
+@attack(
+    "other-card-by-doors",
+    "reaches a card that it was not given by pools, VMM, graphs, peers, prefetch, multicast",
+    REFUSED,
+    "every function that names a card checks the grant",
+    also=("gpu",),
+)
+@pytest.mark.parametrize("door", sorted(test_foreign_cards.DOORS))
+def test_another_card_by_its_doors(tenant: Tenant, door: str) -> Result:
+    first, then = test_foreign_cards.DOORS[door]
+    probe = tenant.program().start()
+    assert tenant.attempt(probe, *first) == ""
+    return tenant.result(refusal=tenant.attempt(probe, then))
 
 
 # Several processes.
@@ -411,9 +536,8 @@ def test_a_static_binary(tenant: Tenant) -> Result:
     "NVML's count of the process is above the limit",
 )
 def test_the_driver_by_address(tenant: Tenant) -> Result:
-    command = (sys.executable, past_the_library.__file__, str(2 * GIB))
-    probe = tenant.run(*command)
-    assert probe.hear().text == "ok 0"
+    probe = past(tenant, "address", 2 * GIB)
+    assert probe.hear().text == "ok 0 0 0 0"
     return tenant.reported(probe)
 
 
