@@ -19,6 +19,8 @@ from tests.attacks.attack import Result
 from tests.chart import rendering
 
 Object = dict[str, Any]
+#: User, verb, resource, the object before and after.
+Request = tuple[UserInfo, str, str, Object | None, Object | None]
 
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 OF_THE_API = "writes that the API server takes"
@@ -106,12 +108,12 @@ class Gate:
         except Refusal as refusal:
             return refusal.message
         for policy in self._policies:
-            if why := _denied(policy["spec"], user, verb, resource, old, new):
+            if why := _denied(policy["spec"], (user, verb, resource, old, new)):
                 return f"ValidatingAdmissionPolicy '{policy['metadata']['name']}': {why}"
         return ""
 
-    def tries(self, *requests: tuple[Any, ...], **options: Any) -> Result:
-        """Count the requests that get through, of (user, verb, resource, old, new)."""
+    def tries(self, *requests: Request, **options: Any) -> Result:
+        """Count the requests that get through."""
         refusals = [
             self.asks(user, verb, resource, old=old, new=new, **options)
             for user, verb, resource, old, new in requests
@@ -138,9 +140,9 @@ def merged(old: Object, change: Mapping[str, Any]) -> Object:
     return made
 
 
-def _denied(
-    spec: Object, user: UserInfo, verb: str, resource: str, old: Object | None, new: Object | None
-) -> str:
+def _denied(spec: Object, request: Request) -> str:
+    """Return why a policy refuses a request; empty: it does not, or is not asked."""
+    user, verb, resource, old, new = request
     rules = spec["matchConstraints"]["resourceRules"]
     operation = _OPERATIONS.get(verb, "")
     if not any(resource in r["resources"] and operation in r["operations"] for r in rules):

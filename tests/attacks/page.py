@@ -16,9 +16,9 @@ make test                                    # tries all of these
 .venv/bin/python -m tests.attacks.report     # tries them and writes this page
 ```
 
-This page is written by the test run: `tests.attacks.report`. Each row is a test that tries the attack. The outcome is
-not typed in. It follows from what others counted: the driver its bytes, the API server its objects, a scheduler its
-table, the monitor its events.
+This page is written by the test run: `tests.attacks.report`. Each row is a test that tries the
+attack. The outcome is not typed in. It follows from what others counted: the driver its bytes,
+the API server its objects, a scheduler its table, the monitor its events.
 
 | outcome | meaning | attacks |
 |---|---|---|
@@ -32,18 +32,25 @@ _MEANING = {
 _TAIL = """\
 ## Outside
 
-- **Isolation in the container is cooperative.** A program that is written to evade libvgpu can: these are the rows with
-  *reported*. The monitor sees them from the host. Use MIG or whole cards between tenants who do not trust each other
-  ([isolation.md](isolation.md)).
-- **Root on a node** can do what the node can: use all its cards, read its Secrets, lie about itself. What is tested is
-  that it gains nothing on other nodes beyond the rows with *known gap*.
-- **hostPath volumes, host namespaces and privileged pods without cards** are given or refused by the cluster's own
-  Pod Security admission. Enforce at least `baseline` in namespaces of tenants: a pod that may mount the node's folders
-  owns the node.
-- **Cluster administrators**, the scheduler's own account and accounts in `admissionPolicy.trustedAccounts` are trusted.
-- **Clusters before 1.30** have no admission policies. There, users who may patch pods can change annotations, and only
-  signatures, ledger and scheduler hold ([grants](designs/002-grants.md)).
-- **Denial of service** by an account's own quota of pods, and side channels on a shared card, are not tested.
+- **Isolation in the container is cooperative.** A program that is written to evade libvgpu can:
+  these are the rows with *reported*. The monitor sees them from the host. Use MIG or whole cards
+  between tenants who do not trust each other ([isolation.md](isolation.md)).
+- **Root on a node** can do what the node can: use all its cards, read its Secrets, lie about
+  itself. What is tested is that it gains nothing on other nodes beyond the rows with *known
+  gap*.
+- **hostPath volumes, host namespaces and privileged pods without cards** are given or refused by
+  the cluster's own Pod Security admission. Enforce at least `baseline` in namespaces of tenants:
+  a pod that may mount the node's folders owns the node.
+- **Nodes whose default runtime is NVIDIA's** give cards to every container that names them in
+  `NVIDIA_VISIBLE_DEVICES`, also by `envFrom` or in its image. Set `accept-nvidia-visible-
+  devices-envvar-when-unprivileged` to false there.
+- **Cluster administrators**, the scheduler's own account and accounts in
+  `admissionPolicy.trustedAccounts` are trusted.
+- **Clusters before 1.30** have no admission policies. There, users who may patch pods can change
+  annotations, and only signatures, ledger and scheduler hold ([grants](designs/002-grants.md)).
+  Marks can be forged there as well: keep `--overuse=report`.
+- **Denial of service** by an account's own quota of pods, and side channels on a shared card,
+  are not tested.
 
 Report a hole that is not here as [SECURITY.md](../SECURITY.md) says.
 """

@@ -9,7 +9,6 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,7 +120,7 @@ async def test_the_schedulers_verbs() -> Result:
 async def test_a_certificate_of_another_authority(site: Site) -> Result:
     route = Route("GET", "/bind", servers.answering("come in"), trusted=True)
     old = site.client(site.clients_ca.issue("kube-scheduler"))
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.maximum_version = ssl.TLSVersion.TLSv1_1
     callers = [
         site.client(Authority("strangers").issue("kube-scheduler")),

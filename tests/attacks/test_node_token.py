@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,11 @@ from tests import builders
 from tests.attacks import attack as attacks
 from tests.attacks import gate
 from tests.attacks.attack import GAP, NO_GAIN, REFUSED, Attacker, Result
-from tests.attacks.gate import Gate, agent_of, default_gate, merged
+from tests.attacks.gate import Gate, Object, Request, agent_of, default_gate, merged
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent import rig as agents
+from tests.unit.agent.records import devices
 from tests.unit.scheduler import rig
 from tests.unit.scheduler.test_attack_grants import bound, keys
 
@@ -23,12 +23,10 @@ __all__ = ["keys"]
 
 attack = attacks.by(Attacker.NODE)
 
-Object = dict[str, Any]
 HERE, ELSEWHERE = "gpu-1", "gpu-2"
 THIEF = agent_of(HERE)
 REGISTER = NVIDIA.annotations.register
 GRANT_KEYS = (annotation_keys.SIGNED_DEVICES, annotation_keys.GRANT_MAC)
-PRIVILEGED = "anything but annotations of hami"
 
 
 def node(name: str) -> Object:
@@ -46,7 +44,7 @@ def annotated(key: str, value: str | None = "1") -> Object:
     return {"metadata": {"annotations": {key: value}}}
 
 
-def writes(resource: str, old: Object, *changes: Object) -> list[tuple[Any, ...]]:
+def writes(resource: str, old: Object, *changes: Object) -> list[Request]:
     return [(THIEF, "patch", resource, old, merged(old, change)) for change in changes]
 
 
@@ -78,7 +76,9 @@ def test_another_nodes_register() -> Result:
 )
 def test_another_nodes_pods() -> Result:
     changes = [annotated(key) for key in (*GRANT_KEYS, annotation_keys.BIND_PHASE, "note")]
-    requests = [each for on in (ELSEWHERE, "") for each in writes("pods", pod(on), *changes)]
+    requests: list[Request] = [
+        each for on in (ELSEWHERE, "") for each in writes("pods", pod(on), *changes)
+    ]
     return default_gate().tries(*requests, namespace="team")
 
 
@@ -92,7 +92,7 @@ def test_a_token_of_no_node() -> Result:
     user = agent_of(HERE)
     change = annotated(REGISTER)
     old = node(HERE)
-    requests = []
+    requests: list[Request] = []
     for nodes in ((), (HERE, ELSEWHERE)):
         claims = {gate.NODE_CLAIM: nodes} if nodes else {}
         thief = type(user)(username=user.username, groups=user.groups, extra=claims)
@@ -112,7 +112,7 @@ def test_a_token_of_no_node() -> Result:
 )
 def test_its_nodes_labels_and_taints() -> Result:
     here = node(HERE)
-    changes = (
+    changes: tuple[Object, ...] = (
         {"spec": {"taints": []}},
         {"spec": {"taints": None}},
         {"spec": {"unschedulable": True}},
@@ -170,7 +170,9 @@ def test_a_grant_taken_away() -> Result:
     also=("e2e",),
 )
 def test_secrets() -> Result:
-    requests = [(THIEF, verb, "secrets", None, None) for verb in ("get", "list", "watch")]
+    requests: list[Request] = [
+        (THIEF, verb, "secrets", None, None) for verb in ("get", "list", "watch")
+    ]
     requests.append((THIEF, "create", "serviceaccounts/token", None, {}))
     return default_gate().tries(*requests, namespace="hami-system")
 
@@ -192,7 +194,9 @@ def test_eviction() -> Result:
         ("create", "pods/exec"),
         ("patch", "pods/status"),
     )
-    requests = [(THIEF, verb, resource, pod(HERE), pod(HERE)) for verb, resource in verbs]
+    requests: list[Request] = [
+        (THIEF, verb, resource, pod(HERE), pod(HERE)) for verb, resource in verbs
+    ]
     evicting = Gate({"devicePlugin.evictRefused": True, "scheduler.overuse.action": "evict"})
     assert evicting.tries(*requests, namespace="team").outcome is REFUSED
     return default_gate().tries(*requests, namespace="team")
@@ -217,7 +221,9 @@ def test_marks_on_pods_of_others() -> Result:
     "the account's role has no leases",
 )
 def test_the_schedulers_lease() -> Result:
-    requests = [(THIEF, verb, "leases", None, {}) for verb in ("create", "update", "patch")]
+    requests: list[Request] = [
+        (THIEF, verb, "leases", None, {}) for verb in ("create", "update", "patch")
+    ]
     return default_gate().tries(*requests, namespace="hami-system", group="coordination.k8s.io")
 
 
@@ -238,7 +244,9 @@ def test_the_schedulers_lease() -> Result:
     ],
 )
 def test_admission_switched_off(group: str, resource: str) -> Result:
-    requests = [(THIEF, verb, resource, None, {}) for verb in ("delete", "patch", "create")]
+    requests: list[Request] = [
+        (THIEF, verb, resource, None, {}) for verb in ("delete", "patch", "create")
+    ]
     return default_gate().tries(*requests, group=group)
 
 
@@ -250,7 +258,7 @@ def test_admission_switched_off(group: str, resource: str) -> Result:
     reference="RBAC cannot bind a list to one node; keep secrets out of pod specs",
 )
 def test_all_pods_read() -> Result:
-    requests = [(THIEF, verb, "pods", None, None) for verb in ("list", "watch")]
+    requests: list[Request] = [(THIEF, verb, "pods", None, None) for verb in ("list", "watch")]
     return default_gate().tries(*requests)
 
 
@@ -328,7 +336,7 @@ async def test_a_forged_grant_on_its_node(keys: Path) -> Result:
     "stolen-key",
     "signs a grant for a pod of another node with the grant key, which every node has",
     GAP,
-    "an agent starts the pod with it; someone must write it there, which the admission policy forbids",
+    "an agent starts the pod with it, if someone gets it onto the pod past the admission policy",
     reference="asymmetric keys (Ed25519, private key in the scheduler only) are the next step",
 )
 async def test_a_grant_signed_with_a_stolen_key(tmp_path: Path) -> Result:
@@ -336,9 +344,9 @@ async def test_a_grant_signed_with_a_stolen_key(tmp_path: Path) -> Result:
         victim = agents.Node(tmp_path, api)
         async with victim.running() as agent:
             stolen = signature.GrantKeys(agents.KEYS.current)
-            devices = agents.devices([[(agents.CARD, agents.WHOLE, 100)]])
-            mac = signature.sign(stolen, uid="uid-p", node=agents.NODE, devices=devices)
-            asked = {GRANT_KEYS[0]: devices, GRANT_KEYS[1]: mac}
+            granted = devices([[(agents.CARD, agents.WHOLE, 100)]])
+            mac = signature.sign(stolen, uid="uid-p", node=agents.NODE, devices=granted)
+            asked = {GRANT_KEYS[0]: granted, GRANT_KEYS[1]: mac}
             pod = victim.pod("p", main=[(agents.CARD, 1, 1)], annotations=asked)
             allocation_id = await victim.run_pod(agent, pod, "main", "id-0")
             (share,) = victim.ledger()["uid-p"]["devices"].split(":")[:1]

@@ -10,7 +10,7 @@ import pytest
 
 from hami.cluster.quota import Headroom
 from hami.wire import annotation_keys
-from hami_sandbox.runtime import cdi
+from hami_sandbox.runtime import cdi, kernel
 from tests.attacks import attack as attacks
 from tests.attacks.attack import NO_GAIN, REFUSED, Attacker, Result
 from tests.attacks.test_pod_patcher import DEVICES, refused_start
@@ -160,7 +160,7 @@ def test_mounts(path: str, *, card: bool) -> Result:
 
 
 AMOUNTS = [
-    *[(GPU, text) for text in ("1.5", "-1", "1e30", "0x1", "١", "NaN", "1k1")],
+    *[(GPU, text) for text in ("1.5", "-1", "1e30", "0x1", "\u0661", "NaN", "1k1")],
     *[(MEMORY, text) for text in ("-1", "0.5", "16Gi", "9" * 40, "1e-9")],
     *[(PERCENT, text) for text in ("101", "-1", "50.5", "1e9")],
     *[(CORES, text) for text in ("-10", "0.5", "99999999999")],
@@ -187,7 +187,7 @@ def test_odd_amounts(resource: str, text: str) -> Result:
     REFUSED,
     "only listed namespaces and PriorityClasses have it",
 )
-@pytest.mark.parametrize("value", ["0", "00", "-1", "", "x", "4294967296", "٠", None])
+@pytest.mark.parametrize("value", ["0", "00", "-1", "", "x", "4294967296", "\u0660", None])
 def test_the_highest_priority(value: str | None) -> Result:
     if value == "0":
         return admitted(pods.pod(pods.container(gpu=1, memory=1000, priority=0)))
@@ -406,6 +406,6 @@ async def test_what_a_container_can_write(node: agents.Node) -> Result:
         names = answer.cdi_devices
         mounts = cdi.Registry([node.layout.cdi_dir]).resolve(names).mounts
         assert len(mounts) >= 4
-        writable = {inside for _, inside, flags in mounts if not flags & cdi.kernel.READ_ONLY}
+        writable = {inside for _, inside, flags in mounts if not flags & kernel.READ_ONLY}
         wrong = {inside for inside in writable if not inside.endswith("/state")}
         return Result(len(wrong), "files that are writable, by the CDI spec")

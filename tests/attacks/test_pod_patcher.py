@@ -14,7 +14,7 @@ from hami.agent.errors import RefusalError
 from hami.wire import annotation_keys, signature
 from tests.attacks import attack as attacks
 from tests.attacks.attack import GAP, NO_GAIN, REFUSED, Attacker, Result
-from tests.attacks.gate import EDITOR, Object, default_gate, merged
+from tests.attacks.gate import EDITOR, Object, Request, default_gate, merged
 from tests.builders import NVIDIA
 from tests.e2e.chart.our_keys import OURS_ON_PODS
 from tests.scripted_api.server import ScriptedApi
@@ -57,7 +57,7 @@ def pod(**annotations: str) -> Object:
 @pytest.mark.parametrize("key", OURS)
 def test_an_annotation_of_ours(key: str) -> Result:
     old = pod(**{key: "ours"})
-    requests = [
+    requests: list[Request] = [
         (EDITOR, "patch", resource, old, merged(old, {"metadata": {"annotations": {key: value}}}))
         for resource in ("pods", "pods/ephemeralcontainers", "pods/resize")
         for value in ("theirs", "", None)

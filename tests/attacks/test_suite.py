@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks import exceptions, report
 from tests.attacks import attack as attacks
+from tests.attacks import exceptions, report
 from tests.attacks.attack import GAP, NO_GAIN, REFUSED, REPORTED, Attacker, Outcome, Report, Result
 
 ROOT = Path(__file__).resolve().parents[2]
