@@ -1,4 +1,4 @@
-"""Attacks with the token of a node's agent, which a process with root on the node can read."""
+"""Attacks with a node agent's token, which root on the node can read."""
 
 from __future__ import annotations
 

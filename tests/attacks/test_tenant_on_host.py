@@ -1,4 +1,4 @@
-"""Attacks of a tenant with root in a container, on what reads its files from the host."""
+"""Attacks of a tenant with root in a container, on readers on the host."""
 
 from __future__ import annotations
 
