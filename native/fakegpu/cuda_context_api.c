@@ -168,6 +168,14 @@ ENTRY(cuCtxCreate_v4, (CUcontext *context, CUctxCreateParams *params, unsigned i
     return create(context, flags, device, 3020);
 }
 
+/* No driver has it: what one will add some day, newer than all that libvgpu knows. */
+ENTRY(cuCtxCreate_v5, (CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device))
+{
+    ENTER();
+    (void)params;
+    return create(context, flags, device, 3020);
+}
+
 /* Ends a context that cuCtxCreate made, once no thread refers to it. It leaves the top of the caller's stack. */
 static CUresult unreference(CUcontext context, bool wholly)
 {

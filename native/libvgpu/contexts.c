@@ -266,7 +266,11 @@ bool contexts_primary_came(CUdevice device, int index, const struct coming_conte
     return ledger_own(index, LEDGER_OVERHEAD) <= before + coming->reserved || ledger_room(index) > 0;
 }
 
-void contexts_count_green(int index, int by) { atomic_fetch_add(&green[index], by); }
+void contexts_count_green(int index, int by) {
+    if (atomic_fetch_add(&green[index], by) + by < 0) {
+        atomic_fetch_sub(&green[index], by); /* a reset came before */
+    }
+}
 
 void contexts_primary_left(CUdevice device, CUcontext user) {
     if (user != NULL && !primary_is_active(device)) {
@@ -275,10 +279,20 @@ void contexts_primary_left(CUdevice device, CUcontext user) {
     after_release(device, CUDA_SUCCESS);
 }
 
-/* A reset leaves the context retained but empty, until it is used again: the driver calls that inactive. */
-#define RELEASING(name)                    \
+/* A reset leaves the context retained but empty, until it is used again: the driver calls that inactive. Green contexts are gone then. */
+static void before_reset(CUdevice device) {
+    int index = guard_index_of(device);
+    if (index >= 0) {
+        atomic_store(&green[index], 0);
+    }
+}
+
+#define RELEASING(name, before)            \
     CUresult name(CUdevice device) {       \
         bool on = guard_on();              \
+        if (on) {                          \
+            before;                        \
+        }                                  \
         CUresult result = real.name(device); \
         if (on) {                          \
             after_release(device, result); \
@@ -286,10 +300,10 @@ void contexts_primary_left(CUdevice device, CUcontext user) {
         return result;                     \
     }
 
-RELEASING(cuDevicePrimaryCtxRelease)
-RELEASING(cuDevicePrimaryCtxRelease_v2)
-RELEASING(cuDevicePrimaryCtxReset)
-RELEASING(cuDevicePrimaryCtxReset_v2)
+RELEASING(cuDevicePrimaryCtxRelease, (void)0)
+RELEASING(cuDevicePrimaryCtxRelease_v2, (void)0)
+RELEASING(cuDevicePrimaryCtxReset, before_reset(device))
+RELEASING(cuDevicePrimaryCtxReset_v2, before_reset(device))
 
 /* --- other contexts --------------------------------------------------------------------------------------------------------------- */
 

@@ -34,6 +34,8 @@ bool contexts_primary_came(CUdevice device, int index, const struct coming_conte
 /* After a call that may have ended it; `user` (may be NULL) was a context inside it. */
 void contexts_primary_left(CUdevice device, CUcontext user);
 void contexts_count_green(int index, int by);
+/* The card of a green context; GUARD_FORWARD if it is none of ours. */
+int contexts_index_of_green(CUgreenCtx green);
 
 /* What a call that grows the driver's own memory is expected to take at most. */
 #define GROWTH_OF_A_STREAM (2ull << 20)

@@ -25,6 +25,14 @@ static void remember(CUgreenCtx green, int index) {
     books_unlock();
 }
 
+int contexts_index_of_green(CUgreenCtx green) {
+    books_lock();
+    const struct record *known = table_find(&books.contexts, (uint64_t)(uintptr_t)green);
+    int index = known != NULL && known->kind == CONTEXT_GREEN ? known->index : GUARD_FORWARD;
+    books_unlock();
+    return index;
+}
+
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
     if (!guard_on()) {
         return real.cuGreenCtxCreate(green, description, device, flags);

@@ -252,7 +252,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned i
     if (!guard_on()) {
         return real.cuGreenCtxStreamCreate(stream, context, flags, priority);
     }
-    int index = contexts_only_index() >= 0 ? contexts_only_index() : guard_current_index();
+    int index = contexts_index_of_green(context);
     WITH_GROWTH(index, GROWTH_OF_A_STREAM, real.cuGreenCtxStreamCreate(stream, context, flags, priority));
 }
 

@@ -18,6 +18,10 @@ RESERVED_MEM_CURRENT, RELEASE_THRESHOLD = 5, 4  # attributes of a pool
 GRAPH_RESERVED_CURRENT = 2
 LOCAL_SIZE_BYTES = 3
 FILE_DESCRIPTOR = 1  # a handle type
+PINNED, MANAGED = 1, 2  # types of memory
+ON_DEVICE = 1  # a type of location
+SM_RESOURCE = 1
+GREEN_DEFAULT_STREAM = 1
 UINT8, FLOAT = 0x01, 0x20  # formats of array elements
 
 
@@ -79,6 +83,21 @@ class GraphAllocation(ctypes.Structure):
     )
 
 
+class DeviceResource(ctypes.Structure):
+    """CUdevResource: its type, and what the driver keeps in it."""
+
+    _fields_ = (("type", ctypes.c_int), ("internal", ctypes.c_ubyte * 140))
+
+
+class MulticastProperties(ctypes.Structure):
+    _fields_ = (
+        ("devices", ctypes.c_uint),
+        ("size", ctypes.c_size_t),
+        ("handle_types", ctypes.c_ulonglong),
+        ("flags", ctypes.c_ulonglong),
+    )
+
+
 class IpcHandle(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_char * 64),)
 
@@ -119,6 +138,14 @@ class Cuda:
         self.call("cuCtxSetCurrent", context)
         return context
 
+    def green(self) -> ctypes.c_void_p:
+        """Make a green context with all multiprocessors; the driver makes the primary one."""
+        resource = DeviceResource()
+        place = ctypes.byref(resource)
+        self.call("cuDeviceGetDevResource", self.device, place, SM_RESOURCE)
+        description = self.handle("cuDevResourceGenerateDesc", place, 1)
+        return self.handle("cuGreenCtxCreate", description, self.device, GREEN_DEFAULT_STREAM)
+
     def synchronise(self) -> None:
         self.call("cuCtxSynchronize")
 
@@ -150,6 +177,13 @@ class Cuda:
         pointer = ctypes.c_uint64()
         self.call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), 1)
         return pointer.value
+
+    def prefetch(self, pointer: int, size: int) -> None:
+        """Bring managed memory to the card, by the newer of the two functions."""
+        there = Location(ON_DEVICE, self.device.value)
+        where = (ctypes.c_uint64(pointer), ctypes.c_size_t(size))
+        self.call("cuMemPrefetchAsync_v2", *where, there, 0, None)
+        self.synchronise()
 
     def free(self, pointer: int) -> None:
         self.call("cuMemFree_v2", ctypes.c_uint64(pointer))
@@ -188,8 +222,8 @@ class Cuda:
     def default_pool(self) -> ctypes.c_void_p:
         return self.handle("cuDeviceGetDefaultMemPool", self.device)
 
-    def make_pool(self) -> ctypes.c_void_p:
-        properties = PoolProperties(type=1, location=Location(1, self.device.value))
+    def make_pool(self, type_: int = PINNED) -> ctypes.c_void_p:
+        properties = PoolProperties(type=type_, location=Location(ON_DEVICE, self.device.value))
         return self.handle("cuMemPoolCreate", ctypes.byref(properties))
 
     def keep_all(self, pool: ctypes.c_void_p) -> None:

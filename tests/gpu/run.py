@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.gpu import abi_check, container, report, timing
 from tests.gpu.bench import NOTHING, Bench, find_torch_python
-from tests.gpu.sections import costs, memory, processes, pytorch, sharing, throughput
+from tests.gpu.sections import costs, memory, places, processes, pytorch, sharing, throughput
 from tests.gpu.workers import ROOT
 
 SECONDS = 420  # no section is begun after this
@@ -34,6 +34,7 @@ def headers(bench: Bench) -> None:
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "headers": lambda bench: bench.guard("headers", "cuda.h, nvml.h", lambda: headers(bench)),
     "memory": memory.run,
+    "places": places.run,
     "processes": processes.run,
     "sharing": sharing.run,
     "cost": costs.run,

@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import kernels
-from tests.gpu.driver import LOCAL_SIZE_BYTES, MIB, OUT_OF_MEMORY, Cuda, CudaError, Nvml, refused
+from tests.gpu.doors import Doors
+from tests.gpu.driver import (
+    LOCAL_SIZE_BYTES,
+    MANAGED,
+    MIB,
+    OUT_OF_MEMORY,
+    Cuda,
+    CudaError,
+    Nvml,
+    refused,
+)
 from tests.gpu.timing import Loops
 
 
@@ -56,6 +66,16 @@ class Work:
         self.cuda.start()
         return (time.perf_counter() - start) * 1e3
 
+    def start_green(self) -> None:
+        """Make a green context before any other one, and use it."""
+        self.init()
+        green = self.cuda.green()
+        self.cuda.call("cuCtxSetCurrent", self.cuda.handle("cuCtxFromGreenCtx", green))
+
+    def door(self, name: str) -> int:
+        """Try one way to the card; return the driver's code."""
+        return refused(getattr(Doors(self.cuda), name))
+
     def second_context(self) -> int:
         context = self.cuda.handle("cuCtxCreate_v2", 0, self.cuda.device)
         self.undo.append(lambda: self.cuda.call("cuCtxDestroy_v2", context))
@@ -87,6 +107,18 @@ class Work:
     def _managed(self, size: int) -> None:
         pointer = self.cuda.managed(size)
         self._kept(lambda: self.cuda.free(pointer))
+        self.cuda.fill(pointer, size)
+
+    def _managed_prefetched(self, size: int) -> None:
+        pointer = self.cuda.managed(size)
+        self._kept(lambda: self.cuda.free(pointer))
+        self.cuda.prefetch(pointer, size)
+
+    def _managed_pool(self, size: int) -> None:
+        if "managed pool" not in self.functions:
+            self.functions["managed pool"] = self.cuda.make_pool(MANAGED)
+        pointer = self.cuda.alloc_from(self.functions["managed pool"], size)
+        self._kept(lambda: self.cuda.free_async(pointer))
         self.cuda.fill(pointer, size)
 
     def _async(self, size: int) -> None:

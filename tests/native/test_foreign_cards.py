@@ -1,6 +1,6 @@
-"""A card that the policy does not name cannot be used by any call, although the driver shows it.
+"""A card that the policy does not name cannot be used by any call.
 
-The machine has two cards, and the container's policy names the first.
+The machine has two cards, both are visible, and the container's policy names the first.
 """
 
 from __future__ import annotations

@@ -10,26 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.container import CONTEXT, SLACK, Container, Node, cards
+from tests.native.container import CONTEXT, SANITIZER, SLACK, Container, Node, cards
 from tests.native.probing import GIB, MIB, OUT_OF_MEMORY
 
 LIMIT = GIB
 LOCALITY_DOMAIN = 6  # of native/fakegpu: a kind that libvgpu does not know
 GREEN = 14 * MIB  # what a green context takes on the stand-in beside the primary context
 PREFERRED, ACCESSED_BY, READ_MOSTLY = 3, 5, 1
+POOLS = [
+    "poolat own managed none 0",
+    "poolat own managed device 0",
+    "poolat own managed host 0",
+    "poolof own memdefault managed none 0",
+    "poolof own mem managed host 0",
+    "poolof own mem managed device 0",
+]
+PREFETCHES = ["batch", "v1", "v2", "discard"]
+ADVICE = [("v2", PREFERRED), ("v1", PREFERRED), ("v1", ACCESSED_BY), ("v2", ACCESSED_BY)]
+FEW = 1 if SANITIZER else 6  # of each: the ways to say it differ little to a sanitizer
 
 
-@pytest.mark.parametrize(
-    "pool",
-    [
-        "poolat own managed device 0",
-        "poolat own managed none 0",
-        "poolat own managed host 0",
-        "poolof own memdefault managed none 0",
-        "poolof own mem managed host 0",
-        "poolof own mem managed device 0",
-    ],
-)
+@pytest.mark.parametrize("pool", POOLS[:FEW])
 def test_managed_pools_stay_below_the_limit(tmp_path: Path, pool: str) -> None:
     with Container(tmp_path, (LIMIT,)) as box:
         probe = box.started()
@@ -137,6 +138,18 @@ def test_a_green_context_made_first_pays_for_the_context_that_it_retains(tmp_pat
         assert box.peak() <= LIMIT
 
 
+def test_a_reset_ends_green_contexts(tmp_path: Path) -> None:
+    with Container(tmp_path, (LIMIT,)) as box:
+        probe = box.probe()
+        probe.do("init")
+        probe.do("green create part 0")
+        probe.do("reset 0")
+        assert box.used() == box.physical() == 0
+        probe.ask("green destroy part")
+        probe.do("green create part 0")
+        assert box.used() == box.physical() == CONTEXT + GREEN
+
+
 @pytest.mark.parametrize("context_bytes", [0, CONTEXT])
 def test_a_green_context_made_first_needs_room(tmp_path: Path, context_bytes: int) -> None:
     with Container(tmp_path, (500 * MIB,), context_bytes=context_bytes) as box:
@@ -156,7 +169,7 @@ def test_a_green_context_needs_room_beside_the_context(tmp_path: Path) -> None:
         assert box.peak() <= LIMIT
 
 
-@pytest.mark.parametrize("how", ["v1", "v2", "batch", "discard"])
+@pytest.mark.parametrize("how", PREFETCHES[:FEW])
 def test_prefetched_memory_counts_on_the_card_where_it_goes(tmp_path: Path, how: str) -> None:
     with Container(tmp_path, (4 * GIB, GIB)) as box:
         probe = box.started()
@@ -181,8 +194,7 @@ def test_prefetched_memory_counts_on_the_card_where_it_goes(tmp_path: Path, how:
         assert [box.physical(card) for card in (0, 1)] == [CONTEXT, 0]
 
 
-@pytest.mark.parametrize("how", ["v1", "v2"])
-@pytest.mark.parametrize("advice", [PREFERRED, ACCESSED_BY])
+@pytest.mark.parametrize(("how", "advice"), ADVICE[:FEW])
 def test_advised_memory_counts_on_the_card_that_is_named(
     tmp_path: Path, how: str, advice: int
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.native.container import CONTEXT, Container, Node, cards
-from tests.native.probing import GIB, MIB, Probe
+from tests.native.probing import GIB, MIB, OUT_OF_MEMORY, Probe
 
 LIMIT = 2 * GIB
 SIZE = 512 * MIB
@@ -128,6 +128,28 @@ def test_what_a_dead_maker_left_to_an_idle_process_counts_for_a_third(tmp_path: 
         third.fill("alloc", 32 * MIB)
         assert box.physical() <= box.used() <= limit
         assert box.peak() <= limit
+
+
+def test_memory_opened_from_another_container(tmp_path: Path) -> None:
+    """As prefill hands its cache to decode: the data arrives, and each limit holds."""
+    node = Node(tmp_path / "node", cards(1))
+    with (
+        Container(tmp_path / "one", (LIMIT,), node=node) as one,
+        Container(tmp_path / "two", (GIB,), node=node) as two,
+    ):
+        maker, taker = one.started(), two.started()
+        maker.do(f"take alloc cache {SIZE}")
+        maker.do("set cache 42 16")
+        [handle] = maker.do("ipc get cache")
+        taker.do(f"ipc open window {handle}")
+        assert taker.do("get window 4") == ["2a2a2a2a"]
+        taker.do("set window 43 16")
+        assert maker.do("get cache 1") == ["2b"]
+        assert (one.used(), two.used()) == (CONTEXT + SIZE, CONTEXT)
+        for probe in (maker, taker):
+            assert probe.fill("alloc", 16 * MIB).code == OUT_OF_MEMORY
+        assert one.peak() <= LIMIT
+        assert two.peak() <= GIB
 
 
 def test_memory_imported_from_another_container(tmp_path: Path) -> None:

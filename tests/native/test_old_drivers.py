@@ -1,4 +1,4 @@
-"""Drivers that lack functions: the stand-in with the names taken away that they did not have yet.
+"""Drivers that lack functions: the stand-in without the names that are newer.
 
 A name that is overwritten in a library's symbol table is not found by dlsym, nor by
 cuGetProcAddress: to libvgpu and to programs that is an older driver.
@@ -18,6 +18,7 @@ from tests.native.container import CONTEXT, SLACK, Container, build_in_use
 from tests.native.probing import GIB, MIB, OUT_OF_MEMORY
 
 VERSIONS = (build.SOURCES / "fakegpu/cuda_entry_versions.def").read_text()
+OLD_DRIVERS = {"R470": 11040, "R450": 11000}
 LISTS = [f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")]
 
 
@@ -45,16 +46,12 @@ def driver_before(cuda: int, folder: Path, lists: Iterable[str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("cuda", "suffixes"),
-    [(11040, ["_v3"]), (11000, ["_v3", "_v2"])],
-    ids=["R470", "R450"],
-)
+@pytest.mark.parametrize(("driver", "suffixes"), [("R470", ["_v3"]), ("R450", ["_v3", "_v2"])])
 def test_a_driver_without_the_newest_process_list_is_measured(
-    tmp_path: Path, cuda: int, suffixes: list[str]
+    tmp_path: Path, driver: str, suffixes: list[str]
 ) -> None:
     lists = [name + suffix for name in LISTS for suffix in suffixes]
-    names = {"LD_LIBRARY_PATH": str(driver_before(cuda, tmp_path / "driver", lists))}
+    names = {"LD_LIBRARY_PATH": str(driver_before(OLD_DRIVERS[driver], tmp_path / "driver", lists))}
     # Nobody knows what a context costs: a guess would be 640 MiB.
     with Container(tmp_path, (2 * GIB,), context_bytes=0, names=names) as box:
         first, second = box.started(), box.started()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from native import build
+from tests.native.test_old_drivers import OLD_DRIVERS
 
 
 def blocks(language: str) -> list[str]:
@@ -33,6 +34,17 @@ def test_the_example_with_stand_in_gpus_prints_what_stands_below_it(tmp_path: Pa
 
     assert done.stderr == ""
     assert done.stdout == printed
+
+
+def test_the_table_of_versions_has_what_was_tested() -> None:
+    page = (build.ROOT / "docs/isolation.md").read_text("utf-8")
+    section = page.split("\n### Versions\n", 1)[1].split("\n## ", 1)[0]
+    rows = dict(re.findall(r"^\| (\S+) \| (\d+\.\d+) \|", section, re.MULTILINE))
+    results = (build.ROOT / "docs/gpu-results.md").read_text("utf-8")
+    [driver] = re.findall(r"^\| driver \| (\d+)\.", results, re.MULTILINE)
+    [cuda] = re.findall(r"^\| CUDA of the driver \| (\S+) \|", results, re.MULTILINE)
+    older = {name: f"{cuda // 1000}.{cuda % 1000 // 10}" for name, cuda in OLD_DRIVERS.items()}
+    assert rows == {driver: cuda, **older}
 
 
 @pytest.mark.parametrize("folder", ["libvgpu", "fakegpu"])

@@ -86,6 +86,16 @@ def test_stderr_is_that_of_a_run_without_the_library(tmp_path: Path, level: str)
         assert limited.noise == without.noise == ""
 
 
+def test_a_call_that_a_newer_driver_adds_passes_and_is_counted(tmp_path: Path) -> None:
+    with Container(tmp_path, (GIB,)) as box:
+        probe = box.started()
+        assert probe.do("where cuCtxCreate_v4")[0] == "libvgpu.so"
+        assert box.state().unknown_entry_points == 0
+        assert probe.do("where cuCtxCreate_v5") == ["libcuda.so.1", "cuCtxCreate_v5"]
+        assert box.state().unknown_entry_points == 1
+        probe.do("take alloc a 1024")
+
+
 @pytest.mark.parametrize("made_longer", [False, True])
 def test_what_the_library_writes_is_bounded_in_size(tmp_path: Path, made_longer: bool) -> None:
     """However many processes come and go, and whatever the program made of the files before."""

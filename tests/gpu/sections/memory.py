@@ -58,7 +58,6 @@ def outcome(bench: Bench, action: Action, *, ours: bool) -> Outcome:
         end=int(peaks["last"]),
         device=int(peaks["device"]),
         more=found.get("more", ""),
-        managed=found.get("managed", 0),
     )
 
 
@@ -195,33 +194,6 @@ def streams_when_full(worker: Worker, most: int) -> dict[str, Any]:
     return found
 
 
-def managed(bench: Bench) -> None:
-    """Judge by what is charged: the process list never has managed memory.
-
-    The card's own count is shown beside it; the driver keeps some for itself there.
-    """
-
-    def action(worker: Worker, most: int) -> dict[str, Any]:
-        found: dict[str, Any] = worker.ask("fill", "managed", 64 * MIB, most=most, timeout=60)
-        managed = found["bytes"]
-        card = bench.sampler.read()["device"]
-        if found["code"]:
-            found["bytes"] += worker.ask("fill", "linear", 2 * MIB, most=BEYOND)["bytes"]
-        found["managed"] = managed
-        found["more"] = f"; {mib(managed)} managed, card +{mib(card)} MiB then"
-        return found
-
-    native = outcome(bench, action, ours=False)
-    ours = outcome(bench, action, ours=True)
-    bad = judge(bench, ours)
-    if ours.managed + ours.peak > LIMIT:
-        bad += f" {mib(ours.managed + ours.peak - LIMIT)} MiB were not charged"
-    native_text, ours_text = (
-        f"{side.text()}, +{mib(side.device)} at most" for side in (native, ours)
-    )
-    bench.add(SECTION, "managed (touched)", (native_text, ours_text), f"{mib(LIMIT)} MiB", bad)
-
-
 def module_growth(bench: Bench) -> None:
     """Load a module with 96 MiB of its own when 20 MiB are left: the next is refused."""
 
@@ -261,5 +233,4 @@ def run(bench: Bench) -> None:
     compare(bench, "second contexts", contexts)
     compare(bench, "512 streams", streams)
     compare(bench, "512 streams when full", streams_when_full)
-    bench.guard(SECTION, "managed (touched)", lambda: managed(bench))
     bench.guard(SECTION, "module growth", lambda: module_growth(bench))

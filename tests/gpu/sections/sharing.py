@@ -98,6 +98,48 @@ def compare(bench: Bench, kind: str) -> None:
     )
 
 
+def between_shares(bench: Bench, kind: str) -> None:
+    """Hand memory from one container to another, as prefill does to decode; both limits hold."""
+    bench.quiet()
+    with bench.container() as one, bench.container() as other:
+        maker, taker = Worker(one.env), Worker(other.env)
+        try:
+            bench.sampler.reset()
+            maker.ask("start")
+            taker.ask("start")
+            before = used(maker), used(taker)
+            address, there = share(kind, maker, taker)
+            maker.ask("fill_bytes", address, SIZE, 42)
+            data = taker.ask("first_byte", there) == 42
+            grew = used(maker) - before[0], used(taker) - before[1]
+            codes = [
+                worker.ask("fill", "linear", 2 * MIB, most=BEYOND)["code"]
+                for worker in (maker, taker)
+            ]
+            card = int(bench.sampler.rest()["device"])
+        finally:
+            maker.kill()
+            taker.kill()
+    wrong = []
+    if not data:
+        wrong.append("the data did not arrive")
+    if abs(grew[0] - SIZE) > SLACK or grew[1] > SLACK:
+        wrong.append(f"counted as {mib(grew[0])} and {mib(grew[1])} MiB")
+    if codes != [2, 2]:
+        wrong.append(f"errors {codes} instead of 2")
+    if card > 2 * LIMIT + 2 * SLACK:
+        wrong.append(f"the card grew by {mib(card)} MiB")
+    ours = f"used +{mib(grew[0])} and +{mib(grew[1])}, filled to +{mib(card)} MiB"
+    limit = f"2 x {mib(LIMIT)} MiB, counted once"
+    bench.add(SECTION, f"{kind} between two shares", ("", ours), limit, ", ".join(wrong))
+
+
 def run(bench: Bench) -> None:
     for kind in ("IPC", "VMM"):
         bench.guard(SECTION, kind, lambda kind=kind: compare(bench, kind))  # type: ignore[misc]
+    for kind in ("IPC", "VMM"):
+        bench.guard(
+            SECTION,
+            f"{kind} between two shares",
+            lambda kind=kind: between_shares(bench, kind),  # type: ignore[misc]
+        )
