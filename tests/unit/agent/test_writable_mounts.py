@@ -28,9 +28,7 @@ ENOUGH = 64 << 20
 
 def fill(root: str, mode: str) -> None:
     """Fill every writable mount of a container; print its place and what went into it."""
-    desk = Desk(Path(root))
-    desk.states = StateFiles(desk.layout)
-    desk.configure()
+    desk = Desk(Path(root), states=StateFiles)
     edits = desk.preparer.prepare(desk.share(), cdi=mode == "late")
     if mode == "late":
         mounts = [
