@@ -97,9 +97,10 @@ def _unmanaged_text(process: OwnedProcess) -> str:
     if container.share(process.card) is None:
         return f"{what}, which container {name} was not given; restart it, and check its devices"
     return (
-        f"{what} without libvgpu, so the limits of container {name} do not hold for it; it is "
-        "a static program, or left the container's mounts, or cleared /etc/ld.so.preload: start it "
-        "so that the preload reaches it"
+        f"{what} without libvgpu, so no limit of container {name} holds for it; it is a static "
+        "program, or its image has musl (Alpine) or a glibc before 2.17, or it left the "
+        "container's mounts: use a dynamic program and an image with glibc 2.17 or newer, so that "
+        "/etc/ld.so.preload reaches it, or give the pod a whole card"
     )
 
 

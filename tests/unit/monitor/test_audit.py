@@ -182,7 +182,11 @@ async def test_a_process_without_the_preload_is_reported(tmp_path: Path) -> None
     name = "hami_gpu_unmanaged_memory_bytes"
     assert nodes.values(found, name, pod="a", container="main", node="n1") == [500 * MIB]
     assert desk.reasons == ["UnmanagedGPUProcess"]
-    assert "process 101 of the node has 500 MiB" in desk.events.recorded[0]["message"]
+    message = desk.events.recorded[0]["message"]
+    assert "process 101 of the node has 500 MiB" in message
+    assert "no limit of container main holds for it" in message
+    assert "its image has musl (Alpine)" in message
+    assert "use a dynamic program and an image with glibc 2.17 or newer" in message
 
 
 async def test_a_state_file_that_a_tenant_broke_hides_no_process(tmp_path: Path) -> None:
