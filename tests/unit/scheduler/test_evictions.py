@@ -32,7 +32,7 @@ _seen = itertools.count()
 def pod(name: str, uid: str = "", *, namespace: str = "default") -> rig.Object:
     """Make a running pod that asks for no card."""
     made = rig.pod(name, gpu=0, namespace=namespace, uid=uid or f"uid-{name}")
-    made["spec"]["nodeName"] = "a"
+    made["spec"] |= {"nodeName": "a", "containers": [{"name": "main"}]}
     made["status"] = {"phase": "Running"}
     return made
 
