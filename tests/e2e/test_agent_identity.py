@@ -20,6 +20,7 @@ from tests.e2e.install import nodes as registering
 from tests.e2e.install import placing, scheduler_config
 from tests.e2e.kubelet_api import checkpoint
 from tests.kubeapi.client import Client, Object, wait_for
+from tests.kubeapi.paths import core
 from tests.kubeapi.paths import nodes as nodes_path
 from tests.kubeapi.paths import pods as pods_path
 
@@ -255,3 +256,41 @@ def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
     pods.create(client, namespace, body)
     pod = pods.await_phase(client, namespace, "greedy")
     assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
+
+
+#: What a tenant hopes for, in a ConfigMap that admission does not read.
+HOPED = {
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "CUDA_DEVICE_MEMORY_LIMIT": "0",
+    "CUDA_DEVICE_MEMORY_LIMIT_0": "20000m",
+    "CUDA_DISABLE_CONTROL": "true",
+}
+CARDS = 4
+
+
+def test_variables_of_a_config_map_gain_nothing(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    client.create(
+        core("configmaps", namespace), {"metadata": {"name": "hoped"}, "data": dict(HOPED)}
+    )
+    taken = [{"configMapRef": {"name": "hoped"}}]
+    # Where the lock binds, kubelet lets the pod's variables win over those of Allocate.
+    every = ("init", "count", *(f"total {card}" for card in range(CARDS)))
+    asked = {LATE: ASKED, LOCK: every}
+    for where, node in agents.nodes.items():
+        main = workloads.container("main", *asked[where], node=node, memory=300, envFrom=taken)
+        pods.create(client, namespace, workloads.pod(f"hoping-{where}", main, node=node))
+
+    late = pods.await_phase(client, namespace, f"hoping-{LATE}")
+    assert workloads.answers(client, late, "main", len(ASKED)) == sees(300)
+
+    # It sees cards that it was not given, without any memory, and gets nothing of them.
+    locked = pods.await_phase(client, namespace, f"hoping-{LOCK}")
+    begin, *totals = workloads.answers(client, locked, "main", len(every))
+    assert (begin, totals.pop(0)) == ("ok", f"ok {CARDS}")
+    assert sorted(totals) == sorted([f"ok {300 * MIB}", *["ok 0"] * (CARDS - 1)])
+    for card, total in enumerate(totals):
+        answer = workloads.ask(agents, locked, "init", f"device {card}", "take alloc a 1m")
+        gained = all(line.startswith("ok") for line in answer)
+        assert gained == (total != "ok 0"), answer

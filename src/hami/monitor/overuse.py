@@ -120,9 +120,12 @@ class OveruseMarks:
         self._audited.set()
 
     def _excesses(self, findings: Findings) -> Iterator[tuple[WatchedPod, _Excess]]:
+        unmanaged = {(process.card, process.pid) for process in findings.unmanaged}
         for over in findings.over:
             pod = self._pods.get(over.container.key.uid)
-            if pod is not None and over.excess > self._tolerance:
+            # Each process loads code; those without libvgpu are not excused by it.
+            loading = sum((each.card, each.pid) not in unmanaged for each in over.processes)
+            if pod is not None and over.excess > self._tolerance * max(loading, 1):
                 yield (
                     pod,
                     _Excess(

@@ -141,7 +141,7 @@ class Evictions:
         for uid in [u for u, m in self._marked.items() if now - m.ended > self._grace]:
             del self._marked[uid]
         for uid, marked in list(self._marked.items()):
-            cause = self._cause(marked)
+            cause = self._cause(marked) or marked.unanswered
             if marked.try_from > now or cause is None:
                 continue
             if not self._readiness.ready or not self._bucket.try_take():
@@ -160,7 +160,9 @@ class Evictions:
                 return
             marked = self._marked[pod.uid] = _MarkedPod(pod)
         marked.pod = pod
-        if new is None or new.deleting:
+        # A pod without cards is not watched any more when it loses its mark: `new` is None then,
+        # too, as if it were deleted.
+        if new is not None and new.deleting:
             self._is_leaving(marked)
         self._count(marked, marks.overuse if marks is not None else None)
         if marks is None:
@@ -208,9 +210,10 @@ class Evictions:
     async def _evict(self, marked: _MarkedPod, cause: Overuse | Refusal) -> None:
         try:
             version = await self._still_marked(marked, cause)
-            if version:
+            if version and self._cause(marked) is not None:
                 await self._send(marked, cause, version)
             elif not marked.leaving:
+                marked.unanswered = None  # it has not arrived, or its pod was written since
                 marked.try_from = self._clock() + marked.backoff.next()
         except NotLeadingError:
             return

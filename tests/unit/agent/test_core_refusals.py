@@ -10,7 +10,8 @@ from hami.agent.errors import RefusalError
 from hami.agent.main import Agent
 from hami.wire import annotation_keys, codec, signature
 from hami.wire.pod_marks import Refusal
-from tests.unit.agent.rig import CARD, KEYS, NODE, Node, devices, uid
+from tests.unit.agent.records import devices
+from tests.unit.agent.rig import CARD, KEYS, NODE, Node, uid
 from tests.unit.kube.following import until
 
 REASON = "GPUStartRefused"

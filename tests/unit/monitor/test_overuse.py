@@ -135,6 +135,29 @@ async def test_what_is_natural_is_tolerated(
         assert (node.mark("a") is not None) == marked
 
 
+@pytest.mark.parametrize(
+    ("locked", "memory", "marked"),
+    [
+        ((0, 1), GIB + 2 * TOLERANCE, False),
+        ((0, 1), GIB + 2 * TOLERANCE + 1, True),
+        # The second one runs without libvgpu, and is granted nothing for what it loads.
+        ((0,), GIB + TOLERANCE, False),
+        ((0,), GIB + TOLERANCE + 1, True),
+    ],
+)
+async def test_every_process_with_libvgpu_may_load_code(
+    tmp_path: Path, times: Times, locked: tuple[int, ...], memory: int, *, marked: bool
+) -> None:
+    async with running(tmp_path, times, nodes.pod("a")) as node:
+        path = prepared(node.desk, pids=(1, 2))
+        for pid, inner in ((100, 1), (101, 2)):
+            node.desk.process(pid, inner=inner, pod="a", allocation_id=nodes.allocation_of("a"))
+        node.desk.sampler.on_card = {100: MIB, 101: memory - MIB}
+        with nodes.held(path, *locked):
+            await node.audit(2)
+        assert (node.mark("a") is not None) == marked
+
+
 async def test_a_mark_is_renewed_at_a_rate_with_the_time_of_its_beginning(
     tmp_path: Path, times: Times
 ) -> None:

@@ -32,7 +32,7 @@ _seen = itertools.count()
 def pod(name: str, uid: str = "", *, namespace: str = "default") -> rig.Object:
     """Make a running pod that asks for no card."""
     made = rig.pod(name, gpu=0, namespace=namespace, uid=uid or f"uid-{name}")
-    made["spec"]["nodeName"] = "a"
+    made["spec"] |= {"nodeName": "a", "containers": [{"name": "main"}]}
     made["status"] = {"phase": "Running"}
     return made
 
@@ -261,10 +261,15 @@ async def test_a_mark_removed_while_the_eviction_is_under_way_stops_it(times: Ti
         assert await cluster.messages("GPUPodEvicted") == []
 
 
-async def test_a_mark_that_only_the_watch_still_shows_evicts_no_pod(times: Times) -> None:
-    async with running(times, "p") as cluster:
+@pytest.mark.parametrize("now", [None, "another time"])
+async def test_a_mark_that_only_the_watch_still_shows_evicts_no_pod(
+    times: Times, now: str | None
+) -> None:
+    async with running(times, "p", evict_refused=False) as cluster:
+        cluster.annotate("p", annotation_keys.START_REFUSED, refusal("uid-p"))
         await cluster.overused("p")
-        cluster.at_read("p", lambda: cluster.annotate("p", annotation_keys.OVERUSE, None))
+        value = None if now is None else overuse("p", since=now)
+        cluster.at_read("p", lambda: cluster.annotate("p", annotation_keys.OVERUSE, value))
         await cluster.round()
         assert cluster.evicted() == []
 
