@@ -78,7 +78,13 @@ def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
 ) -> None:
     (made,) = pods.create(client, namespace, gpu_pod("ordinary"))
     assert asking.is_ours(made)
-    running = pods.await_phase(client, namespace, "ordinary")
+    require_grant(pods.await_phase(client, namespace, "ordinary"), release)
+    client.delete(pods_path(namespace))
+    pods.await_gone(client, namespace)
+
+
+def require_grant(running: Object, release: Release) -> None:
+    """Require that a pod has a grant of its own for the card of its node."""
     meta, node = running["metadata"], running["spec"]["nodeName"]
     assert node == GPU_NODE
     written = meta["annotations"]
@@ -88,6 +94,22 @@ def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
     key = signature.GrantKeys(release.secret("grant-key")["current"])
     code = written[annotation_keys.GRANT_MAC]
     assert signature.verify(key, code, uid=meta["uid"], node=node, devices=devices)
+
+
+def test_a_copy_by_kubectl_debug_gets_a_grant_of_its_own(
+    cluster: Cluster, client: Client, namespace: str, release: Release, cards: None
+) -> None:
+    pods.create(client, namespace, gpu_pod("first"))
+    first = pods.await_phase(client, namespace, "first")
+    cluster.kubectl(
+        *("-n", namespace, "debug", "first", "--copy-to=copied", "--same-node"),
+        *("--profile=general", "--keep-annotations", "--keep-labels"),
+        f"--set-image=*={first['spec']['containers'][0]['image']}",
+    )
+    copied = pods.await_phase(client, namespace, "copied")
+    require_grant(copied, release)
+    mac = annotation_keys.GRANT_MAC
+    assert copied["metadata"]["annotations"][mac] != first["metadata"]["annotations"][mac]
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
 
