@@ -11,6 +11,8 @@ SEEN_FROM_THE_HOST = frozenset(
     {
         "static-binary",
         "static-with-entry",
+        "static-on-other-card",
+        "no-request",
         "direct-ioctl",
         "unshare",
         "chroot",

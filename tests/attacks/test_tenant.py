@@ -529,6 +529,30 @@ def test_a_static_binary(tenant: Tenant) -> Result:
 
 
 @attack(
+    "static-on-other-card",
+    "runs a static program on a card that it was not given",
+    REPORTED,
+    "the monitor compares the cards of NVML's processes with the container's",
+)
+def test_a_static_binary_on_another_card(tenant: Tenant) -> Result:
+    probe = tenant.hidden().start(1)
+    probe.do(f"take alloc x {GIB}")
+    return tenant.reported(probe)
+
+
+@attack(
+    "no-request",
+    "uses a card in a pod that asked for none",
+    REPORTED,
+    "every process that NVML shows must be in a container with a share of that card",
+)
+def test_a_pod_without_a_request(tenant: Tenant) -> Result:
+    probe = tenant.hidden().start()
+    probe.do(f"take alloc x {2 * GIB}")
+    return tenant.reported(probe, shares=False)
+
+
+@attack(
     "direct-ioctl",
     "talks to the driver past the library, in a process that has an entry",
     REPORTED,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hami.agent.containers.state_files import StateFiles
-from hami.monitor import usage
+from hami.monitor import hami, usage
 from hami.wire import file_layout, state_file
 from hami.wire.hami_region import V1
 from tests.attacks import attack as attacks
@@ -19,6 +19,7 @@ from tests.attacks.attack import NO_GAIN, Attacker, Result
 from tests.unit.monitor import nodes, regions
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER, Series
 from tests.unit.monitor.test_audit import Desk, prepared
+from tests.unit.monitor.test_hami_feedback import feedback, region
 
 attack = attacks.by(Attacker.TENANT)
 
@@ -198,3 +199,23 @@ async def test_a_process_that_is_named_as_another(desk: Desk) -> Result:
     assert desk.events.recorded
     blamed = [event["name"] for event in desk.events.recorded if event["name"] != "attacker"]
     return Result(len(blamed), "events about another pod")
+
+
+@attack(
+    "region-priority",
+    "claims the highest priority, or other cards, in its HAMi region, so that others wait",
+    NO_GAIN,
+    "a region counts with no more than its pod's spec and grant say",
+)
+@pytest.mark.parametrize(("granted", "allowed"), [(CARD, "1"), (CARD, ""), (OTHER, "0")])
+def test_a_priority_that_a_region_claims(tmp_path: Path, granted: str, allowed: str) -> Result:
+    node = nodes.layout(tmp_path)
+    pods = [
+        nodes.hami_pod("attacker", granted, priority=allowed),
+        nodes.hami_pod("victim", CARD, priority="1"),
+    ]
+    region(node, "attacker", priority=0, recent_kernel=2**31 - 1)
+    path = region(node, "victim", priority=1, recent_kernel=2)
+    feedback(node, nodes.pods(*pods)).update()
+    waits = hami.read_region(path).recent_kernel < 0
+    return Result(int(waits), "containers of others that wait, by their regions")
