@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from hami.kube.client import Client
+from hami.monitor import audit
 from hami.monitor import main as monitor_main
 from hami.monitor.driver import Sampler
 from hami.monitor.main import Monitor
@@ -151,13 +152,14 @@ class Tenant:
             api.put(nodes.pod(POD, node=NODE))
             with mock.patch.object(monitor_main, "Sampler", sampler):
                 monitor = Monitor(settings, client)
-            works = (
-                *(monitor.pods.informer.run(), monitor.events.run()),
-                *(monitor.audit.run(), monitor.marks.run()),
-            )
+            works = (monitor.pods.informer.run(), monitor.events.run(), monitor.marks.run())
             tasks = [asyncio.create_task(work) for work in works]
+            await monitor.pods.informer.wait_synced()
             begin, reports = loop.time(), dict[str, Report]()
-            while not _complete(reports) and loop.time() <= begin + REPORTED_WITHIN_S:
+            # At worst an audit has ended right before the attack begins.
+            await asyncio.sleep(audit.INTERVAL)
+            tasks.append(asyncio.create_task(monitor.audit.run()))
+            while not _complete(reports) and loop.time() <= begin + 2 * REPORTED_WITHIN_S:
                 await asyncio.sleep(0.1)
                 for reason in _reported(api):
                     reports.setdefault(reason, Report(reason, loop.time() - begin))

@@ -18,8 +18,8 @@ _MIB = 2**20
 #: Processes in one message.
 _NAMED = 5
 
-#: Reason, pid, start, card.
-_Fault = tuple[str, int, int, str]
+#: Reason, pid, start, card, pod: a pod may become known only after the process was found.
+_Fault = tuple[str, int, int, str, str]
 
 
 class AuditEvents:
@@ -67,7 +67,7 @@ class AuditEvents:
 
 
 def _fault(reason: str, process: OwnedProcess) -> _Fault:
-    return (reason, process.pid, process.start, process.card)
+    return (reason, process.pid, process.start, process.card, process.owner.pod)
 
 
 def _over_text(over: OverLimit) -> str:

@@ -335,3 +335,15 @@ async def test_series_end_when_the_container_has_ended(tmp_path: Path) -> None:
     assert nodes.values(await desk.shown(), name, pod="a") == []
     desk.node.record(nodes.uid_of("b")).unlink()
     assert nodes.values(await desk.shown(), name) == []
+
+
+async def test_a_process_whose_pod_becomes_known_is_reported_on_the_pod(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, nodes.pods(synced=False))
+    desk.process(100, pod="late")
+    desk.sampler.on_card = {100: GIB}
+    await desk.audit.audit()
+    assert [event["name"] for event in desk.events.recorded] == ["n1"]
+    desk.pods.informer.put(nodes.kept(nodes.pod("late")))
+    for _ in range(2):
+        await desk.audit.audit()
+    assert [event["name"] for event in desk.events.recorded] == ["n1", "late"]
