@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from prometheus_client import parser
 
 from hami.wire import annotation_keys, node_register, signature
 from tests import builders
@@ -18,6 +19,7 @@ from tests.unit.agent import rig as agents
 from tests.unit.agent.records import devices
 from tests.unit.scheduler import rig
 from tests.unit.scheduler.test_attack_grants import bound, keys
+from tests.unit.serving import servers
 
 __all__ = ["keys"]
 
@@ -309,6 +311,29 @@ async def test_a_register_that_lies(keys: Path, register: str) -> Result:
             taken = sum(replica.used("a")) - 3000
             assert await bound(replica, rig.pod("second", memory=8000)) == ""
             return Result(taken, "MiB of another node's cards, by the scheduler's table")
+
+
+@attack(
+    "register-texts",
+    "registers cards whose type and id forge metrics of the scheduler",
+    NO_GAIN,
+    "labels are escaped, and texts of cards bounded",
+)
+async def test_texts_of_a_register() -> Result:
+    text = 'A100"} 1\nforged_metric{x="'
+    async with ScriptedApi() as api:
+        forged = rig.node("b")
+        cards = node_register.encode_json([builders.card("b" + text.replace(",", ""), type=text)])
+        forged["metadata"]["annotations"][REGISTER] = cards
+        api.put(forged)
+        async with rig.running(api) as replica:
+            await replica.seen()
+            route = replica.scheduler.metrics_page.route()
+            async with servers.serving(route) as server:
+                _, _, body = await servers.ask(server.port, "GET", "/metrics")
+    found = [family.name for family in parser.text_string_to_metric_families(body.decode())]
+    assert any(text[:4] in line for line in body.decode().splitlines())
+    return Result(found.count("forged_metric"), "metrics that the node made up")
 
 
 @attack(

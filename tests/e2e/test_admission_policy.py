@@ -413,6 +413,20 @@ def test_an_agent_writes_a_grant_back_on_the_pods_of_its_node_and_of_no_other(
             metadata_writes.patch(agent, pod, annotated(KEYS.allocated, ";"))
 
 
+def test_an_agent_marks_a_pod_with_very_many_labels(
+    stage: Stage, plant: Plant, agent: Client
+) -> None:
+    """Its user could otherwise make the policy too costly, and escape the mark."""
+    pod = plant(nodeName=NODE)
+    many = {"labels": {f"k{number}": "" for number in range(MANY_ANNOTATIONS)}}
+    stage.admin.patch(path_of(pod), {"metadata": many})
+    mark = annotated(annotation_keys.OVERUSE)
+    agent.patch(path_of(pod), {"metadata": mark}, dryRun="All")
+    label = {"labels": {f"k{MANY_ANNOTATIONS - 1}": "1"}}
+    with refused(policy.POD_POLICY, "no other labels", stage.user(AGENT)):
+        agent.patch(path_of(pod), {"metadata": label}, dryRun="All")
+
+
 def test_an_agent_writes_on_no_pod_that_is_not_on_its_node(
     stage: Stage, plant: Plant, agent: Client
 ) -> None:
