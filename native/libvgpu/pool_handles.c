@@ -12,6 +12,16 @@ static void learn(CUmemoryPool handle, const struct pool_kind *kind) {
     books_unlock();
 }
 
+/* A pool that was just made: what is known under its handle is of a call with the handle of one that is gone. */
+static void learn_new(CUmemoryPool handle, const struct pool_kind *kind) {
+    books_lock();
+    struct pool *entry = pool_entry(handle, kind);
+    if (entry != NULL) {
+        entry->kind = *kind;
+    }
+    books_unlock();
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     if (!guard_on() || pool == NULL || properties == NULL) {
         return real.cuMemPoolCreate(pool, properties);
@@ -22,7 +32,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     }
     CUresult result = real.cuMemPoolCreate(pool, properties);
     if (result == CUDA_SUCCESS) {
-        learn(*pool, &kind);
+        learn_new(*pool, &kind);
     }
     return result;
 }
@@ -31,7 +41,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
     bool on = guard_on();
     CUresult result = real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
     if (on && result == CUDA_SUCCESS) {
-        learn(*pool, &(struct pool_kind){0}); /* its memory is charged where it was made */
+        learn_new(*pool, &(struct pool_kind){0}); /* its memory is charged where it was made */
     }
     return result;
 }

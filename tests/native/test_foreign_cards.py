@@ -95,6 +95,18 @@ def test_the_same_without_the_library_works(box: Container, door: str) -> None:
             outside.do(step)
 
 
+@pytest.mark.parametrize(
+    "arguments", ["--lookup procaddress", "--lookup procaddress --ptsz", "--ptsz"]
+)
+@pytest.mark.parametrize("door", ["prefetch v2", "prefetch discard", "advice v2 5", "default pool"])
+def test_however_the_driver_is_found(box: Container, arguments: str, door: str) -> None:
+    probe = box.started(*arguments.split())
+    before, line = DOORS[door]
+    for step in before:
+        probe.do(step)
+    probe.refused(line)
+
+
 def made_outside(box: Container) -> Probe:
     """Start a process that no limit holds, on the card that was not granted."""
     return box.outsider().start(FOREIGN)
