@@ -73,12 +73,22 @@ def test_the_api_server_trusts_the_authority_of_the_webhooks_certificate(release
     assert trusted == release.secret("scheduler-tls")["ca.crt"]
 
 
-def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
-    client: Client, namespace: str, release: Release, cards: None
+def test_an_ordinary_pod_with_a_gpu_is_placed_and_runs_and_so_does_its_copy(
+    cluster: Cluster, client: Client, namespace: str, release: Release, cards: None
 ) -> None:
     (made,) = pods.create(client, namespace, gpu_pod("ordinary"))
     assert asking.is_ours(made)
-    require_grant(pods.await_phase(client, namespace, "ordinary"), release)
+    first = pods.await_phase(client, namespace, "ordinary")
+    require_grant(first, release)
+    cluster.kubectl(
+        *("-n", namespace, "debug", "ordinary", "--copy-to=copied", "--same-node"),
+        *("--profile=general", "--keep-annotations", "--keep-labels"),
+        f"--set-image=*={first['spec']['containers'][0]['image']}",
+    )
+    copied = pods.await_phase(client, namespace, "copied")
+    require_grant(copied, release)
+    mac = annotation_keys.GRANT_MAC
+    assert copied["metadata"]["annotations"][mac] != first["metadata"]["annotations"][mac]
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
 
@@ -94,24 +104,6 @@ def require_grant(running: Object, release: Release) -> None:
     key = signature.GrantKeys(release.secret("grant-key")["current"])
     code = written[annotation_keys.GRANT_MAC]
     assert signature.verify(key, code, uid=meta["uid"], node=node, devices=devices)
-
-
-def test_a_copy_by_kubectl_debug_gets_a_grant_of_its_own(
-    cluster: Cluster, client: Client, namespace: str, release: Release, cards: None
-) -> None:
-    pods.create(client, namespace, gpu_pod("first"))
-    first = pods.await_phase(client, namespace, "first")
-    cluster.kubectl(
-        *("-n", namespace, "debug", "first", "--copy-to=copied", "--same-node"),
-        *("--profile=general", "--keep-annotations", "--keep-labels"),
-        f"--set-image=*={first['spec']['containers'][0]['image']}",
-    )
-    copied = pods.await_phase(client, namespace, "copied")
-    require_grant(copied, release)
-    mac = annotation_keys.GRANT_MAC
-    assert copied["metadata"]["annotations"][mac] != first["metadata"]["annotations"][mac]
-    client.delete(pods_path(namespace))
-    pods.await_gone(client, namespace)
 
 
 @pytest.mark.usefixtures("release")
