@@ -77,6 +77,18 @@ def not_privileged(pod: Pod) -> None:
             )
 
 
+def no_cards_listed(pod: Pod) -> None:
+    """Refuse mounts by which NVIDIA's runtime would be asked for cards, in the whole pod."""
+    for _, container in pod.containers():
+        for mount in container.volume_mounts or ():
+            path = _absolute((mount and mount.mount_path) or "")
+            if path == _DEVICE_LIST or path.startswith(f"{_DEVICE_LIST}/"):
+                raise Refusal(
+                    f"container {container.name}: volumeMount {path} would choose other GPUs than "
+                    f"the pod was given; choose a mountPath outside of {_DEVICE_LIST}"
+                )
+
+
 def no_node_named(pod: Pod) -> None:
     """Refuse spec.nodeName, which bypasses the scheduler."""
     if pod.node_name:
@@ -98,11 +110,6 @@ def nothing_replaces_the_limits(pod: Pod, rules: Rules, *, with_cards: frozenset
                 _check_variable(container, variable, has_cards=container.name in with_cards)
         for mount in container.volume_mounts or ():
             path = _absolute((mount and mount.mount_path) or "")
-            if path == _DEVICE_LIST or path.startswith(f"{_DEVICE_LIST}/"):
-                raise Refusal(
-                    f"container {container.name}: volumeMount {path} would choose other GPUs than "
-                    f"the pod was given; choose a mountPath outside of {_DEVICE_LIST}"
-                )
             for ours in (_PRELOAD, hook):
                 if path == ours or path.startswith(f"{ours}/"):
                     raise Refusal(

@@ -73,6 +73,7 @@ def _decide(pod: Pod, context: Context, trace: tuple[str, str]) -> AdmissionResu
     if demand is None:
         return _allowed(pod, steps)
     checks.not_privileged(pod)
+    checks.no_cards_listed(pod)
     checks.no_node_named(pod)
     _check_shares(pod, demand, rules)
     _check_quota(demand, context)
