@@ -25,7 +25,7 @@ test: setup native ## all tests that need neither root nor Go; of mutants and sa
 unit: setup native
 	@code=0; $(PY) -m tests.selection sanitizers || code=$$?; \
 	set -x; $(PYTEST) $(SPREAD) $$([ $$code != 3 ] || echo --ignore=tests/native/test_sanitizers.py) \
-	  tests/unit $(wildcard tests/integration) tests/chart tests/native tests/oracle
+	  tests/unit $(wildcard tests/integration) tests/attacks tests/chart tests/native tests/oracle
 
 CASES := 500
 oracle: setup ## only the comparisons with the slow reference filter (CASES: how many)
@@ -62,6 +62,7 @@ lint: setup ## ruff, mypy --strict, import-linter, generated pages current
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 	$(PY) -m scripts.reference --check
+	$(PY) -m tests.attacks.report --check
 
 docs: setup ## write the generated pages, docs/reference, from code and chart
 	$(PY) -m scripts.reference
@@ -80,7 +81,7 @@ bench: setup native ## the benchmarks; each prints ratios against a baseline of 
 
 # Only what the demo loads, for this machine: a minute's difference.
 demo: setup ## the main job on an embedded cluster: no Kubernetes, GPU or root (DEMO: flags, see `hami demo --help`)
-	@$(PY) -m native.build --arch $$(uname -m) libvgpu.so fakegpu/libcuda.so.1 fakegpu/libnvidia-ml.so.1 probe
+	@$(PY) -m native.build --arch $$(uname -m) libvgpu.so libvgpu-beside.so fakegpu/libcuda.so.1 fakegpu/libnvidia-ml.so.1 probe
 	@exec .venv/bin/hami demo $(DEMO)
 
 parts: setup ## build the real Kubernetes of the tests, once (needs Go; kept in ~/.cache/hami/parts)

@@ -25,6 +25,7 @@ from hami.monitor.events import AuditEvents
 from hami.monitor.findings import Findings
 from hami.monitor.hami import HamiContainers
 from hami.monitor.metrics import NodeMetrics
+from hami.monitor.overuse import OveruseMarks
 from hami.monitor.processes import Processes
 from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
@@ -100,6 +101,7 @@ def metrics_of(node: NodeLayout, cards: list[str]) -> NodeMetrics:
         hami_containers=hami_containers,
         pods=pods,
         events=AuditEvents(None, NODE),  # type: ignore[arg-type]  # no audit is run
+        marks=OveruseMarks(None, pods, node=NODE, tolerance_mib=0),  # type: ignore[arg-type]
     )
     audit.latest = sampled(cards)
     collector = Collector(

@@ -75,8 +75,21 @@ class Product:
 LIBVGPU = Product(
     "libvgpu.so", "libvgpu", ("*.c", "dlsym_{arch}.S"), "libvgpu.map", package="hami"
 )  # fmt: skip
+# The agent's files are beside it: for tests, and for containers without a root of their own.
+LIBVGPU_BESIDE = Product(
+    "libvgpu-beside.so",
+    LIBVGPU.folder,
+    LIBVGPU.sources,
+    LIBVGPU.exports,
+    ("-DVGPU_BESIDE",),
+    package="hami_sandbox",
+)
 LIBVGPU_TEST = Product(
-    "libvgpu-test.so", LIBVGPU.folder, LIBVGPU.sources, LIBVGPU.exports, ("-DVGPU_TEST_POINTS",)
+    "libvgpu-test.so",
+    LIBVGPU.folder,
+    LIBVGPU.sources,
+    LIBVGPU.exports,
+    ("-DVGPU_BESIDE", "-DVGPU_TEST_POINTS"),
 )
 LIBCUDA = Product(
     "fakegpu/libcuda.so.1", "fakegpu", ("cuda*.c", *_STAND_IN), "cuda.map", package="hami_sandbox"
@@ -93,7 +106,7 @@ PROBE_LINKED = Product(
     "probe-linked", "probe", ("*.c",), defines=("-DPROBE_LINKED",), linked_to=(LIBCUDA.name,)
 )
 #: In an order in which each can be linked to those before it.
-PRODUCTS = (LIBVGPU, LIBVGPU_TEST, LIBCUDA, LIBNVML, PROBE, PROBE_LINKED)
+PRODUCTS = (LIBVGPU, LIBVGPU_BESIDE, LIBVGPU_TEST, LIBCUDA, LIBNVML, PROBE, PROBE_LINKED)
 
 
 class BuildError(Exception):

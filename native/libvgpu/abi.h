@@ -2,11 +2,11 @@
  * layout; a test holds the two equal. Little endian, natural alignment, fixed size: a field is added at the end of a
  * reserved area and says so by a feature bit; anything else is a new VERSION.
  *
- * policy   written by the agent only (written elsewhere, renamed into place), mounted read-only. It lies in a folder `policy/`
- *          beside libvgpu.so. The folder without a valid file: no GPU. No folder: HAMi's environment names count.
+ * policy   written by the agent only (written elsewhere, renamed into place), mounted read-only. It lies in the folder
+ *          VGPU_SHARE/policy of the container. The folder without a valid file: no GPU. No folder: HAMi's environment names count.
  *          Raising `generation` in a new file changes the limits of running processes.
- * state    made by the agent, mounted as one file `state` beside libvgpu.so, written by every process of the container. Processes
- *          map it; whoever reads it from outside uses pread after fstat and believes nothing in it.
+ * state    made by the agent, mounted as one file VGPU_SHARE/state, written by every process of the container. Processes map
+ *          it; whoever reads it from outside uses pread after fstat and believes nothing in it.
  *
  * A slot of `state` belongs to one process for as long as that holds an OFD write lock on byte VGPU_LOCK_BASE + slot of the
  * file. The kernel drops the lock however the process ends, so a slot without a lock is free, whatever stands in it. Slots never move.
@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#define VGPU_SHARE "/run/hami/share" /* in the container; src/hami/node/layout.py has the same */
 #define VGPU_MAX_DEVICES 16
 #define VGPU_MAX_SLOTS 1024
 #define VGPU_UUID_SIZE 96 /* NUL-padded, as NVML gives it: GPU-... or MIG-... */

@@ -1,36 +1,46 @@
-/* The exported dlsym. In assembler, because the real one looks at its return address: for RTLD_NEXT it must be our caller's, so what
- * is not ours is left by a jump with the stack as we found it. intercept.c decides.
+/* The exported dlsym, dlvsym, dlopen and dlmopen. In assembler, because the real ones look at their return address: for RTLD_NEXT,
+ * for where a library is looked for, it must be our caller's. So what is not ours is left by a jump with the stack as we found it.
+ * intercept.c and linker.c decide: each hook gets the arguments and may change them.
  */
 #if defined(__x86_64__)
-    .text
-    .globl dlsym
-    .type dlsym, @function
-    .hidden intercept_dlsym_hook
-dlsym:
+.macro door name
+    .globl \name
+    .type \name, @function
+    .hidden linker_\name\()_hook
+\name:
     .cfi_startproc
     endbr64
-    pushq %rdi
+    pushq %rdx
     .cfi_adjust_cfa_offset 8
     pushq %rsi
     .cfi_adjust_cfa_offset 8
-    subq $8, %rsp
+    pushq %rdi
     .cfi_adjust_cfa_offset 8
-    call intercept_dlsym_hook
-    addq $8, %rsp
+    movq %rsp, %rdi
+    call linker_\name\()_hook
+    movq %rdx, %r11
+    popq %rdi
     .cfi_adjust_cfa_offset -8
     popq %rsi
     .cfi_adjust_cfa_offset -8
-    popq %rdi
+    popq %rdx
     .cfi_adjust_cfa_offset -8
     testq %rax, %rax
     jnz 1f
-    testq %rdx, %rdx
+    testq %r11, %r11
     jz 1f
-    jmp *%rdx
+    jmp *%r11
 1:
     ret
     .cfi_endproc
-    .size dlsym, . - dlsym
+    .size \name, . - \name
+.endm
+
+    .text
+    door dlsym
+    door dlvsym
+    door dlopen
+    door dlmopen
 
 /* This code has its landing pad and returns as it was called: it may run with indirect branch tracking and a shadow stack. */
     .section .note.gnu.property, "a", @note

@@ -15,9 +15,7 @@
 #include <time.h>
 
 #include "guard.h"
-
-/* dlsym runs before a sanitizer's shadow memory exists: what it touches on the way to the real one must not be instrumented. */
-#define BEFORE_SANITIZERS __attribute__((no_sanitize_address, no_sanitize_thread))
+#include "linker.h"
 
 #define ABSENT_FOR_NS 1000000000ll
 
@@ -94,16 +92,17 @@ static _Atomic(dlsym_function) next_dlsym;
 /* The C library's dlsym, without dlsym. Under its oldest version, which every glibc has. */
 BEFORE_SANITIZERS static dlsym_function find_next_dlsym(void) {
     dlsym_function next = atomic_load_explicit(&next_dlsym, memory_order_acquire);
-    if (next != NULL) {
+    dlvsym_function look_up = next == NULL ? linker_real_dlvsym() : NULL;
+    if (look_up == NULL) {
         return next;
     }
 #if defined(__x86_64__)
-    next = (dlsym_function)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    next = (dlsym_function)look_up(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
 #else
-    next = (dlsym_function)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
+    next = (dlsym_function)look_up(RTLD_NEXT, "dlsym", "GLIBC_2.17");
 #endif
     if (next == NULL) {
-        next = (dlsym_function)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+        next = (dlsym_function)look_up(RTLD_NEXT, "dlsym", "GLIBC_2.34");
     }
     atomic_store_explicit(&next_dlsym, next, memory_order_release);
     return next;
@@ -135,7 +134,7 @@ static bool find_loaded(struct driver *driver) {
     if (atomic_load_explicit(&driver->ready, memory_order_acquire)) {
         return true;
     }
-    void *handle = dlopen(driver->file, RTLD_LAZY | RTLD_NOLOAD);
+    void *handle = linker_real_dlopen(driver->file, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL) {
         return false;
     }
@@ -155,7 +154,7 @@ static bool load(struct driver *driver) {
         long long now = (long long)time.tv_sec * 1000000000ll + time.tv_nsec;
         long long absent_since = atomic_load_explicit(&driver->absent_since, memory_order_relaxed);
         if (absent_since == 0 || now - absent_since > ABSENT_FOR_NS) {
-            void *handle = dlopen(driver->file, RTLD_LAZY | RTLD_LOCAL);
+            void *handle = linker_real_dlopen(driver->file, RTLD_LAZY | RTLD_LOCAL);
             if (handle != NULL) {
                 fill(driver, handle);
                 found = true;
@@ -254,8 +253,15 @@ static const struct row *find_hook(const struct driver *driver, const char *name
     return NULL;
 }
 
-/* NULL where the caller shall get what the real dlsym says. */
-static void *redirect(struct driver *driver, dlsym_function next, void *handle, const char *name) {
+/* What the real dlsym says; with a version, the real dlvsym. */
+static void *look_up(void *handle, const char *name, const char *version) {
+    if (version != NULL) {
+        return linker_real_dlvsym()(handle, name, version);
+    }
+    return intercept_real_dlsym(handle, name);
+}
+
+static void *redirect(struct driver *driver, void *handle, const char *name, const char *version) {
     const struct row *row = find_hook(driver, name);
     if (row == NULL) {
         count_newer(driver, handle, name);
@@ -266,7 +272,7 @@ static void *redirect(struct driver *driver, dlsym_function next, void *handle, 
     /* A driver that is not loaded cannot be what the handle leads to: it is not loaded for a lookup. The lookup comes last, so that
      * dlerror afterwards speaks of it and not of our search. */
     if (guard_mode() != GUARD_OFF && find_loaded(driver)) {
-        void *found = next(handle, name);
+        void *found = look_up(handle, name, version);
         if (found != NULL) {
             answer = *place_of(row) == found ? row->hook : intercept_exchange(found);
         }
@@ -275,24 +281,25 @@ static void *redirect(struct driver *driver, dlsym_function next, void *handle, 
     return answer;
 }
 
-/* Called by the exported dlsym (dlsym_*.S), which returns `found` or, if that is NULL, jumps to `next` as if we were not there. */
-struct dlsym_answer {
-    void *found;
-    void *next;
-};
-
-__attribute__((visibility("hidden"))) struct dlsym_answer intercept_dlsym_hook(void *handle, const char *name);
-
-BEFORE_SANITIZERS struct dlsym_answer intercept_dlsym_hook(void *handle, const char *name) {
-    dlsym_function next = find_next_dlsym();
-    struct dlsym_answer answer = {NULL, (void *)next};
-    if (next == NULL || name == NULL || handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
-        return answer;
+BEFORE_SANITIZERS void *intercept_redirected(void *handle, const char *name, const char *version) {
+    if (name == NULL || handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+        return NULL;
     }
     if (name[0] == 'c' && name[1] == 'u') {
-        answer.found = redirect(&cuda, next, handle, name);
-    } else if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
-        answer.found = redirect(&nvml, next, handle, name);
+        return redirect(&cuda, handle, name, version);
     }
-    return answer;
+    if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
+        return redirect(&nvml, handle, name, version);
+    }
+    if (name[0] == 'd' && name[1] == 'l') {
+        void *found = look_up(handle, name, version);
+        return found != NULL ? linker_own_door(name, found) : NULL;
+    }
+    return NULL;
+}
+
+BEFORE_SANITIZERS struct linker_answer linker_dlsym_hook(uintptr_t call[3]) {
+    dlsym_function next = find_next_dlsym();
+    void *found = next != NULL ? intercept_redirected((void *)call[0], (const char *)call[1], NULL) : NULL;
+    return (struct linker_answer){found, (void *)next};
 }

@@ -62,4 +62,7 @@ void hooks_count_unknown(const char *symbol);
 /* The real dlsym. */
 void *intercept_real_dlsym(void *handle, const char *name);
 
+/* The hook for what dlsym (dlvsym, where there is a version) would find, or NULL where the caller shall get what that says. */
+void *intercept_redirected(void *handle, const char *name, const char *version);
+
 #endif

@@ -1,7 +1,8 @@
 /* What this container may have: from the agent's policy file, or from HAMi's environment names.
  *
- * The policy file wins, whatever the environment says. It is looked for in the folder `policy/` beside this library (dladdr,
- * never an environment variable). A folder without a valid file means that nothing was granted yet: LIMITS_REFUSED.
+ * The policy file wins, whatever the environment says. It is looked for where the agent mounts it (places.c), never where an
+ * environment variable says and never beside the library: a copy of the library is under the same limits. A folder without a valid
+ * file means that nothing was granted yet: LIMITS_REFUSED.
  */
 #ifndef HAMI_VGPU_LIMITS_H
 #define HAMI_VGPU_LIMITS_H
@@ -41,10 +42,12 @@ struct limits {
     struct limits_stamp seen;
 };
 
-/* Where the library lies, and what lies beside it. Paths are "" where there is none. */
+/* Where the agent's files are. Paths are "" where there is none. */
 struct places {
-    char folder[4096];
-    char policy[4096]; /* folder/policy/policy, whether or not it exists; "" if folder/policy does not exist */
+    char folder[4096]; /* VGPU_SHARE of abi.h, or wherever that was moved to */
+    bool late_bound;   /* folder/policy is there */
+    uint64_t mount_id; /* the kernel's, of folder/policy; 0 = not known */
+    char policy[4096]; /* folder/policy/policy, whether or not it exists; "" if that is too long, or not late-bound */
     char state[4096];  /* our state file: folder/state if that or folder/policy is there (the environment has no say then), else
                           <CUDA_DEVICE_MEMORY_SHARED_CACHE>.state, else /tmp/cudevshr.cache.state */
     char mirror[4096]; /* HAMi's region for existing monitors: CUDA_DEVICE_MEMORY_SHARED_CACHE if set; without policy folder

@@ -1,13 +1,15 @@
 /* Reading the agent's policy file. See policy_file.h.
  *
  * The agent writes the file elsewhere and renames it into place, so an open file never changes: one read is one policy. A link, a pipe
- * or a folder in its place is not the agent's work and counts as no file.
+ * or a folder in its place is not the agent's work and counts as no file, and neither does a file that a pod's volume put over it.
  */
 #include "policy_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -81,16 +83,33 @@ static bool read_valid(int fd, struct vgpu_policy *policy, struct limits_stamp *
     return S_ISREG(found.st_mode) && found.st_size == (off_t)sizeof *policy && read_all(fd, policy, sizeof *policy) && is_valid(policy);
 }
 
-bool policy_file_read(const char *path, struct limits *limits) {
+/* The kernel says which mount an open file is in. */
+static bool lies_in(int fd, uint64_t mount_id) {
+    char path[64];
+    char text[512];
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    int info = open(path, O_RDONLY | O_CLOEXEC);
+    if (info < 0) {
+        return false;
+    }
+    ssize_t length = read(info, text, sizeof text - 1);
+    close(info);
+    text[length > 0 ? length : 0] = '\0';
+    static const char name[] = "mnt_id:";
+    const char *found = strstr(text, name);
+    return found != NULL && strtoull(found + sizeof name - 1, NULL, 10) == mount_id;
+}
+
+bool policy_file_read(const struct places *places, struct limits *limits) {
     int fd;
     do {
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+        fd = open(places->policy, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
         return false;
     }
     struct vgpu_policy policy;
-    bool valid = read_valid(fd, &policy, &limits->seen);
+    bool valid = read_valid(fd, &policy, &limits->seen) && (places->mount_id == 0 || lies_in(fd, places->mount_id));
     close(fd);
     if (!valid) {
         return false;

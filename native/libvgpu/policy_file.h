@@ -10,6 +10,6 @@
 bool policy_file_stamp(const char *path, struct limits_stamp *stamp);
 
 /* Fills *limits (source LIMITS_POLICY, `seen` included) from a valid file; else false, and *limits is untouched but for `seen`. */
-bool policy_file_read(const char *path, struct limits *limits);
+bool policy_file_read(const struct places *places, struct limits *limits);
 
 #endif

@@ -78,6 +78,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     # kube-scheduler itself asks for a fifth more.
     ({"scheduler.retryPeriod": "5s"}, "1.2 times retryPeriod", "set for example 8s, 6s, 1s"),
     ({"scheduler.retryPeriod": "0s"}, "two could lead at once", "set for example 8s, 6s, 1s"),
+    ({"scheduler.overuse.grace": "9s"}, "one look proves nothing", "set it to 10s or more"),
     (
         {"scheduler.nodeLockRetryTimeout": "1m", "scheduler.extenderHTTPTimeout": 59},
         "kube-scheduler would give up while a pod still waits",

@@ -90,6 +90,13 @@ def test_the_scheduler_gets_its_paths_and_keeps_its_other_defaults() -> None:
             {"force_overwrite_default_scheduler": False},
         ),
         ({"scheduler.nodeLockExpire": "9m"}, {"node_lock_timeout": 540.0}),
+        ({"scheduler.overuse.action": "evict"}, {"overuse": "evict"}),
+        ({"scheduler.overuse.grace": "5m"}, {"overuse_grace": 300.0}),
+        (
+            {"scheduler.overuse.exemptNamespaces": ["a", "b"]},
+            {"overuse_exempt_namespaces": "a,b"},
+        ),
+        ({"devicePlugin.evictRefused": True}, {"evict_refused": True}),
         ({"scheduler.nodeLockRetryTimeout": "28s"}, {"node_lock_retry_timeout": 28.0}),
         # No pod waits longer than kube-scheduler does.
         ({"scheduler.extenderHTTPTimeout": 30}, {"node_lock_retry_timeout": 30.0}),

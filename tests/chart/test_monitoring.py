@@ -64,7 +64,7 @@ def test_alerts_ask_for_what_is_there() -> None:
     assert by_name["HighGPUFallbackRate"]["expr"] == "rate(gpu_webhook_fallback_total[5m]) > 10"
     names = asked([each["expr"] for each in rules])
     assert names == names & known()
-    assert len(names) == 10
+    assert len(names) == 12
     for each in rules:
         assert each["annotations"]["summary"]
         assert "$value" in each["annotations"]["description"]

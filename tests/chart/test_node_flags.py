@@ -86,7 +86,6 @@ def test_the_monitor_gets_its_node_and_keeps_its_defaults() -> None:
         ({"binding": "lock"}, {"binding": "lock"}),
         ({"driverInjection": "runtime"}, {"driver_injection": "runtime"}),
         ({"allowUnsignedGrants": True}, {"allow_unsigned_grants": True}),
-        ({"evictRefused": True}, {"evict_refused": True}),
         ({"uncontrolledNamespaces": ["a", "b"]}, {"uncontrolled_namespaces": "a,b"}),
         ({"quarantine": "1h30m"}, {"quarantine": 5400.0}),
         ({"disableHealthChecks": "all"}, {"disable_health_checks": "all"}),
@@ -120,6 +119,7 @@ def test_a_value_becomes_a_setting_of_the_agent(
     [
         ({"legacyMetrics": True}, {"legacy_metrics": True}),
         ({"devicePlugin.monitor.resyncInterval": "1h"}, {"hami_resync_interval": 3600.0}),
+        ({"devicePlugin.monitor.overuseTolerance": 64}, {"overuse_tolerance": 64}),
         ({"devicePlugin.stateDir": "/data/hami"}, {"state_dir": "/data/hami"}),
         ({"devicePlugin.runDir": "/run/cards"}, {"run_dir": "/run/cards"}),
         ({"devicePlugin.nvidiaDriverRoot": "/"}, {"driver_root": "/driver-root"}),

@@ -66,17 +66,19 @@ def test_the_kube_scheduler_beside_it_is_one_like_the_clusters() -> None:
     }
 
 
-@pytest.mark.parametrize("evict", [False, True])
-def test_the_agent_writes_to_nodes_pods_and_events_and_evicts_only_if_configured(
-    *, evict: bool
-) -> None:
-    rendered = rendering.render({"devicePlugin.evictRefused": evict})
+@pytest.mark.parametrize(
+    "values", [{}, {"devicePlugin.evictRefused": True}, {"scheduler.overuse.action": "evict"}]
+)
+def test_only_the_scheduler_evicts_and_only_where_configured(values: dict[str, Any]) -> None:
+    rendered = rendering.render(values)
+    scheduler = rights(rendered, "ClusterRole", "hami-scheduler")
+    assert scheduler.get("pods/eviction", set()) == ({"create"} if values else set())
+    # A node that is taken over marks its own pods, and evicts or deletes none.
     assert rights(rendered, "ClusterRole", "hami-device-plugin") == {
         "nodes": {*READ, "patch"},
         "nodes/status": {"patch"},
         "pods": {*READ, "patch"},
         "events": {"create", "patch"},
-        **({"pods/eviction": {"create"}} if evict else {}),
     }
     assert bound(rendered, "hami-device-plugin") == {"hami-device-plugin"}
 

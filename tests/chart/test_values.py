@@ -94,6 +94,8 @@ def test_the_schema_knows_every_value() -> None:
         ("scheduler.replicas", "two"),
         ("scheduler.runAsUser", 0),
         ("scheduler.nodeLockExpire", "5 minutes"),
+        ("scheduler.overuse.action", "delete"),
+        ("scheduler.overuse.grace", "soon"),
         ("scheduler.overwriteEnv", "yes"),
         ("scheduler.admissionWebhook.failurePolicy", "Maybe"),
         ("scheduler.admissionWebhook.timeoutSeconds", 31),

@@ -43,6 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "devicePlugin.gpuOperatorToolkitReady.enabled": True,
         "devicePlugin.migStrategy": "mixed",
         "devicePlugin.evictRefused": True,
+        "scheduler.overuse.action": "evict",
         "devicePlugin.tolerations": [{"operator": "Exists"}],
         "devicePlugin.hostNetwork": True,
         "devicePlugin.resources": {"limits": {"memory": "128Mi"}},

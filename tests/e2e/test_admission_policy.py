@@ -376,6 +376,21 @@ def test_an_agent_writes_its_part_of_the_pods_on_its_node(
             metadata_writes.patch(agent, here, annotated(key, "2"))
 
 
+@pytest.mark.parametrize("key", [annotation_keys.OVERUSE, annotation_keys.START_REFUSED])
+def test_a_node_marks_its_own_pods_for_an_eviction_and_no_others(
+    stage: Stage, plant: Plant, agent: Client, key: str
+) -> None:
+    here, there = plant(nodeName=NODE), plant(nodeName=ELSEWHERE)
+    for value in ("{}", "{ }", None):
+        metadata_writes.patch(agent, here, annotated(key, value))
+        assert written(stage, here)[0].get(key) == value
+    with refused(policy.POD_POLICY, key, f"names node {NODE}", f"the pod is on {ELSEWHERE}"):
+        metadata_writes.patch(agent, there, annotated(key, "{}"))
+    user = stage.account(f"marker-{secrets.token_hex(4)}", {"pods": ["get", "patch"]})
+    with refused(policy.POD_POLICY, key):
+        metadata_writes.patch(user, here, annotated(key, "{}"))
+
+
 def test_an_agent_writes_a_grant_back_on_the_pods_of_its_node_and_of_no_other(
     stage: Stage, plant: Plant, agent: Client
 ) -> None:
@@ -396,6 +411,20 @@ def test_an_agent_writes_a_grant_back_on_the_pods_of_its_node_and_of_no_other(
     for pod, where in ((elsewhere, ELSEWHERE), (nowhere, "no node")):
         with refused(policy.POD_POLICY, KEYS.allocated, f"the pod is on {where}"):
             metadata_writes.patch(agent, pod, annotated(KEYS.allocated, ";"))
+
+
+def test_an_agent_marks_a_pod_with_very_many_labels(
+    stage: Stage, plant: Plant, agent: Client
+) -> None:
+    """Its user could otherwise make the policy too costly, and escape the mark."""
+    pod = plant(nodeName=NODE)
+    many = {"labels": {f"k{number}": "" for number in range(MANY_ANNOTATIONS)}}
+    stage.admin.patch(path_of(pod), {"metadata": many})
+    mark = annotated(annotation_keys.OVERUSE)
+    agent.patch(path_of(pod), {"metadata": mark}, dryRun="All")
+    label = {"labels": {f"k{MANY_ANNOTATIONS - 1}": "1"}}
+    with refused(policy.POD_POLICY, "no other labels", stage.user(AGENT)):
+        agent.patch(path_of(pod), {"metadata": label}, dryRun="All")
 
 
 def test_an_agent_writes_on_no_pod_that_is_not_on_its_node(

@@ -20,6 +20,7 @@ from tests.e2e.install import nodes as registering
 from tests.e2e.install import placing, scheduler_config
 from tests.e2e.kubelet_api import checkpoint
 from tests.kubeapi.client import Client, Object, wait_for
+from tests.kubeapi.paths import core
 from tests.kubeapi.paths import nodes as nodes_path
 from tests.kubeapi.paths import pods as pods_path
 
@@ -182,6 +183,47 @@ def test_an_image_that_wants_all_cards_sees_its_share_only(
         assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
 
 
+#: As the restricted Pod Security Standard has it, and a root that nobody can write to.
+WITHOUT_RIGHTS: Object = {
+    "runAsUser": 1024,
+    "runAsGroup": 1024,
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def test_containers_without_rights_on_a_read_only_root_have_their_share(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    """Also where /run is a file system of the pod's own, and where it is a link."""
+    asked = (*ASKED, "device 0", "fill alloc 16777216")
+    memory = 600
+    for where, node in agents.nodes.items():
+        plain = workloads.container("plain", *asked, node=node, memory=memory)
+        linked = workloads.container("linked", *asked, node=node, memory=memory, image=image.LINKED)
+        over = workloads.container("over", *asked, node=node, memory=memory)
+        run = {"name": "run", "mountPath": "/run"}
+        over["volumeMounts"] = [*over.get("volumeMounts", []), run]
+        for each in (plain, linked, over):
+            each["securityContext"] = WITHOUT_RIGHTS
+        body = workloads.pod(f"small-{where}", plain, linked, over, node=node)
+        volumes = body["spec"].setdefault("volumes", [])
+        volumes.append({"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})
+        pods.create(client, namespace, body)
+    for where in agents.nodes:
+        pod = pods.await_phase(client, namespace, f"small-{where}")
+        for name in ("plain", "linked", "over"):
+            *seen, _context, filled = workloads.answers(client, pod, name, len(asked))
+            assert seen == sees(memory), (where, name)
+            word, _count, size, code, _function = filled.split()
+            assert (word, code) == ("ok", "2"), (where, name)
+            room = memory * MIB - workloads.CONTEXT
+            assert room - 32 * MIB <= int(size) <= room, (where, name)
+
+
 def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
     agents: Agents, client: Client, namespace: str
 ) -> None:
@@ -192,7 +234,7 @@ def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
         "CUDA_DISABLE_CONTROL": "true",
         "LD_PRELOAD": "",
     }
-    empty = {"name": "empty", "mountPath": "/usr/local/vgpu/policy"}
+    empty = {"name": "empty", "mountPath": "/run/hami/share/policy"}
     # Admission would refuse it, and is not asked.
     past = {"metadata": {"labels": {"hami.io/webhook": "ignore"}}}
     main = workloads.container(
@@ -214,3 +256,41 @@ def test_where_there_is_cdi_variables_and_mounts_of_the_pod_change_nothing(
     pods.create(client, namespace, body)
     pod = pods.await_phase(client, namespace, "greedy")
     assert workloads.answers(client, pod, "main", len(ASKED)) == sees(300)
+
+
+#: What a tenant hopes for, in a ConfigMap that admission does not read.
+HOPED = {
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "CUDA_DEVICE_MEMORY_LIMIT": "0",
+    "CUDA_DEVICE_MEMORY_LIMIT_0": "20000m",
+    "CUDA_DISABLE_CONTROL": "true",
+}
+CARDS = 4
+
+
+def test_variables_of_a_config_map_gain_nothing(
+    agents: Agents, client: Client, namespace: str
+) -> None:
+    client.create(
+        core("configmaps", namespace), {"metadata": {"name": "hoped"}, "data": dict(HOPED)}
+    )
+    taken = [{"configMapRef": {"name": "hoped"}}]
+    # Where the lock binds, kubelet lets the pod's variables win over those of Allocate.
+    every = ("init", "count", *(f"total {card}" for card in range(CARDS)))
+    asked = {LATE: ASKED, LOCK: every}
+    for where, node in agents.nodes.items():
+        main = workloads.container("main", *asked[where], node=node, memory=300, envFrom=taken)
+        pods.create(client, namespace, workloads.pod(f"hoping-{where}", main, node=node))
+
+    late = pods.await_phase(client, namespace, f"hoping-{LATE}")
+    assert workloads.answers(client, late, "main", len(ASKED)) == sees(300)
+
+    # It sees cards that it was not given, without any memory, and gets nothing of them.
+    locked = pods.await_phase(client, namespace, f"hoping-{LOCK}")
+    begin, *totals = workloads.answers(client, locked, "main", len(every))
+    assert (begin, totals.pop(0)) == ("ok", f"ok {CARDS}")
+    assert sorted(totals) == sorted([f"ok {300 * MIB}", *["ok 0"] * (CARDS - 1)])
+    for card, total in enumerate(totals):
+        answer = workloads.ask(agents, locked, "init", f"device {card}", "take alloc a 1m")
+        gained = all(line.startswith("ok") for line in answer)
+        assert gained == (total != "ok 0"), answer

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hami.wire import file_layout
+from hami.wire import annotation_keys, file_layout, pod_marks
+from hami.wire.pod_marks import Overuse
 from tests.e2e import pods
 from tests.e2e.agent import node_side, scraping, workloads
 from tests.e2e.agent.fixtures import _diagnosed  # noqa: F401 (for every test)
@@ -26,6 +27,7 @@ from tests.e2e.fakegpu import image
 from tests.e2e.fakegpu import pods as gpu_pods
 from tests.e2e.fakegpu.nodes import GpuNode
 from tests.kubeapi.client import Client, Object, wait_for
+from tests.kubeapi.paths import pods as pods_path
 
 LIMIT = 1024
 TAKEN = 256
@@ -34,7 +36,7 @@ MOST_MEMORY = 120 * MIB
 SOON_S = 60
 PAGES = 5
 TERABYTE = 2**40
-STATE = "/usr/local/vgpu/state"
+STATE = "/run/hami/share/state"
 USED, ALLOWED = "hami_vgpu_memory_used_bytes", "hami_vgpu_memory_limit_bytes"
 OVER, UNMANAGED = "hami_vgpu_over_limit_bytes", "hami_gpu_unmanaged_memory_bytes"
 REASONS = ("UnmanagedGPUProcess", "VGPUOverLimit")
@@ -253,11 +255,23 @@ def test_a_process_without_the_preload_is_reported(
     wanted = {(reason, name) for reason in REASONS for name in AROUND}
     wait_for("the events to tell", lambda: _events(client, namespace) == wanted, SOON_S)
     event = time.monotonic() - begin
+    marked = wait_for("the pod to be marked", lambda: _mark(client, namespace), SOON_S)
+    assert (marked.uid, marked.node) == (pod["metadata"]["uid"], where)
+    assert (marked.used, marked.limit) == (taken, LIMIT * MIB)
+    assert marked.container in AROUND
+    mark = time.monotonic() - begin
     with capsys.disabled():
         print(  # noqa: T201 (for the reader; it decides nothing)
             f"\n{where}: processes without the preload were in the metrics after {metric:.1f} s, "
-            f"in the events after {event:.1f} s"
+            f"in the events after {event:.1f} s, marked after {mark:.1f} s"
         )
+
+
+def _mark(client: Client, namespace: str) -> Overuse | None:
+    """Read the mark that the monitor wrote with the node's own account."""
+    annotations = client.get(pods_path(namespace, "three"))["metadata"]["annotations"]
+    text = annotations.get(annotation_keys.OVERUSE)
+    return None if text is None else pod_marks.decode_overuse(text)
 
 
 def _events(client: Client, namespace: str) -> set[tuple[str, str]]:

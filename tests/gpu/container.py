@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.gpu.workers import ROOT
 
-LIBRARY = ROOT / "native" / "lib" / platform.machine() / "libvgpu.so"
+#: The product but for one thing: it looks for the agent's files beside itself, not at a fixed path.
+LIBRARY = ROOT / "native" / "lib" / platform.machine() / "libvgpu-beside.so"
 POLICY_MAGIC = 0x31594C4F50494D41
 DEVICES = 16
 
@@ -51,4 +52,4 @@ def available() -> str:
     """Return why there is no library to test, or nothing."""
     if not LIBRARY.exists():
         return f"{LIBRARY.relative_to(ROOT)} is not there: run make native"
-    return "" if os.access(LIBRARY, os.R_OK) else "libvgpu.so cannot be read"
+    return "" if os.access(LIBRARY, os.R_OK) else f"{LIBRARY.name} cannot be read"

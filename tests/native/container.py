@@ -133,7 +133,7 @@ class Container:
         flags: policy_file.Flag = NO_FLAGS,
         context_bytes: int = CONTEXT,
         state: StateFile = "agent",
-        library: str = "libvgpu.so",
+        library: str = "libvgpu-beside.so",
         names: Mapping[str, str] | None = None,
         build: Build | None = None,
     ) -> None:

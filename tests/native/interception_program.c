@@ -8,6 +8,8 @@
  *   closed <file> <name>               dlsym after a dlclose of the same file
  *   forked <file> <name>               dlsym in a forked child
  *   threads <file> <name>              dlsym in eight threads at once; "differ" unless all are told the same
+ *   versioned <file> <name> <version>  dlvsym on dlopen(file)
+ *   user <how> <function>              calls a function of libuser.so, opened "plain", "deep" (RTLD_DEEPBIND) or "apart" (dlmopen)
  *   chain                              calls chained_name()
  *
  * and answers one line each: "<file> <name>", or "none <dlerror>", or a number.
@@ -107,9 +109,17 @@ static void ask_in_threads(const char *file, const char *name) {
     }
 }
 
+static void ask_user(const char *how, const char *function) {
+    int flags = RTLD_NOW | RTLD_LOCAL | (strcmp(how, "deep") == 0 ? RTLD_DEEPBIND : 0);
+    void *user = strcmp(how, "apart") == 0 ? dlmopen(LM_ID_NEWLM, "libuser.so", flags) : dlopen("libuser.so", flags);
+    void *(*ask)(void) = user != NULL ? (void *(*)(void))dlsym(user, function) : NULL;
+    say(ask != NULL ? ask() : NULL);
+}
+
 static void answer(char *line) {
     char first[256] = "";
     char second[256] = "";
+    char third[256] = "";
     int version = 0;
     unsigned int flags = 0;
     if (sscanf(line, "handle %255s %255s", first, second) == 2) {
@@ -136,6 +146,10 @@ static void answer(char *line) {
         ask_in_child(first, second);
     } else if (sscanf(line, "threads %255s %255s", first, second) == 2) {
         ask_in_threads(first, second);
+    } else if (sscanf(line, "versioned %255s %255s %255s", first, second, third) == 3) {
+        say(dlvsym(open_file(first), second, third));
+    } else if (sscanf(line, "user %255s %255s", first, second) == 2) {
+        ask_user(first, second);
     } else if (strncmp(line, "chain", 5) == 0) {
         printf("%d\n", chained_name());
     } else {

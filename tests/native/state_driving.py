@@ -20,7 +20,10 @@ from hami.wire.shares import Share
 from native import build
 
 HERE = Path(__file__).parent
-PARTS = ("limits", "policy_file", "state", "state_file", "state_sweep", "mirror", "test_points")
+PARTS = (
+    *("limits", "mirror", "places", "policy_file"),
+    *("state", "state_file", "state_sweep", "test_points"),
+)
 SOURCES = [build.SOURCES / "libvgpu" / f"{part}.c" for part in PARTS]
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
 
@@ -29,7 +32,7 @@ def compile_driver(target: Path, command: tuple[str, ...], *flags: str) -> Path:
     build.zig(build.own_arch()).run(
         target.name,
         [
-            *(*command, "-O1", "-g", "-DVGPU_TEST_POINTS", *flags),
+            *(*command, "-O1", "-g", "-DVGPU_BESIDE", "-DVGPU_TEST_POINTS", *flags),
             *(*build.LANGUAGE, *build.WARNINGS),
             *("-I", str(build.SOURCES / "include"), "-I", str(build.SOURCES / "libvgpu")),
             *(str(source) for source in (HERE / "state_driver.c", *SOURCES)),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hami.node import layout
 from hami.wire import file_layout, policy_file
 from native import build
 
@@ -92,12 +93,18 @@ def test_every_struct_of_the_header_is_in_the_table() -> None:
 def test_fields_lie_where_the_library_puts_them(
     name: str, told: dict[str, tuple[int, int]]
 ) -> None:
-    layout = STRUCTS[name]
-    assert {field: told[f"{name}.{field}"] for field in in_c()[name]} == layout.places
-    assert told[name] == (0, layout.size)
+    expected = STRUCTS[name]
+    assert {field: told[f"{name}.{field}"] for field in in_c()[name]} == expected.places
+    assert told[name] == (0, expected.size)
 
 
 def test_constants_are_the_same(told: dict[str, tuple[int, int]]) -> None:
     assert {name: told[name][0] for name in CONSTANTS} == CONSTANTS
-    defined = re.findall(r"#define (VGPU_\w+) ", ABI)
+    defined = re.findall(r"#define (VGPU_\w+) (?!\")", ABI)
     assert set(defined) == CONSTANTS.keys()
+
+
+def test_the_agent_mounts_its_files_where_the_library_looks() -> None:
+    assert re.findall(r'#define VGPU_SHARE "(.*)"', ABI) == [layout.SHARE]
+    assert f"{layout.SHARE}/policy" == layout.INSIDE_POLICY
+    assert f"{layout.SHARE}/state" == layout.INSIDE_STATE

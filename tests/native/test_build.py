@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from hami.node import layout
 from native import build
 from tests.native import building
 from tests.native.elf import Library
 
 ENTRY_POINTS = (build.SOURCES / "libvgpu/entry_points.def").read_text()
 HOOKS = set(re.findall(r"^(?:NVML_)?HOOK\((\w+),", ENTRY_POINTS, re.MULTILINE))
+LIBVGPUS = (build.LIBVGPU, build.LIBVGPU_BESIDE, build.LIBVGPU_TEST)
 LIBRARIES = [product for product in build.PRODUCTS if product.shared]
 MACHINES = {"x86_64": 62, "aarch64": 183}
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
@@ -57,10 +59,12 @@ def test_loading_changes_nothing_in_the_process(arch: str, product: build.Produc
 
 
 @both
-@pytest.mark.parametrize("product", [build.LIBVGPU, build.LIBVGPU_TEST], ids=lambda p: p.soname)
-def test_libvgpu_exports_its_hooks_and_dlsym_only(arch: str, product: build.Product) -> None:
+@pytest.mark.parametrize("product", LIBVGPUS, ids=lambda product: product.soname)
+def test_libvgpu_exports_its_hooks_and_the_linkers_doors_only(
+    arch: str, product: build.Product
+) -> None:
     assert len(HOOKS) > 50
-    assert library(arch, product).exports == HOOKS | {"dlsym"}
+    assert library(arch, product).exports == HOOKS | {"dlsym", "dlvsym", "dlopen", "dlmopen"}
 
 
 @both
@@ -77,10 +81,23 @@ def test_the_stand_in_exports_driver_names_only(arch: str) -> None:
 def test_only_the_test_build_can_be_killed_on_order(arch: str) -> None:
     folder = building.all_current(arch)
     able = {
-        product: b"VGPU_KILL_AT" in (folder / product.name).read_bytes()
-        for product in (build.LIBVGPU, build.LIBVGPU_TEST)
+        product: b"VGPU_KILL_AT" in (folder / product.name).read_bytes() for product in LIBVGPUS
     }
-    assert able == {build.LIBVGPU: False, build.LIBVGPU_TEST: True}
+    assert able == {build.LIBVGPU: False, build.LIBVGPU_BESIDE: False, build.LIBVGPU_TEST: True}
+
+
+@both
+def test_the_product_knows_one_place_for_the_agents_files(arch: str) -> None:
+    """A build that looks beside itself could be preloaded from a folder of the tenant's."""
+    made = library(arch, build.LIBVGPU)
+    content = (building.all_current(arch) / build.LIBVGPU.name).read_bytes()
+    assert not {"dladdr", "dladdr1", "dlinfo", "dl_iterate_phdr"} & made.imports
+    assert b"/proc/self/maps" not in content
+    assert b"/proc/self/exe" not in content
+    assert layout.SHARE.encode() in content
+    beside = building.all_current(arch) / build.LIBVGPU_BESIDE.name
+    assert "dladdr" in library(arch, build.LIBVGPU_BESIDE).imports
+    assert layout.SHARE.encode() not in beside.read_bytes()
 
 
 def test_no_name_of_the_building_machine_is_in_the_product() -> None:

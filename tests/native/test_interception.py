@@ -73,6 +73,11 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     compile_c(
         folder / "libnvidia-ml.so.1", ["interception_driver.c"], symbolic, "-DINTERCEPTION_NVML"
     )
+    (folder / "versioned").mkdir()
+    (folder / "versions.map").write_text("CUDA_1 { global: *; };\n")
+    script = f"-Wl,--version-script={folder / 'versions.map'}"
+    compile_c(folder / "versioned/libcuda.so.1", driver, symbolic, script)
+    compile_c(folder / "libuser.so", ["interception_user.c"], str(folder / "libcuda.so.1"))
     compile_c(folder / "libother.so", ["interception_other.c"], symbolic)
     compile_c(folder / "libthird.so", ["interception_third.c"], symbolic)
     compile_c(folder / "libtenth.so", ["interception_third.c"], symbolic, "-DSTEP=10")
@@ -142,11 +147,11 @@ MakeWorld = Callable[[Mapping[str, str]], World]
 @pytest.fixture
 def world(tools: Tools, tmp_path: Path) -> MakeWorld:
     """Make a container's view, with these limits in its environment."""
-    # A copy, because libvgpu looks for the agent's files beside itself.
+    # A copy, because this build looks for the agent's files beside itself.
     inside = tmp_path / "container"
     inside.mkdir()
     used = container.build_in_use()
-    shutil.copy(used.folder / "libvgpu.so", inside)
+    shutil.copy(used.folder / "libvgpu-beside.so", inside / "libvgpu.so")
     shared = tmp_path / "shared"
     shared.mkdir()
 
@@ -378,6 +383,56 @@ def test_forked_children_and_many_threads_get_hooks(world: MakeWorld, how: str) 
         question: "libvgpu.so cuMemAlloc_v2",
         nvml: "libvgpu.so nvmlInit_v2",
     }
+
+
+@plain_only
+@pytest.mark.parametrize("function", ["linked", "looked_up"])
+@pytest.mark.parametrize("how", ["plain", "deep", "apart"])
+def test_a_library_that_is_opened_apart_gets_hooks_under_a_limit(
+    world: MakeWorld, how: str, function: str
+) -> None:
+    question = f"user {how} {function}"
+    assert world(LIMITED).ask(question) == {question: "libvgpu.so cuMemAlloc_v2"}
+
+
+@plain_only
+@pytest.mark.parametrize("how", ["deep", "apart"])
+def test_without_a_limit_libraries_are_opened_as_they_ask(world: MakeWorld, how: str) -> None:
+    question = f"user {how} linked"
+    assert world({}).ask(question) == {question: "libcuda.so.1 cuMemAlloc_v2"}
+
+
+def test_a_library_is_looked_for_where_its_caller_says(world: MakeWorld) -> None:
+    """The program's own run path is beside itself; libvgpu has none."""
+    limited = world({**LIMITED, "LD_LIBRARY_PATH": ""})
+    for question in ("handle libuser.so linked", "user deep looked_up"):
+        assert not limited.natively(question)[question].startswith("none")
+        assert not limited.ask(question)[question].startswith("none")
+
+
+def test_dlvsym_is_answered_as_dlsym_is(world: MakeWorld) -> None:
+    limited = world(LIMITED)
+    limited.environment["LD_LIBRARY_PATH"] = str(limited.tools / "versioned")
+    question, launch = (
+        f"versioned libcuda.so.1 {name} CUDA_1" for name in ("cuMemAlloc_v2", "cuLaunchKernel")
+    )
+    assert limited.natively(question) == {question: "libcuda.so.1 cuMemAlloc_v2"}
+    assert limited.ask(question, launch) == {
+        question: "libvgpu.so cuMemAlloc_v2",
+        launch: "libcuda.so.1 cuLaunchKernel",
+    }
+    missing = "versioned libcuda.so.1 cuMemAlloc_v2 CUDA_2"
+    assert limited.ask(missing) == limited.natively(missing)
+
+
+@plain_only
+@pytest.mark.parametrize("name", ["dlsym", "dlvsym", "dlopen", "dlmopen"])
+def test_the_linkers_own_functions_are_not_found_behind_ours(world: MakeWorld, name: str) -> None:
+    limited = world(LIMITED)
+    question = f"handle libc.so.6 {name}"
+    assert limited.natively(question) != {question: f"libvgpu.so {name}"}
+    assert limited.ask(question) == {question: f"libvgpu.so {name}"}
+    assert world({}).ask(question) == limited.natively(question)
 
 
 def test_one_function_under_two_names_gets_a_hook_under_either(world: MakeWorld) -> None:

@@ -90,6 +90,10 @@ def _write(store: Store, where: Place, request: Recorded, body: Any) -> Object:
         case "POST", name, "binding" if resource == "pods":
             store.bind(namespace, name, body)
             return status(201, "", "")
+        case "POST", name, "eviction" if resource == "pods":
+            options = body.get("deleteOptions") or {}
+            store.delete(resource, namespace, name, options.get("preconditions"))
+            return status(201, "", "")
         case "PUT", name, "":
             return store.replace(resource, namespace, name, body)
         case "PATCH", name, "" | "status":

@@ -12,8 +12,8 @@
 It serves pods, nodes, resourcequotas, events, leases, secrets and mutatingwebhookconfigurations:
 GET, lists (limit and continue, label selectors by equality, field selectors by path), watches
 (resume, bookmarks, timeoutSeconds, 410 after `api.compact()`), WatchList, POST, PUT, PATCH (merge;
-strategic is taken for merge), DELETE with preconditions, and POST .../pods/NAME/binding, with
-Kubernetes' statuses and reasons. Resource versions are one growing sequence.
+strategic is taken for merge), DELETE with preconditions, and POST .../pods/NAME/binding and
+.../eviction, with Kubernetes' statuses and reasons. Resource versions are one growing sequence.
 `api.restore(api.snapshot())` goes back in time.
 
 Faults of requests (`hami.kube` never sees the difference to a real one):

@@ -98,7 +98,6 @@ of the service account. The folder, not the socket: a runtime that restarts make
 {{- with $plugin.uncontrolledNamespaces }}
 - --uncontrolled-namespaces={{ join "," . }}
 {{- end }}
-- --evict-refused={{ $plugin.evictRefused }}
 - --metrics-bind-address={{ $plugin.metricsBindAddress }}
 {{- range $plugin.extraArgs }}
 - {{ . | quote }}
@@ -109,6 +108,7 @@ of the service account. The folder, not the socket: a runtime that restarts make
 {{- $monitor := .Values.devicePlugin.monitor -}}
 {{ include "hami.nodeFlags" . }}
 - --hami-resync-interval={{ $monitor.resyncInterval }}
+- --overuse-tolerance={{ int64 $monitor.overuseTolerance }}
 - --metrics-bind-address=:9394
 - --legacy-metrics={{ .Values.legacyMetrics }}
 {{- range $monitor.extraArgs }}

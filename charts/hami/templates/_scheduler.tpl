@@ -12,6 +12,10 @@
 - --allow-unsigned-grants={{ .Values.devicePlugin.allowUnsignedGrants }}
 - --node-lock-timeout={{ $scheduler.nodeLockExpire }}
 - --node-lock-retry-timeout={{ default (printf "%ds" (int $scheduler.extenderHTTPTimeout)) $scheduler.nodeLockRetryTimeout }}
+- --overuse={{ $scheduler.overuse.action }}
+- --overuse-grace={{ $scheduler.overuse.grace }}
+- --overuse-exempt-namespaces={{ join "," $scheduler.overuse.exemptNamespaces }}
+- --evict-refused={{ .Values.devicePlugin.evictRefused }}
 - --legacy-metrics={{ .Values.legacyMetrics }}
 {{- /* Older kube-schedulers do not know the field. */}}
 - --unresolvable-nodes={{ ge (include "hami.kubeMinor" . | int) 21 }}

@@ -9,7 +9,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
     "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "devices" "device-config")
   "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
     "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"
-    "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "extenderHTTPTimeout"
+    "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "overuse" "extenderHTTPTimeout"
     "kubeQPS" "kubeBurst" "kubeTimeout" "metricsBindAddress" "cardMetrics" "containerMetricsLimit"
     "livenessProbe" "shutdownDelay" "drainTimeout"
     "clientCASecret" "grantKey" "kubeScheduler" "extender" "admissionWebhook" "certManager" "patch" "service")
@@ -17,6 +17,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
   "scheduler.extender" (list "image" "resources" "extraArgs")
   "scheduler.admissionWebhook" (list "enabled" "failurePolicy" "reinvocationPolicy" "timeoutSeconds" "whitelistNamespaces"
     "manageNamespaceSelector" "namespaceSelector" "objectSelector" "customURL" "existingSecret" "caBundle" "highPriority")
+  "scheduler.overuse" (list "action" "grace" "exemptNamespaces")
   "scheduler.patch" (list "enabled" "lifetime" "priorityClassName" "podAnnotations" "nodeSelector" "tolerations" "runAsUser")
   "scheduler.service" (list "type" "httpPort" "schedulerPort" "httpTargetPort" "monitorPort" "monitorTargetPort" "labels" "annotations")
   "fallback" (list "mode" "gpu" "chains")
@@ -31,7 +32,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
     "extraVolumeMounts" "metricsBindAddress" "monitor" "service")
   "devicePlugin.nodeConfiguration" (list "config" "externalConfigName")
   "devicePlugin.gpuOperatorToolkitReady" (list "enabled" "hostPath")
-  "devicePlugin.monitor" (list "image" "resyncInterval" "securityContext" "resources" "extraArgs" "extraEnvs")
+  "devicePlugin.monitor" (list "image" "resyncInterval" "overuseTolerance" "securityContext" "resources" "extraArgs" "extraEnvs")
   "devicePlugin.service" (list "type" "httpPort" "labels" "annotations")
   "devices" (list "nvidia")
   "devices.nvidia" (list "gpuCorePolicy" "libCudaLogLevel") }}

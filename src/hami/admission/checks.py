@@ -29,6 +29,8 @@ _OURS = (
     annotation_keys.REQUEUE,
     annotation_keys.RESIZE,
     annotation_keys.RESIZE_MAC,
+    annotation_keys.OVERUSE,
+    annotation_keys.START_REFUSED,
 )
 _PRELOAD = "/etc/ld.so.preload"
 #: Policy file and state file of a container; in images /var/run is mostly a link to /run.

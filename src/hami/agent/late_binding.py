@@ -114,6 +114,7 @@ class LateBinding:
         if any(held.cdi for held in claim.held):
             await asyncio.sleep(_INOTIFY_DELAY)
         self._pod_status.prepared(record)
+        self._refused_pods.started(claim.uid)
         return record
 
     @contextlib.asynccontextmanager

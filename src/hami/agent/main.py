@@ -129,9 +129,7 @@ class Agent:
             self.allocator,
             to_allocate=vendor.annotations.to_allocate,
         )
-        self.refused_pods = RefusedPods(
-            client, self.pods, self.events, evict=settings.evict_refused
-        )
+        self.refused_pods = RefusedPods(client, self.pods, self.events, node=self.node_status.name)
         self.reconciler = Reconciler(
             client,
             self.layout,

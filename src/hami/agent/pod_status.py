@@ -7,13 +7,14 @@ start. A failed write is retried until it succeeds or the pod is deleted; the le
 across restarts which pods are still to be patched.
 
 kubelet retries a refused start for ever. After three refusals within two minutes the pod gets an
-event, and with `--evict-refused` it is evicted: its controller makes a new one, which is scheduled
-again.
+event and a mark (`hami.io/start-refused`), which is removed when it starts after all. The
+scheduler's leader evicts marked pods with `--evict-refused`; the agent may evict none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import random as randomness
 import time
@@ -30,9 +31,10 @@ from hami.kube.events import EventRecorder
 from hami.kube.transport import Backoff
 from hami.node.ledger_record import LedgerRecord
 from hami.serving import lifetime
-from hami.wire import annotation_keys, codec, node_marks, objects
+from hami.wire import annotation_keys, codec, node_marks, objects, pod_marks
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
+from hami.wire.pod_marks import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +240,7 @@ _WITHIN = 120.0
 
 
 class RefusedPods:
-    """Counts refused starts; reports, and if configured evicts, pods that cannot start."""
+    """Counts refused starts; reports and marks pods that cannot start."""
 
     def __init__(
         self,
@@ -246,17 +248,21 @@ class RefusedPods:
         pods: NodePods,
         events: EventRecorder,
         *,
-        evict: bool,
+        node: str,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._pods = pods
         self._events = events
-        self._evict = evict
+        self._node = node
         self._clock = clock
+        self._now = now
         #: By pod UID, the times of its last refusals.
         self._times: dict[str, deque[float]] = {}
-        self._evicting: set[asyncio.Task[None]] = set()
+        #: By pod UID, the mark that it should have; None: none.
+        self._wanted: dict[str, Refusal | None] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
         pods.add_handler(self._pod_changed)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -264,7 +270,7 @@ class RefusedPods:
             self._times.pop(old.uid, None)
 
     def refused(self, uid: str, message: str) -> None:
-        """Count a refusal; the third within two minutes sends an event."""
+        """Count a refusal; the third within two minutes sends an event and marks the pod."""
         pod = self._pods.find(uid)
         if pod is None:
             return  # no pod to send an event to, and no deletion that would forget the count
@@ -281,25 +287,48 @@ class RefusedPods:
             reason=REASON,
             message=f"refused {_TIMES} times: {message}",
         )
-        if self._evict:
-            task = asyncio.create_task(
-                self._evict_pod(pod), name=f"evict {pod.namespace}/{pod.name}"
-            )
-            self._evicting.add(task)
-            task.add_done_callback(self._evicting.discard)
+        at = dt.datetime.fromtimestamp(self._now(), dt.UTC).isoformat(timespec="seconds")
+        self._want(pod, Refusal(uid=pod.uid, node=self._node, reason=message, seen=at))
+
+    def started(self, uid: str) -> None:
+        """Remove the mark of a pod, if it has one: it starts after all."""
+        self._times.pop(uid, None)
+        pod = self._pods.find(uid)
+        marked = uid in self._wanted or (
+            pod is not None and annotation_keys.START_REFUSED in pod.annotations
+        )
+        if pod is not None and marked:
+            self._want(pod, None)
+
+    def _want(self, pod: Pod, mark: Refusal | None) -> None:
+        self._wanted[pod.uid] = mark
+        if pod.uid not in self._writing:
+            task = asyncio.create_task(self._write(pod), name=f"mark {pod.namespace}/{pod.name}")
+            self._writing[pod.uid] = task
+            task.add_done_callback(lambda _: self._writing.pop(pod.uid))
             task.add_done_callback(lifetime.log_failure)
 
-    async def _evict_pod(self, pod: Pod) -> None:
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
-        }
-        about = {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid}
-        try:
-            await self._client.create(paths.eviction(pod.namespace, pod.name), codec.encode(body))
-        except errors.KubeError as error:
-            _log.warning("cannot evict a refused pod", extra={**about, "error": str(error)})
-        else:
-            _log.info("evicted a refused pod", extra=about)
+    async def _write(self, pod: Pod) -> None:
+        """Write what is wanted, until it is written or the pod is deleted."""
+        backoff = Backoff()
+        while pod.uid in self._wanted:
+            mark = self._wanted[pod.uid]
+            value = pod_marks.encode(mark) if mark is not None else None
+            # Another pod of this name must not be marked.
+            metadata = {"uid": pod.uid, "annotations": {annotation_keys.START_REFUSED: value}}
+            try:
+                await self._client.patch(
+                    paths.pods(pod.namespace, pod.name),
+                    codec.encode({"metadata": metadata}),
+                    timeout=_TIMEOUT,
+                )
+            except (errors.NotFound, errors.Conflict):
+                del self._wanted[pod.uid]
+            except errors.KubeError as error:
+                wait = backoff.next(error.retry_after)
+                about = {"pod": f"{pod.namespace}/{pod.name}", "error": str(error)}
+                _log.warning("cannot mark a refused pod yet, retrying", extra=about)
+                await asyncio.sleep(wait)
+            else:
+                if self._wanted.get(pod.uid) is mark:
+                    del self._wanted[pod.uid]

@@ -71,8 +71,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds that an agent serves kubelet after SIGTERM, until kubelet has taken up every pod
     #: that is bound to the node; 0: it ends at once.
     drain_timeout: float = 20.0
-    #: Whether a pod is evicted after its start was refused three times.
-    evict_refused: bool = False
 
     # Serving.
 

@@ -14,9 +14,9 @@ from hami.agent.binding_mode import BindingMode
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.containers.nvidia_cdi import NvidiaSpecs
-from hami.agent.containers.prepare import VISIBLE, Injection
+from hami.agent.containers.prepare import VISIBLE, Injection, device_list
 from hami.agent.errors import RefusalError
-from hami.agent.kubelet.kubelet_api import AllocateResponse
+from hami.agent.kubelet.kubelet_api import AllocateResponse, Mount
 from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
 from hami.node.layout import NodeLayout
@@ -120,7 +120,11 @@ class MigPlugin:
         names = [self._plugins.cdi_name(device_id) for device_id in device_ids]
         if all(names):
             return AllocateResponse(cdi_devices=tuple(names))
-        return AllocateResponse(envs={VISIBLE: ",".join(device_ids)})
+        mounts = (
+            Mount(container_path=each.container, host_path=each.host, read_only=True)
+            for each in device_list(device_ids)
+        )
+        return AllocateResponse(envs={VISIBLE: ",".join(device_ids)}, mounts=tuple(mounts))
 
     async def pre_start(self, device_ids: frozenset[str]) -> None:
         """Do nothing: `pre_start_required` is false, so kubelet does not call this."""

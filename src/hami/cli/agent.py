@@ -54,7 +54,6 @@ _HELP = {
         "pod_wait": "longest time that a container's start waits until its pod is known",
         "drain_timeout": "longest time that the agent goes on serving kubelet after SIGTERM, "
         "until kubelet has taken up every pod that is bound to the node; 0: none",
-        "evict_refused": "evict a pod whose start was refused three times within two minutes",
     },
     "Serving": {"metrics_bind_address": "where /metrics and health answer; empty: nowhere"},
     "The API server": run.API_SERVER,

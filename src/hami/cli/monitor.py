@@ -23,6 +23,9 @@ _HELP = {
         "driver_root": run.NODE["driver_root"],
         "hami_resync_interval": "age at which files that HAMi's plugin left of a deleted pod are "
         "removed",
+        "overuse_tolerance": "MiB above its limit, for each process with libvgpu, that a container "
+        "may have by the driver's account before its pod is marked for overuse: the driver takes "
+        "memory for loaded code before it can be counted",
     },
     "Serving": {
         "metrics_bind_address": "where /metrics and health answer; empty: nowhere",

@@ -20,6 +20,8 @@ _LABEL_KEY = re.compile(f"({_SUBDOMAIN}/)?{_NAME_PART}")
 _OBJECT_NAME = re.compile(_SUBDOMAIN)
 #: client-go adds up to this factor to a period and requires a longer deadline.
 _JITTER = 1.2
+#: Seconds.
+_SHORTEST_GRACE = 10.0
 
 _DESCRIPTION = (
     "Place pods on shared GPUs: answers a kube-scheduler's questions on loopback, and the API\n"
@@ -75,6 +77,14 @@ _HELP = {
         "mig_fallback_gpu": "what comes after the smallest profile: share (of the profile's size) "
         "or whole",
         "mig_fallback_file": "YAML file of chains of profiles; empty: the built-in ones",
+    },
+    "Evictions": {
+        "overuse": "what becomes of a pod that has more of a card than it was given, by the "
+        "driver's account: report (metrics and events) or evict",
+        "overuse_grace": "time that it goes on before the pod is evicted",
+        "overuse_exempt_namespaces": "namespaces whose pods are reported only, separated by commas",
+        "evict_refused": "evict a pod whose start its node's agent refused three times within two "
+        "minutes, so that it is scheduled again",
     },
     "Nodes with a lock": {
         "node_lock_timeout": "time since it was first seen after which a lock that names no pod is "
@@ -150,6 +160,14 @@ def _leadership(settings: Settings, failure: Failure) -> None:
         raise failure("leader_elect_retry_period", rule, "write for example 1s and 6s")
 
 
+def _evictions(settings: Settings, failure: Failure) -> None:
+    meaning = "a way to handle overuse of cards"
+    flag_checks.one_of("overuse", settings.overuse, ("report", "evict"), failure, meaning=meaning)
+    if settings.overuse_grace < _SHORTEST_GRACE:
+        rule = f"is less than {_SHORTEST_GRACE:g}s: monitors look every five seconds"
+        raise failure("overuse_grace", rule, "write for example 2m")
+
+
 def _admission(settings: Settings, failure: Failure) -> None:
     modes = flag_checks.fallback_modes(off=True)
     meaning = "a way to replace MIG profiles"
@@ -172,6 +190,7 @@ TABLE = Table(
         _client_ca,
         _scheduling,
         _selector,
+        _evictions,
         _leadership,
         _admission,
         flag_checks.traces,

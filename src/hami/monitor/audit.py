@@ -19,6 +19,7 @@ from hami.monitor.driver import CardProcesses, DriverSample, Sampler
 from hami.monitor.events import AuditEvents
 from hami.monitor.findings import Findings, OwnedProcess
 from hami.monitor.hami import HamiContainers
+from hami.monitor.overuse import OveruseMarks
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes, Trace
 from hami.monitor.usage import UsageReader
@@ -43,6 +44,7 @@ class Audit:
         hami_containers: HamiContainers,
         pods: Pods,
         events: AuditEvents,
+        marks: OveruseMarks,
     ) -> None:
         self._sampler = sampler
         self._processes = processes
@@ -51,6 +53,7 @@ class Audit:
         self._hami = hami_containers
         self._pods = pods
         self._events = events
+        self._marks = marks
         self._blind = 0
         self.latest: Findings | None = None
 
@@ -79,6 +82,7 @@ class Audit:
             found = msgspec.structs.replace(found, unmanaged=unmanaged)
         self.latest = found
         self._events.report(found)
+        self._marks.observe(found)
         return found
 
     def _traces(self, sample: DriverSample) -> dict[int, Trace]:

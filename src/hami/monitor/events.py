@@ -18,8 +18,8 @@ _MIB = 2**20
 #: Processes in one message.
 _NAMED = 5
 
-#: Reason, pid, start, card.
-_Fault = tuple[str, int, int, str]
+#: Reason, pid, start, card, pod: a pod may become known only after the process was found.
+_Fault = tuple[str, int, int, str, str]
 
 
 class AuditEvents:
@@ -67,7 +67,7 @@ class AuditEvents:
 
 
 def _fault(reason: str, process: OwnedProcess) -> _Fault:
-    return (reason, process.pid, process.start, process.card)
+    return (reason, process.pid, process.start, process.card, process.owner.pod)
 
 
 def _over_text(over: OverLimit) -> str:
@@ -97,9 +97,10 @@ def _unmanaged_text(process: OwnedProcess) -> str:
     if container.share(process.card) is None:
         return f"{what}, which container {name} was not given; restart it, and check its devices"
     return (
-        f"{what} without libvgpu, so the limits of container {name} do not hold for it; it is "
-        "a static program, or left the container's mounts, or cleared /etc/ld.so.preload: start it "
-        "so that the preload reaches it"
+        f"{what} without libvgpu, so no limit of container {name} holds for it; it is a static "
+        "program, or its image has musl (Alpine) or a glibc before 2.17, or it left the "
+        "container's mounts: use a dynamic program and an image with glibc 2.17 or newer, so that "
+        "/etc/ld.so.preload reaches it, or give the pod a whole card"
     )
 
 

@@ -42,6 +42,8 @@ K = TypeVar("K")
 INTERVAL = 5.0
 #: Values of recent_kernel.
 _BLOCKED, _IDLE = -1, 0
+#: The priority of a container whose spec says nothing.
+_USUAL = 1
 #: Entries of a folder that are read; HAMi's library makes two.
 _MOST_ENTRIES = 64
 _MOST_FILES = 2
@@ -148,15 +150,7 @@ class HamiFeedback:
     def update(self) -> None:
         """Write into each region whether its container waits, and whether its limit holds."""
         found = {each.folder: each.region for each in self._containers.read()}
-        states = {
-            folder: RegionState(
-                uuids=tuple(device.uuid for device in region.devices),
-                priority=region.priority,
-                recent_kernel=region.recent_kernel,
-                utilization_switch=region.utilization_switch,
-            )
-            for folder, region in found.items()
-        }
+        states = {folder: self._state(folder.key, region) for folder, region in found.items()}
         for folder, wanted in decide(states).items():
             present = states[folder]
             changes = {
@@ -168,6 +162,24 @@ class HamiFeedback:
                     path = region_path(folder.path)
                     if path is not None:
                         write_region(path, **changes)
+
+    def _state(self, key: Key, region: Region) -> RegionState:
+        """Return the state of a region, with no more than its pod's spec and grant say.
+
+        The container can write the region: it could claim a priority or a card that is not its own,
+        and let the containers of others wait.
+        """
+        pod = self._pods.get(key.uid)
+        cards = pod.cards if pod is not None else frozenset()
+        priority = region.priority
+        if cards and pod is not None and priority >= 0:
+            priority = max(priority, pod.priorities.get(key.container, _USUAL) or 0)
+        return RegionState(
+            uuids=tuple(d.uuid for d in region.devices if not cards or d.uuid in cards),
+            priority=priority,
+            recent_kernel=region.recent_kernel,
+            utilization_switch=region.utilization_switch,
+        )
 
     async def remove_old(self) -> None:
         """Remove the folders of deleted pods."""

@@ -1,8 +1,8 @@
 """`hami monitor`: show what containers use, and compare it with the driver.
 
-It writes only Events, and the two numbers that HAMi's library expects. It goes on without the API
-server and without the driver: what they would add is missing meanwhile. To stay small it loads
-neither numpy nor grpc.
+It writes Events, marks on pods of its node that have more of a card than they were given, and the
+two numbers that HAMi's library expects. It goes on without the API server and without the driver:
+what they would add is missing meanwhile. To stay small it loads neither numpy nor grpc.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hami.monitor.driver import Sampler
 from hami.monitor.events import AuditEvents
 from hami.monitor.hami import HamiContainers, HamiFeedback
 from hami.monitor.metrics import NodeMetrics
+from hami.monitor.overuse import OveruseMarks
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.settings import Settings
@@ -82,6 +83,9 @@ class Monitor:
             unreadable=unreadable,
             keep_for=settings.hami_resync_interval,
         )
+        self.marks = OveruseMarks(
+            client, self.pods, node=node, tolerance_mib=settings.overuse_tolerance
+        )
         self.audit = Audit(
             sampler=self.sampler,
             processes=Processes(Path(settings.proc_dir)),
@@ -90,6 +94,7 @@ class Monitor:
             hami_containers=hami_containers,
             pods=self.pods,
             events=AuditEvents(self.events, node),
+            marks=self.marks,
         )
         collector = Collector(
             node=node,
@@ -117,6 +122,7 @@ async def _serve(monitor: Monitor, stop: asyncio.Event) -> None:
             "informer of pods": monitor.pods.informer.run(),
             "events": monitor.events.run(),
             "audit": monitor.audit.run(),
+            "marks": monitor.marks.run(),
             "HAMi's containers": monitor.hami_feedback.run(),
             "memory": _keep_small(monitor),
         }

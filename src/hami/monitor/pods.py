@@ -14,11 +14,13 @@ from hami.kube import paths
 from hami.kube.client import Client
 from hami.kube.informer import Informer
 from hami.monitor.containers import Key
-from hami.wire import annotation_keys, codec, objects
+from hami.wire import annotation_keys, codec, objects, shares
 
 #: Annotation of a static pod's mirror pod in the API: the UID that kubelet runs it under.
 _STATIC_UID = "kubernetes.io/config.hash"
 _BY_STATIC_UID = "static UID"
+#: HAMi's name, which its webhook sets on containers that ask for a priority.
+_PRIORITY = "CUDA_TASK_PRIORITY"
 #: Pods in one page of a list: few are in memory at once.
 _PAGE = 50
 #: Seconds that our watch may be behind the agent's.
@@ -73,12 +75,22 @@ class WatchedPod(msgspec.Struct, frozen=True, kw_only=True):
     mig_allocations: str
     #: The UID that kubelet runs a static pod under; empty for other pods.
     static_uid: str = ""
+    #: Names of the containers that ask for a card, or for another device.
+    asking: frozenset[str] = frozenset()
+    #: Value of its mark, as it is written; empty: none.
+    overuse: str = ""
+    #: Cards of its grant; empty: it has none that can be read.
+    cards: frozenset[str] = frozenset()
+    #: By container, the priority that HAMi's library takes from the spec (0 is high); None: the
+    #: spec says that it comes from elsewhere.
+    priorities: dict[str, int | None] = {}
 
 
 def read(body: bytes) -> WatchedPod:
     """Return what is kept of a pod."""
     pod = codec.decode(body, NodePod, what="pod")
     statuses = list(pod.status.containers()) if pod.status else []
+    granted, _ = shares.salvage(pod.annotation(annotation_keys.SIGNED_DEVICES))
     return WatchedPod(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -99,7 +111,36 @@ def read(body: bytes) -> WatchedPod:
         finished=pod.finished,
         mig_allocations=pod.annotation(annotation_keys.MIG_ALLOCATIONS),
         static_uid=pod.annotation(_STATIC_UID),
+        asking=_asking(pod),
+        overuse=pod.annotation(annotation_keys.OVERUSE),
+        cards=frozenset(share.card for each in granted for share in each),
+        priorities=dict(_priorities(pod)) if granted else {},
     )
+
+
+def _priorities(pod: objects.Pod) -> Iterator[tuple[str, int | None]]:
+    for _, container in pod.containers():
+        for variable in container.env or ():
+            if variable is not None and variable.name == _PRIORITY:
+                text = (variable.value or "").strip()
+                number = int(text) if text.isascii() and text.isdigit() else 0  # as C's atoi
+                yield container.name or "", None if variable.value_from else number
+
+
+def _asking(pod: objects.Pod) -> frozenset[str]:
+    claims = bool(pod.spec and pod.spec.resource_claims)
+    return frozenset(
+        container.name or ""
+        for _, container in pod.containers()
+        # Devices have the name of their vendor's domain, whatever it is.
+        if claims or any("/" in resource for resource in _resources(container))
+    )
+
+
+def _resources(container: objects.Container) -> Iterator[str]:
+    if container.resources is not None:
+        yield from container.resources.limits or ()
+        yield from container.resources.requests or ()
 
 
 class Pods:

@@ -26,6 +26,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     driver_root: str = ""
     #: Seconds after which files of HAMi's plugin for a deleted pod are removed.
     hami_resync_interval: float = 300.0
+    #: MiB above its limit that each process of a container excuses before its pod is marked.
+    overuse_tolerance: int = 128
 
     # Serving.
 

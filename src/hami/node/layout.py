@@ -13,6 +13,11 @@ from pathlib import Path
 CDI_KIND = "hami.io/vgpu"
 #: Carries the allocation id in our answer to Allocate, in both binding modes.
 ALLOCATION_ANNOTATION = "hami.io/vgpu-token"
+#: In containers, the folder of `policy/` and `state`: always this, so that every copy of the
+#: library finds them. native/libvgpu/abi.h has the same.
+SHARE = "/run/hami/share"
+INSIDE_POLICY = f"{SHARE}/policy"
+INSIDE_STATE = f"{SHARE}/state"
 
 _ALLOCATION_ID = re.compile(r"[0-9a-f]{32}")
 _UID = re.compile(r"[0-9a-zA-Z-]{1,63}")
@@ -38,11 +43,11 @@ class NodeLayout:
     cdi_dir: Path = Path("/var/run/cdi")
     kubelet_dir: Path = Path("/var/lib/kubelet")
 
-    # In the container, beside the library.
+    # In the container.
 
     @property
     def inside(self) -> Path:
-        """Return the folder of all mounts in a container; the same path as on the node."""
+        """Return the library's folder in a container; the same path as on the node."""
         return self.hook_path / "vgpu"
 
     # On persistent disk.
@@ -61,7 +66,7 @@ class NodeLayout:
         return self.hook_path / "vgpu" / "tokens"
 
     def allocation_folder(self, allocation_id: str) -> Path:
-        """Return the folder that is mounted read-only as `policy` beside the library."""
+        """Return the folder that is mounted read-only at `INSIDE_POLICY`."""
         return self.allocations / allocation_id
 
     def policy(self, allocation_id: str) -> Path:

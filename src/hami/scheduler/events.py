@@ -54,6 +54,12 @@ class PodEvents:
     def grant_invalid(self, pod: WatchedPod, message: str) -> None:
         self._record(pod, "Warning", "GrantInvalid", message)
 
+    def evicted(self, pod: WatchedPod, message: str) -> None:
+        self._record(pod, "Warning", "GPUPodEvicted", message)
+
+    def eviction_blocked(self, pod: WatchedPod, message: str) -> None:
+        self._record(pod, "Warning", "GPUPodEvictionBlocked", message)
+
     def _record(self, pod: objects.Pod | WatchedPod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(
             namespace=pod.namespace,

@@ -29,6 +29,7 @@ from hami.kube.informer import Informer
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, node_marks, objects, text_values
 from hami.wire import errors as wire_errors
+from hami.wire.pod_marks import MARKS, PodMarks
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -87,6 +88,8 @@ class WatchedPod(msgspec.Struct, frozen=True, gc=False):
     unproven: str
     #: Resource -> number that it holds, for MIG fallback.
     held: Mapping[str, int]
+    #: What its node wrote on it, for an eviction.
+    marks: PodMarks | None
 
 
 class WatchedQuota(msgspec.Struct, frozen=True):
@@ -311,8 +314,9 @@ class _PodReader:
         self._mig_offer = mig_offer
         vendors = cluster.vendors.values()
         # The annotation first: it is near the beginning of a pod's JSON, and most pods have it.
-        words = (word for v in vendors for word in (v.annotations.allocated, v.resources.count))
-        # Pods without any resource of ours are not even decoded.
+        words = [word for v in vendors for word in (v.annotations.allocated, v.resources.count)]
+        # Pods without any resource of ours, and without a mark of their node, are not even decoded.
+        words += MARKS
         self._decode = listwatch.pods_with([*(f'"{word}"' for word in words if word), *pod_marks])
 
     def __call__(self, body: bytes) -> WatchedPod | None:
@@ -345,6 +349,7 @@ class _PodReader:
             bypassed=self._bypassed(pod) if bound and not finished and not complete else None,
             unproven=_why_unproven(pod, info) if info is not None and info.unproven else "",
             held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
+            marks=None if finished else PodMarks.of(pod),
         )
 
     def _bypassed(self, pod: objects.Pod) -> tuple[str, str] | None:

@@ -18,6 +18,7 @@ import datetime as dt
 import functools
 import math
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterable
 
@@ -30,6 +31,11 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 #: Seconds that a write may take where there is only one replica.
 UNELECTED_WRITE_S = 30.0
+
+
+def boot_time() -> float:
+    """Return seconds since boot: never set back, and going on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class NotLeadingError(Exception):

@@ -32,6 +32,7 @@ from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
 from hami.scheduler.events import BypassedPods, PodEvents
+from hami.scheduler.evictions import Evictions
 from hami.scheduler.explain import Explainer
 from hami.scheduler.explanation_notes import ExplanationNotes
 from hami.scheduler.filter import Filter
@@ -107,11 +108,6 @@ def admission_rules(settings: Settings, config: DeviceConfig) -> Rules:
     )
 
 
-def boot_time() -> float:
-    """Return seconds since boot: never set back, and going on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Scheduler:
     """All parts of one replica, built in the order in which they need each other."""
 
@@ -124,14 +120,16 @@ class Scheduler:
         keys: KeyFolder | None,
         tracer: tracing.Tracer,
         hostname: str = "",
-        clock: Callable[[], float] = boot_time,
+        clock: Callable[[], float] = leadership.boot_time,
         now: Callable[[], float] = time.time,
     ) -> None:
         hostname = hostname or socket.gethostname()
         self.settings = settings
         self.client = client
         self.metrics = Metrics()
-        self.certificate = _certificate(settings)
+        self.certificate = LiveCertificate.from_files(
+            settings.cert_file, settings.key_file, settings.client_ca_file
+        )
         self.stopping = lifetime.Stopping(settings.shutdown_delay)
 
         # The cluster's state, and the pods on their way through it.
@@ -195,7 +193,6 @@ class Scheduler:
         self.bypassed = BypassedPods(
             watched, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
         )
-
         self.unproven = UnprovenPods(
             watched, self.pod_events, self.leadership, scheduler_name=settings.scheduler_name
         )
@@ -274,6 +271,15 @@ class Scheduler:
         self.explanation_notes = ExplanationNotes(
             client, self.unschedulable, self.leadership, clock=clock
         )
+        self.evictions = Evictions(
+            client,
+            watched,
+            self.pod_events,
+            readiness=self.readiness,
+            metrics=self.metrics,
+            settings=settings,
+            clock=clock,
+        )
         self.handshakes = Handshakes(client, watched, self.readiness, now=now)
         self.maintenance = Maintenance(
             watched=watched,
@@ -290,6 +296,7 @@ class Scheduler:
             requeue=self.requeue,
             bypassed=self.bypassed,
             unproven=self.unproven,
+            overusing=self.evictions.overusing,
             maintenance=self.maintenance,
             leadership=self.leadership,
             readiness=self.readiness,
@@ -337,6 +344,7 @@ class Scheduler:
             "maintenance": self.maintenance.run(),
             "requeue": self.requeue.run(),
             "explanations": self.explanation_notes.run(),
+            "evictions": self.evictions.run(),
             "handshakes": self.handshakes.run(),
             "events": self.recorder.run(),
             "version": self.kube_version.run(),
@@ -365,12 +373,6 @@ class Scheduler:
             lease.add_handler(self.leadership.on_lease)
             informers["lease"] = lease
         return informers
-
-
-def _certificate(settings: Settings) -> LiveCertificate | None:
-    if not settings.cert_file:
-        return None
-    return LiveCertificate(settings.cert_file, settings.key_file, settings.client_ca_file)
 
 
 async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:

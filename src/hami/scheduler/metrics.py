@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import importlib.metadata
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -77,6 +77,16 @@ class Metrics:
             "hami_scheduler_pods_without_valid_grant",
             "Pods on nodes that ask for cards and whose grant is missing or not valid; must be 0.",
         )
+        self.overusing_pods = make.gauge(
+            "hami_scheduler_overusing_pods",
+            "Pods that their nodes report with more of a card than they were given; must be 0.",
+        )
+        self.evictions = make.counter(
+            "hami_scheduler_evictions",
+            "Evictions of pods, by reason (overuse, refused) and outcome (evicted, blocked by a "
+            "budget, failed).",
+            ("reason", "outcome"),
+        )
         self.drift = make.gauge(
             "hami_scheduler_drift",
             "Differences between the kept state and the API server's, found and mended; must be 0.",
@@ -128,6 +138,7 @@ class MetricsPage:
         requeue: Requeue,
         bypassed: BypassedPods,
         unproven: UnprovenPods,
+        overusing: Callable[[], int],
         maintenance: Maintenance,
         leadership: Leadership,
         readiness: Readiness,
@@ -143,6 +154,7 @@ class MetricsPage:
         self._requeue = requeue
         self._bypassed = bypassed
         self._unproven = unproven
+        self._overusing = overusing
         self._maintenance = maintenance
         self._leadership = leadership
         self._readiness = readiness
@@ -184,6 +196,7 @@ class MetricsPage:
         gauges.unschedulable_pods.set(len(self._unschedulable))
         gauges.bypassed_pods.set(len(self._bypassed))
         gauges.unproven_pods.set(len(self._unproven))
+        gauges.overusing_pods.set(self._overusing())
         gauges.requeues.set(self._requeue.sent)
         gauges.leading.set(self._leadership.leading)
         gauges.ready.set(self._readiness.ready)

@@ -77,6 +77,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: Chains of profiles; empty: the built-in ones.
     mig_fallback_file: str = ""
 
+    # Evictions.
+
+    #: What becomes of pods with more of a card than they were given: report or evict.
+    overuse: str = "report"
+    #: Seconds of overuse, as this replica has seen it, before an eviction.
+    overuse_grace: float = 120.0
+    #: Namespaces whose pods are never evicted for overuse, with commas.
+    overuse_exempt_namespaces: str = "kube-system"
+    #: Whether pods are evicted that their node's agent has refused to start three times.
+    evict_refused: bool = False
+
     # Nodes with a lock.
 
     #: Seconds, since it was first seen, after which a lock that names no pod is removed.

@@ -142,6 +142,13 @@ class LiveCertificate:
         self.expires_at: dt.datetime
         self._load()
 
+    @classmethod
+    def from_files(
+        cls, cert_file: str, key_file: str, client_ca_file: str = ""
+    ) -> LiveCertificate | None:
+        """Return the certificate in these files; None without one: plain HTTP."""
+        return cls(cert_file, key_file, client_ca_file) if cert_file else None
+
     def days_left(self) -> float:
         """Return the days until the certificate expires; below 0 once it has."""
         return (self.expires_at - self._now()) / _DAY

@@ -16,9 +16,10 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from hami.serving import addresses, certificates, logs
 from hami.wire import codec, correlation
@@ -88,6 +89,23 @@ class Route(msgspec.Struct, frozen=True):
     body_limit: int = 16 * MEBIBYTE
 
 
+class _ProtocolLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs of one server: a caller that does not speak HTTP must not fill the log."""
+
+    def __init__(self, seldom: logs.Seldom) -> None:
+        super().__init__(_log, {})
+        self._seldom = seldom
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **fields: Any) -> None:
+        """Log a malformed request seldom and in one line, anything else as it is."""
+        if not isinstance(exc_info, http_exceptions.HttpProcessingError):
+            super().exception(msg, *args, exc_info=exc_info, **fields)
+            return
+        kind = type(exc_info).__name__
+        extra = {"peer": str(args[0])[:64] if args else "", "error": kind}
+        self._seldom.log(_log, logging.WARNING, "malformed request", key=kind, extra=extra)
+
+
 class _Refusal(Exception):  # noqa: N818 - a response, not a failure
     """The server answers instead of the handler."""
 
@@ -132,6 +150,7 @@ class Server:
                 self._serve,
                 handler_cancellation=True,
                 access_log=None,
+                logger=_ProtocolLog(self._refused),
                 keepalive_timeout=_KEEP_ALIVE,
             ),
             shutdown_timeout=_LAST_WRITES,

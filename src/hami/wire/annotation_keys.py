@@ -27,6 +27,12 @@ EXPLANATION = "hami.io/explanation"
 RESIZE = "hami.io/vgpu-resize"
 RESIZE_MAC = "hami.io/vgpu-resize-mac"
 
+# Pod, written by its node; the values are in `hami.wire.pod_marks`.
+#: The monitor's: it has more of a card than it was given.
+OVERUSE = "hami.io/overuse"
+#: The agent's: its start was refused again and again.
+START_REFUSED = "hami.io/start-refused"
+
 # Pod, written by admission.
 #: MIG profiles that were replaced, as `3g.30gb->2g.20gb`; the key is that of the first webhook.
 FALLBACK = "gpu-webhook.k8s.io/fallback"

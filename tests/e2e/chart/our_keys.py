@@ -12,6 +12,8 @@ OURS_ON_PODS = set(checks.protected_annotations(table.built_in()))
 OF_THE_AGENT_ON_PODS = {
     annotation_keys.BIND_PHASE,
     annotation_keys.MIG_ALLOCATIONS,
+    annotation_keys.OVERUSE,
+    annotation_keys.START_REFUSED,
     KEYS.to_allocate,
 }
 #: What the agent only writes back: it sets them, and never removes them.

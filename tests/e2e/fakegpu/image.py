@@ -4,8 +4,9 @@ Everything but the probe and the driver is copied from the part that the nodes' 
 so nothing is fetched. The driver lies in a folder where no program looks by itself: on a node with
 CDI it must come through that, and only where there is none a pod names the folder (LIBRARIES).
 
-A second image wants all cards, as NVIDIA's own images do. In both lies a linker that looks for
-/etc/ld.so.preload elsewhere: so a tenant would get rid of what we preload (UNWATCHED).
+A second image wants all cards, as NVIDIA's own images do. In a third /run is a link. In all lies a
+linker that looks for /etc/ld.so.preload elsewhere: so a tenant would get rid of what we preload
+(UNWATCHED).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.native import building
 
 NAME = "hami.test/probe:dev"
 WANTS_ALL = "hami.test/probe-of-all:dev"
+LINKED = "hami.test/probe-with-links:dev"
 UNWATCHED = "/opt/unwatched/ld.so"
 PROBE = "/usr/local/bin/probe"
 LIBRARIES = "/opt/fakegpu"
@@ -36,13 +38,19 @@ _PRELOAD, _ELSEWHERE = b"/etc/ld.so.preload", b"/etc/no.so.preload"
 def load(cluster: Cluster) -> None:
     """Build them from what is in this checkout now, and give them to all nodes."""
     layer = _layer()
-    for name, env in ((NAME, {}), (WANTS_ALL, {"NVIDIA_VISIBLE_DEVICES": "all"})):
+    all_cards = {"NVIDIA_VISIBLE_DEVICES": "all"}
+    images: tuple[tuple[str, dict[str, str], list[layers.Layer]], ...] = (
+        (NAME, {}, [layer]),
+        (WANTS_ALL, all_cards, [layer]),
+        (LINKED, {}, [layer, _links()]),
+    )
+    for name, env, content in images:
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder, "probe.tar")
             oci.write(
                 archive,
                 names=[name],
-                layers=[layer],
+                layers=content,
                 settings=oci.Settings(command=("sh",), env={"PATH": oci.PATH, **env}),
             )
             verify.archive(archive)
@@ -67,6 +75,14 @@ def _layer() -> layers.Layer:
     return layers.Store(cache.packages_folder() / "layers").layer(
         "the probe of the tests", [system.folder_name, digests], write
     )
+
+
+def _links() -> layers.Layer:
+    def write(root: Path) -> None:
+        (root / "var" / "run").mkdir(parents=True)
+        (root / "run").symlink_to("var/run")
+
+    return layers.Store(cache.packages_folder() / "layers").layer("links of the tests", [], write)
 
 
 def _copy_system(system: Path, root: Path) -> None:

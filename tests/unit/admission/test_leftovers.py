@@ -30,6 +30,8 @@ WRITTEN_BY_US = (
     "hami.io/grant-mac",
     "hami.io/explanation",
     "hami.io/scheduler-wake-up",
+    "hami.io/overuse",
+    "hami.io/start-refused",
 )
 WRITTEN_BY_USERS = {
     "example.com/owner": "alice",

@@ -148,6 +148,15 @@ class TestMountsOfSharePods:
         message = Door().refuses(self.mounting(path, gpu=1, cores=10))
         assert "(/usr/local/vgpu); choose another mountPath" in message
 
+    @pytest.mark.parametrize("path", ["", "/", "/all", "/../nvidia-container-devices/GPU-1"])
+    @pytest.mark.parametrize("asked", [{"gpu": 1, "cores": 10}, {"gpu": 1}])
+    def test_the_list_of_cards_for_nvidias_runtime_is_refused(
+        self, path: str, asked: dict[str, int]
+    ) -> None:
+        place = f"/var/run/nvidia-container-devices{path}"
+        message = Door().refuses(self.mounting(place, **asked))
+        assert "would choose other GPUs than the pod was given" in message
+
     @pytest.mark.parametrize(
         "path",
         ["/run/hami", "/run/hami/share/policy", "/var/run/hami/share", "//var/run/./hami/share/x"],

@@ -55,12 +55,12 @@ class PlainStates(StateFiles):
 class Desk:
     """A preparer and its node."""
 
-    def __init__(self, root: Path, **config: Any) -> None:
+    def __init__(self, root: Path, states: type[StateFiles] = PlainStates, **config: Any) -> None:
         self.root = root
         self.layout = layout(root)
         self.nvidia = root / "nvidia"
         self.nvidia.mkdir(exist_ok=True)
-        self.states = PlainStates(self.layout)
+        self.states = states(self.layout)
         self.devices = {
             uuid: RegisteredCard(id=uuid, index=index, count=10, devmem=CARD_MEMORY, devcore=100)
             for index, uuid in enumerate((FIRST, SECOND, MIG))

@@ -194,6 +194,9 @@ async def test_mig_devices_are_resources_of_their_own(node: Node) -> None:
         (first, second) = (one.id for one in plugin.list.devices)
         (answer,) = await plugin.allocate([(first,)])
         assert answer.envs == {"NVIDIA_VISIBLE_DEVICES": first}
+        (listed,) = answer.mounts
+        assert listed.host_path == "/dev/null"
+        assert listed.container_path == f"/var/run/nvidia-container-devices/{first}"
         with pytest.raises(RefusalError, match="no MIG device of this node any more"):
             await plugin.allocate([("MIG-gone",)])
         agent.cards.health.probed(OTHER, "it has left the bus")

@@ -34,9 +34,13 @@ async def test_the_pod_that_the_lock_names_is_served_and_lets_the_lock_go(node: 
         assert node.prepared() == set()
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARD
         assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
+        # The pod's variables win over these, but not over the list of cards.
+        listed = [each.container_path for each in answer.mounts if each.host_path == "/dev/null"]
+        assert listed == [f"/var/run/nvidia-container-devices/{CARD}"]
         mounts = {mount.container_path: mount for mount in answer.mounts}
         assert mounts["/etc/ld.so.preload"].read_only
-        state = mounts[str(node.layout.inside / "state")]
+        assert mounts["/run/hami/share/policy"].read_only
+        state = mounts["/run/hami/share/state"]
         assert not state.read_only
         assert state.host_path == str(node.layout.state(allocation_id))
         assert node.limits(allocation_id) == [PART]

@@ -1,19 +1,26 @@
-"""A pod that is refused three times gets an event, and is evicted if configured."""
+"""A pod that is refused three times gets an event and a mark, until it starts."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 
 import pytest
 
 from hami.agent.errors import RefusalError
 from hami.agent.main import Agent
-from hami.wire import annotation_keys
-from tests.unit.agent.rig import CARD, Node, uid
+from hami.wire import annotation_keys, codec, signature
+from hami.wire.pod_marks import Refusal
+from tests.unit.agent.records import devices
+from tests.unit.agent.rig import CARD, KEYS, NODE, Node, uid
 from tests.unit.kube.following import until
 
 REASON = "GPUStartRefused"
 PART = (CARD, 4000, 30)
+SIGNED = {
+    annotation_keys.GRANT_MAC: signature.sign(
+        KEYS, uid="uid-p", node=NODE, devices=devices([[PART]])
+    )
+}
 
 
 async def refuse(node: Node, agent: Agent, *times: float) -> None:
@@ -50,19 +57,53 @@ async def test_refusals_far_apart_send_no_event(node: Node) -> None:
         assert not agent.events._series
 
 
-async def test_a_refused_pod_is_evicted_where_configured(node: Node) -> None:
-    async with node.running(evict_refused=True) as agent:
+def mark(node: Node) -> Refusal | None:
+    found = node.api.find("pods", "p", "team")
+    assert found is not None
+    text = found["metadata"]["annotations"].get(annotation_keys.START_REFUSED)
+    return None if text is None else codec.decode(text, Refusal, what="mark")
+
+
+async def test_a_pod_refused_three_times_is_marked_and_not_evicted(node: Node) -> None:
+    async with node.running() as agent:
         pod = await forged(node, agent)
-        # First a budget forbids it; the next time it is tried again.
-        node.api.fault(method="POST", path="/eviction", status=429)
+        await refuse(node, agent, 0, 1)
+        assert mark(node) is None
+        node.api.fault(method="PATCH", path="/pods/p", status=500, times=1)  # retried
+        await refuse(node, agent, 2)
+        await until(lambda: mark(node) is not None)
+        written = mark(node)
+        assert written is not None
+        assert (written.uid, written.node) == (uid(pod), agent.node_status.name)
+        assert "not signed" in written.reason
+        assert not node.api.sent("POST", "/eviction")
+        assert not node.api.sent("DELETE", "/pods/p")
+
+
+async def test_a_pod_that_starts_after_all_loses_its_mark(node: Node) -> None:
+    async with node.running() as agent:
+        await forged(node, agent)
         await refuse(node, agent, 0, 1, 2)
-        await until(lambda: not agent.refused_pods._evicting)
-        node.api.fault(method="POST", path="/eviction", status=201)
-        await refuse(node, agent, 3, 4, 5)
-        await until(lambda: not agent.refused_pods._evicting)
-        sent = node.api.sent("POST", "/namespaces/team/pods/p/eviction")
-        assert len(sent) >= 2
-        assert json.loads(sent[-1].body)["deleteOptions"] == {"preconditions": {"uid": uid(pod)}}
+        await until(lambda: mark(node) is not None)
+        written = node.api.find("pods", "p", "team")
+        assert written is not None
+        node.pod("p", main=[PART], annotations=written["metadata"]["annotations"] | SIGNED)
+        await node.seen(agent)
+        await node.start(agent, "id-0")
+        await until(lambda: mark(node) is None)
+
+
+async def test_a_start_while_the_mark_is_written_wins(node: Node) -> None:
+    async with node.running() as agent:
+        pod = await forged(node, agent)
+        gate = asyncio.Event()
+        held = node.api.fault(method="PATCH", path="/pods/p", gate=gate, times=1)
+        await refuse(node, agent, 0, 1, 2)
+        await until(lambda: held.hits > 0)
+        agent.refused_pods.started(uid(pod))
+        gate.set()
+        await until(lambda: len(node.api.sent("PATCH", "/pods/p")) == 2)
+        await until(lambda: mark(node) is None and not agent.refused_pods._writing)
 
 
 async def test_deleted_pods_leave_nothing(node: Node) -> None:

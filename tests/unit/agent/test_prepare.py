@@ -66,9 +66,10 @@ def test_a_share_becomes_policy_state_and_spec(desk: Desk) -> None:
                     ],
                     "mounts": [
                         mount(library, "/hook/vgpu/libvgpu.so"),
-                        mount(f"/hook/vgpu/tokens/{ALLOCATION_ID}", "/hook/vgpu/policy"),
+                        mount(f"/hook/vgpu/tokens/{ALLOCATION_ID}", "/run/hami/share/policy"),
                         mount("/hook/vgpu/ld.so.preload", "/etc/ld.so.preload"),
-                        mount(f"/run/state/{ALLOCATION_ID}/state", "/hook/vgpu/state", "rw"),
+                        mount(f"/run/state/{ALLOCATION_ID}/state", "/run/hami/share/state", "rw"),
+                        mount("/dev/null", f"/var/run/nvidia-container-devices/{FIRST}"),
                     ],
                 },
             }
@@ -85,7 +86,7 @@ def test_without_cdi_the_caller_gets_env_and_mounts_and_there_is_no_spec(desk: D
     edits = desk.preparer.prepare(desk.share(), cdi=False)
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == FIRST
     assert [each.container for each in edits.mounts if not each.read_only] == [
-        f"{desk.layout.inside}/state"
+        "/run/hami/share/state"
     ]
     assert EditMount(str(desk.layout.preload), "/etc/ld.so.preload") in edits.mounts
     assert policy(desk).generation == 1
@@ -205,7 +206,22 @@ def bare(desk: Desk) -> bool:
     edits = desk.edits()
     folder = list(desk.layout.allocation_folder(ALLOCATION_ID).iterdir())
     names = {name for name in desk.env() if name != "NVIDIA_VISIBLE_DEVICES"}
-    return not (edits.get("mounts") or folder or names or desk.layout.state(ALLOCATION_ID).exists())
+    # By these, too, NVIDIA's runtime knows which cards it is to bring.
+    listed = [f"/var/run/nvidia-container-devices/{card}" for card in (FIRST, SECOND)]
+    mounts = [each for each in edits.get("mounts", ()) if each["containerPath"] not in listed]
+    return not (mounts or folder or names or desk.layout.state(ALLOCATION_ID).exists())
+
+
+@pytest.mark.parametrize("cdi", [True, False])
+def test_the_cards_are_listed_for_a_runtime_that_heeds_no_variable(
+    desk: Desk, *, cdi: bool
+) -> None:
+    """With its setting accept-nvidia-visible-devices-as-volume-mounts no variable counts."""
+    whole = [grant(uuid, CARD_MEMORY, 0) for uuid in (FIRST, SECOND)]
+    edits = desk.preparer.prepare(desk.share(*whole), cdi=cdi)
+    assert [(each.host, each.container, each.read_only) for each in edits.mounts] == [
+        ("/dev/null", f"/var/run/nvidia-container-devices/{card}", True) for card in (FIRST, SECOND)
+    ]
 
 
 @pytest.mark.parametrize("cores", [0, 100])

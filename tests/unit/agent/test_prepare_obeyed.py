@@ -17,6 +17,7 @@ import pytest
 
 from hami.agent.containers import library, state_files
 from hami.agent.containers.state_files import StateFiles
+from hami.node import layout
 from tests.native.probing import MIB, OUT_OF_MEMORY, Probe
 from tests.unit.agent.card_nodes import CardNode
 from tests.unit.agent.preparing import ALLOCATION_ID
@@ -41,7 +42,7 @@ class Node(CardNode):
         ours = [
             (mount["hostPath"], mount["containerPath"], mount["options"][0])
             for mount in edits["mounts"]
-            if mount["containerPath"].startswith(inside)
+            if mount["containerPath"].startswith((inside, layout.SHARE))
         ]
         assert [options for _, _, options in ours] == ["ro", "ro", "rw"]
         # The sources lie below the folder that the container has something else at.
@@ -49,7 +50,8 @@ class Node(CardNode):
         for at, (host, _, _) in enumerate(ours):
             make = "mkdir -p" if Path(host).is_dir() else "touch"
             lines += [f"{make} {stage}/{at}", f"mount --bind {host} {stage}/{at}"]
-        lines += [f"mount -t tmpfs hami-test {inside}"]
+        lines += [f"mount -t tmpfs hami-test {inside}", "mount -t tmpfs hami-test /run"]
+        lines += [f"mkdir -p {layout.SHARE}"]
         for at, (host, place, access) in enumerate(ours):
             make = "mkdir -p" if Path(host).is_dir() else "touch"
             lines += [f"{make} {place}", f"mount --bind {stage}/{at} {place}"]

@@ -48,6 +48,8 @@ BROKEN = {
     ("--leader-elect",): "--leader-elect-resource-name: '' must name the lease",
     LEADING[:2]: "--leader-elect-resource-namespace: '' must name the lease",
     ("--leader-elect-own-lease",): "needs --leader-elect",
+    ("--overuse=delete",): "is not a way to handle overuse of cards",
+    ("--overuse-grace=9s",): "is less than 10s: monitors look every five seconds",
     ("--leader-elect-renew-deadline=8s",): "must be less than --leader-elect-lease-duration",
     ("--leader-elect-retry-period=5s",): "must be less than --leader-elect-renew-deadline",
     ("--otlp-endpoint=collector:4318",): "is no http or https address; write .*http://collector",

@@ -227,6 +227,14 @@ def pod(
     }
 
 
+def hami_pod(name: str, card: str, *, priority: str = "") -> dict[str, object]:
+    """Make a pod as HAMi's webhook and scheduler leave it, with all of a card."""
+    made = pod(name, annotations={"hami.io/vgpu-devices-allocated": f"{card},NVIDIA,8000,100:;"})
+    env = [{"name": "CUDA_TASK_PRIORITY", "value": priority}] if priority else []
+    spec = {"nodeName": "n1", "containers": [{"name": "main", "env": env}]}
+    return {**made, "spec": spec}
+
+
 def kept(made: Mapping[str, object]) -> WatchedPod:
     """Return what the monitor keeps of a pod."""
     return read(codec.encode(made))

@@ -16,6 +16,7 @@ from hami.monitor.driver import CardProcesses, CardSample, DriverSample
 from hami.monitor.events import AuditEvents
 from hami.monitor.hami import HamiContainers
 from hami.monitor.metrics import NodeMetrics
+from hami.monitor.overuse import OveruseMarks
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes
 from hami.monitor.usage import UsageReader
@@ -58,7 +59,9 @@ class Recorder:
 class Desk:
     """A node without a driver, and the monitor's parts."""
 
-    def __init__(self, folder: Path, pods: Pods | None = None) -> None:
+    def __init__(
+        self, folder: Path, pods: Pods | None = None, marks: OveruseMarks | None = None
+    ) -> None:
         self.node: NodeLayout = nodes.layout(folder)
         self.proc = folder / "proc"
         self.sampler = Sampler()
@@ -77,6 +80,7 @@ class Desk:
             hami_containers=hami_containers,
             pods=self.pods,
             events=AuditEvents(self.events, "n1"),  # type: ignore[arg-type]
+            marks=marks or OveruseMarks(None, self.pods, node="n1", tolerance_mib=128),  # type: ignore[arg-type]
         )
         collector = Collector(
             node="n1",
@@ -178,7 +182,11 @@ async def test_a_process_without_the_preload_is_reported(tmp_path: Path) -> None
     name = "hami_gpu_unmanaged_memory_bytes"
     assert nodes.values(found, name, pod="a", container="main", node="n1") == [500 * MIB]
     assert desk.reasons == ["UnmanagedGPUProcess"]
-    assert "process 101 of the node has 500 MiB" in desk.events.recorded[0]["message"]
+    message = desk.events.recorded[0]["message"]
+    assert "process 101 of the node has 500 MiB" in message
+    assert "no limit of container main holds for it" in message
+    assert "its image has musl (Alpine)" in message
+    assert "use a dynamic program and an image with glibc 2.17 or newer" in message
 
 
 async def test_a_state_file_that_a_tenant_broke_hides_no_process(tmp_path: Path) -> None:
@@ -327,3 +335,15 @@ async def test_series_end_when_the_container_has_ended(tmp_path: Path) -> None:
     assert nodes.values(await desk.shown(), name, pod="a") == []
     desk.node.record(nodes.uid_of("b")).unlink()
     assert nodes.values(await desk.shown(), name) == []
+
+
+async def test_a_process_whose_pod_becomes_known_is_reported_on_the_pod(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, nodes.pods(synced=False))
+    desk.process(100, pod="late")
+    desk.sampler.on_card = {100: GIB}
+    await desk.audit.audit()
+    assert [event["name"] for event in desk.events.recorded] == ["n1"]
+    desk.pods.informer.put(nodes.kept(nodes.pod("late")))
+    for _ in range(2):
+        await desk.audit.audit()
+    assert [event["name"] for event in desk.events.recorded] == ["n1", "late"]

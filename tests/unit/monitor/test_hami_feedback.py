@@ -15,7 +15,7 @@ from hami.monitor.pods import Pods
 from hami.node.layout import NodeLayout
 from hami.wire.hami_region import V0, V1, Version
 from tests.unit.monitor import nodes, regions
-from tests.unit.monitor.nodes import CARD, GIB
+from tests.unit.monitor.nodes import CARD, GIB, OTHER
 
 
 def feedback(node: NodeLayout, pods: Pods) -> HamiFeedback:
@@ -52,6 +52,35 @@ def test_the_lower_priority_waits(tmp_path: Path, version: Version) -> None:
     assert (numbers(high), numbers(low)) == ((1, 0), (-1, 1))
     keeping.update()  # nothing was launched meanwhile
     assert (numbers(high), numbers(low)) == ((0, 0), (0, 0))
+
+
+def test_a_region_counts_with_what_its_pods_spec_and_grant_say(tmp_path: Path) -> None:
+    node = nodes.layout(tmp_path)
+    region(node, "high", priority=0, recent_kernel=2)
+    low = region(node, "low", priority=1, recent_kernel=2)
+    for card, allowed, expected in (
+        (CARD, "0", -1),
+        (CARD, "1", 1),
+        (CARD, "", 1),
+        (OTHER, "0", 1),
+    ):
+        pods = nodes.hami_pod("high", card, priority=allowed), nodes.hami_pod("low", CARD)
+        low.write_bytes(regions.region(V1, [CARD], priority=1, recent_kernel=2))
+        feedback(node, nodes.pods(*pods)).update()
+        assert numbers(low)[0] == expected
+        region_of_high = node.hami_containers / f"{nodes.uid_of('high')}_main" / "x.cache"
+        region_of_high.write_bytes(regions.region(V1, [CARD], priority=0, recent_kernel=2))
+
+
+def test_a_priority_from_elsewhere_is_taken_from_the_region(tmp_path: Path) -> None:
+    node = nodes.layout(tmp_path)
+    region(node, "high", priority=0, recent_kernel=2)
+    low = region(node, "low", priority=1, recent_kernel=2)
+    high: dict[str, Any] = nodes.hami_pod("high", CARD, priority="1")
+    source = {"configMapKeyRef": {"name": "c", "key": "k"}}
+    high["spec"]["containers"][0]["env"] = [{"name": "CUDA_TASK_PRIORITY", "valueFrom": source}]
+    feedback(node, nodes.pods(high, nodes.hami_pod("low", CARD))).update()
+    assert numbers(low)[0] == -1
 
 
 def test_what_does_not_change_is_not_written(tmp_path: Path) -> None:

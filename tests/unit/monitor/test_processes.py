@@ -78,7 +78,7 @@ def process_folder(folder: Path, *, pid: int = 41, inner: int = 7, ending: bool 
     root = f"/usr/local/vgpu/tokens/{nodes.allocation_of('a')}"
     (made / "mountinfo").write_text(
         "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
-        f"36 22 8:1 {root} /usr/local/vgpu/policy ro - ext4 /dev/sda rw\n"
+        f"36 22 8:1 {root} /run/hami/share/policy ro - ext4 /dev/sda rw\n"
         f"37 22 8:1 /tmp/x /mnt/vgpu/tokens/{'0' * 32} ro - ext4 /dev/sda rw\n"
     )
     (made / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")

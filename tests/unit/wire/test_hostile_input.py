@@ -19,6 +19,7 @@ from hami.wire import (
     node_marks,
     node_register,
     objects,
+    pod_marks,
     quantity,
     shares,
     signature,
@@ -54,6 +55,7 @@ TEXT_DECODERS: dict[str, Callable[[str], object]] = {
     "grant.verify uid": lambda text: signature.verify(KEYS, "v1", uid=text, node="n", devices="d"),
     "grant.sign": lambda text: signature.sign(KEYS, uid="u", node="n", devices=text),
     "mig_allocations.decode": mig.decode_allocations,
+    "pod_marks.decode_overuse": pod_marks.decode_overuse,
 }
 BYTE_DECODERS: dict[str, Callable[[bytes], object]] = {
     "pod": lambda data: codec.decode(data, objects.Pod, what="pod").init_done,

@@ -1,11 +1,13 @@
 {{/*
 What the two policies share. Both ask the same questions: does one of our keys change at all, may
-this account write that key, and does an agent stay on its own node. The last is asked of all that an
-agent writes: a node that is taken over must not change what runs elsewhere.
+this account write that key, and does an agent stay on its own node and leave the rest alone. The
+last is asked of all that an agent writes: a node that is taken over must not change what runs
+elsewhere.
 
 With failurePolicy Fail an expression that fails refuses the write, also kubelet's. So none can:
 fields are read as optionals, and loops run over our keys, whose number is known, never over what
-a user has written, who could make them too costly.
+a user has written, who could make them too costly. Variables are evaluated only where they are used:
+the loop over labels concerns an agent's writes alone.
 */}}
 
 {{/* "true" where the API server knows policies (1.30) and a part that grants cards is installed. */}}
@@ -60,6 +62,12 @@ pod names the pod's node.
   expression: object.?metadata.?annotations.orValue({})
 - name: oldAnnotations
   expression: 'oldObject == null ? {} : oldObject.?metadata.?annotations.orValue({})'
+{{- end -}}
+
+{{/* Owners and finalizers are as they were; needs an oldObject. */}}
+{{- define "hami.policy.keepsOwners" -}}
+object.?metadata.?ownerReferences.orValue([]) == oldObject.?metadata.?ownerReferences.orValue([]) &&
+        object.?metadata.?finalizers.orValue([]) == oldObject.?metadata.?finalizers.orValue([])
 {{- end -}}
 
 {{/* How a refusal about an agent's node begins: our keys that it would change, if any. */}}

@@ -4,7 +4,8 @@ Without namespaces the container's mounts are links in a folder. Programs expect
 machine's paths, so every word that names a mounted path is replaced by the path in that folder: in
 variables (also lists with colons), in arguments and in the list of preloaded libraries; and
 LD_LIBRARY_PATH gets the folders in which libraries are mounted. A path that is compiled into a
-program stays the machine's.
+program stays the machine's. libvgpu has such paths: its place is taken by the build that finds the
+agent's files beside itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hami.agent.containers import library
+from hami.node import layout
 from hami_sandbox.runtime import kernel, launch, programs
 from hami_sandbox.runtime.cdi import Edits
 from hami_sandbox.runtime.records import MARK, Bundle
@@ -44,7 +47,8 @@ def make(
     }
     argv, working_dir = list(spec.argv), spec.working_dir
     if not namespaces:
-        paths = Paths(root, mounts)
+        mounts, moved = with_own_library(mounts)
+        paths = Paths(root, mounts, moved)
         env, argv = paths.env(env), paths.argv(argv)
         env[_PATH] = f"{bin_folder}:{env[_PATH]}"
         working_dir = paths.folder(working_dir)
@@ -74,12 +78,25 @@ def _mounts(spec: ContainerSpec, edits: Edits) -> list[tuple[str, str, int]]:
     return sorted(by_place.values(), key=lambda mount: mount[1].count("/"))
 
 
+def with_own_library(mounts: Mounts) -> tuple[list[tuple[str, str, int]], dict[str, str]]:
+    """Return the mounts with our build of libvgpu beside the agent's files, and its old places."""
+    found, moved = [], {}
+    for host, place, attributes in mounts:
+        if posixpath.basename(host) == library.NAME:
+            moved[place] = f"{layout.SHARE}/{library.NAME}"
+            found.append((str(programs.library_beside()), moved[place], attributes))
+        else:
+            found.append((host, place, attributes))
+    return found, moved
+
+
 class Paths:
     """Where the container's paths really are: `root` is the folder of links."""
 
-    def __init__(self, root: str, mounts: Mounts) -> None:
+    def __init__(self, root: str, mounts: Mounts, moved: Mapping[str, str] | None = None) -> None:
         self._root = root
         self._mounts = mounts
+        self._moved = moved or {}
         self._places = {posixpath.normpath(place) for _, place, _ in mounts}
 
     def mapped(self, word: str) -> str:
@@ -87,6 +104,7 @@ class Paths:
         if not word.startswith("/"):
             return word
         path = posixpath.normpath(word)
+        path = self._moved.get(path, path)
         at = path
         while at != "/":
             if at in self._places:

@@ -30,6 +30,11 @@ def install(folder: Path) -> Path:
     return folder
 
 
+def library_beside() -> Path:
+    """Return the build of libvgpu that finds the agent's files in its own folder."""
+    return library.find_built("libvgpu-beside.so", package=_SOURCE.parents[1])
+
+
 def needed() -> list[str]:
     """Return the paths of Python and this package, which every container must see."""
     executable = Path(sys.executable).resolve()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_sandbox.runtime import bundles, programs
 from hami_sandbox.runtime.bundles import Paths
 
 ROOT = "/sandbox/c/root"
@@ -45,13 +46,31 @@ def test_variables_are_mapped_part_by_part_and_the_linker_is_told() -> None:
 
 
 def test_what_is_to_be_preloaded_is_preloaded_by_name(tmp_path: Path) -> None:
-    (tmp_path / "preload").write_text("/hook/vgpu/libvgpu.so\n/lib/other.so\n")
+    (tmp_path / "preload").write_text("/hook/one.so\n/lib/other.so\n")
     mounts = [
         (str(tmp_path / "preload"), "/etc/ld.so.preload", 1),
-        ("/lib/libvgpu.so", "/hook/vgpu/libvgpu.so", 1),
+        ("/lib/one.so", "/hook/one.so", 1),
     ]
     env = Paths(ROOT, mounts).env({"LD_PRELOAD": "mine.so"})
-    assert env["LD_PRELOAD"] == f"{ROOT}/hook/vgpu/libvgpu.so:/lib/other.so:mine.so"
+    assert env["LD_PRELOAD"] == f"{ROOT}/hook/one.so:/lib/other.so:mine.so"
+
+
+def test_libvgpu_is_the_build_that_finds_the_agents_files_beside_itself(tmp_path: Path) -> None:
+    (tmp_path / "preload").write_text("/hook/vgpu/libvgpu.so\n")
+    mounts = [
+        (str(tmp_path / "preload"), "/etc/ld.so.preload", 1),
+        ("/lib/aa/libvgpu.so", "/hook/vgpu/libvgpu.so", 1),
+        ("/tokens/x", "/run/hami/share/policy", 1),
+    ]
+    own, moved = bundles.with_own_library(mounts)
+    assert own == [
+        mounts[0],
+        (str(programs.library_beside()), "/run/hami/share/libvgpu.so", 1),
+        mounts[2],
+    ]
+    env = Paths(ROOT, own, moved).env({})
+    assert env["LD_PRELOAD"] == f"{ROOT}/run/hami/share/libvgpu.so"
+    assert programs.library_beside().name == "libvgpu-beside.so"
 
 
 def test_without_mounts_nothing_changes() -> None:

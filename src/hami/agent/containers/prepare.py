@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -53,6 +53,10 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 #: Shows no card: a runtime that ignores CDI leaves it at that.
 VOID = "void"
 _PRELOAD = "/etc/ld.so.preload"
+#: Folder in containers whose mounts of /dev/null name cards to NVIDIA's runtime. Where it accepts
+#: them (accept-nvidia-visible-devices-as-volume-mounts) it prefers them to VISIBLE: no variable of
+#: a pod shows another card then, also where kubelet lets the pod's variables win over ours.
+DEVICE_LIST = "/var/run/nvidia-container-devices"
 
 
 class PrepareError(AgentError):
@@ -249,7 +253,10 @@ class Preparer:
             env |= limits.env(cards, self._config)
         return Edits(
             env=env,
-            mounts=self._mounts(allocation_id) if limited else (),
+            mounts=(
+                *(self._mounts(allocation_id) if limited else ()),
+                *(device_list(card.card for card in cards) if driver is None else ()),
+            ),
             device_nodes=driver.device_nodes if driver else (),
             hooks=driver.hooks if driver else (),
             driver_mounts=driver.mounts if driver else (),
@@ -279,18 +286,15 @@ class Preparer:
             return None
 
     def _mounts(self, allocation_id: str) -> tuple[EditMount, ...]:
-        inside = self._layout.inside
+        node = self._layout
         installed = self._library if isinstance(self._library, Path) else self._library.path
-        places = (
-            (installed, inside / library.NAME),
-            (self._layout.allocation_folder(allocation_id), inside / "policy"),
-            (self._layout.preload, Path(_PRELOAD)),
+        policy, state = node.allocation_folder(allocation_id), node.state(allocation_id)
+        return (
+            EditMount(str(installed), str(node.inside / library.NAME)),
+            EditMount(str(policy), layout.INSIDE_POLICY),
+            EditMount(str(node.preload), _PRELOAD),
+            EditMount(str(state), layout.INSIDE_STATE, read_only=False),
         )
-        read_only = (EditMount(str(host), str(container)) for host, container in places)
-        state = EditMount(
-            str(self._layout.state(allocation_id)), str(inside / "state"), read_only=False
-        )
-        return (*read_only, state)
 
     def _write_policy(self, share: ContainerShares, cards: Sequence[Share]) -> None:
         path = self._layout.policy(share.allocation_id)
@@ -312,6 +316,11 @@ class Preparer:
             if not limits.is_valid(old):  # a spec must not exist without its policy file
                 self._layout.spec(share.allocation_id).unlink(missing_ok=True)
             raise
+
+
+def device_list(cards: Iterable[str]) -> tuple[EditMount, ...]:
+    """Return the mounts that name these cards to NVIDIA's runtime."""
+    return tuple(EditMount("/dev/null", f"{DEVICE_LIST}/{card}") for card in cards)
 
 
 def _read(path: Path) -> bytes | None:

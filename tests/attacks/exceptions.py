@@ -1,0 +1,33 @@
+"""Attacks that gain something; no other may.
+
+The first list is what a library in a container cannot hold. The second is what is open, or cannot
+be closed by hami; docs/threats.md says which.
+"""
+
+from __future__ import annotations
+
+#: Reported by the monitor within seconds.
+SEEN_FROM_THE_HOST = frozenset(
+    {
+        "static-binary",
+        "static-with-entry",
+        "static-on-other-card",
+        "no-request",
+        "direct-ioctl",
+        "unshare",
+        "chroot",
+        "preload-symlink",
+        "state-zeroed",
+    }
+)
+#: Neither held nor reported.
+GAPS = frozenset(
+    {
+        "stolen-key",
+        "resize-replayed",
+        "pods-read",
+        "false-events",
+        "quota-read",
+        "metrics-read",
+    }
+)
