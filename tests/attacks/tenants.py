@@ -219,7 +219,7 @@ class _Driver:
             found = judge.memory(self._index(uuid)).processes
         return tuple(GpuProcess(pid=pid, memory=memory) for pid, memory in found.items())
 
-    def process_utilization(self, uuid: str, since_us: int = 0) -> tuple[()]:
+    def process_utilization(self, uuid: str, since_us: int, now_us: int) -> tuple[()]:
         return ()
 
     def reopen(self) -> None: ...
