@@ -14,6 +14,7 @@ import pytest
 from hami.scheduler import binding
 from hami.serving import watchdog
 from tests import virtual_time
+from tests.scripted_api.faults import Lost
 from tests.scripted_api.server import Recorded, ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -152,16 +153,29 @@ def test_a_binding_that_found_no_connection_is_reported_as_not_sent(
     virtual_time.run(burst())
 
 
-def test_a_binding_that_the_api_server_refuses_is_reported_as_refused() -> None:
+@pytest.mark.parametrize(
+    ("cards", "fault", "reported"),
+    [
+        (True, {"status": 422}, "the API server refused the Binding: 422"),
+        (False, {"status": 422}, "the API server refused the Binding: 422"),
+        (False, {"lost": Lost.BEFORE}, "it is not known whether the Binding took effect: "),
+    ],
+    ids=["refused", "refused, without cards", "lost, without cards"],
+)
+def test_a_binding_that_fails_is_reported_as_what_happened(
+    cards: bool, fault: dict[str, Any], reported: str
+) -> None:
     async def refused() -> None:
         async with ScriptedApi() as api:
             api.put(rig.node("a"))
             async with replica(api, own_lease=False) as one:
-                api.fault(method="POST", path="/binding", status=422, message="no such thing")
-                pod = api.put(rig.pod("p"))
-                await one.filter(pod)
-                error = await one.bind(pod, "a")
-                assert error.startswith("the API server refused the Binding: 422")
+                pod = rig.pod("p")
+                if not cards:
+                    pod["spec"]["containers"] = [{"name": "main"}]
+                pod = api.put(pod)
+                await one.filter(pod, ["a"])
+                api.fault(method="POST", path="/binding", **fault)
+                assert (await one.bind(pod, "a")).startswith(reported)
 
     virtual_time.run(refused())
 
