@@ -67,7 +67,9 @@ async def renew(api: ScriptedApi) -> None:
 
 
 @contextlib.asynccontextmanager
-async def replica(api: ScriptedApi, *, own_lease: bool) -> AsyncIterator[rig.Replica]:
+async def replica(
+    api: ScriptedApi, *, own_lease: bool, most: int = CONNECTIONS
+) -> AsyncIterator[rig.Replica]:
     loop = asyncio.get_running_loop()
     renewing = None if own_lease else asyncio.create_task(renew(api))
     try:
@@ -75,7 +77,7 @@ async def replica(api: ScriptedApi, *, own_lease: bool) -> AsyncIterator[rig.Rep
             api,
             clock=loop.time,
             now=wall,
-            most=CONNECTIONS,
+            most=most,
             leader_elect=True,
             leader_elect_own_lease=own_lease,
             leader_elect_resource_name="kube-scheduler",
@@ -124,6 +126,17 @@ def test_a_burst_is_bound_at_the_speed_of_the_api_server_and_the_lease_is_kept(
                 assert api.most_at_once <= CONNECTIONS
                 if seconds:
                     assert api.most_at_once == CONNECTIONS
+
+    virtual_time.run(burst())
+
+
+def test_time_in_the_queue_counts_against_no_permit() -> None:
+    async def burst() -> None:
+        async with SlowApi(1.5) as api:
+            api.put(rig.node("a", cards=8))
+            async with replica(api, own_lease=False, most=2) as one:
+                assert await bind_all(api, one, 20) == []
+                assert len(api.sent("POST", "/binding")) == 20
 
     virtual_time.run(burst())
 
