@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from benchmarks import fleet
-from hami.wire import annotation_keys, codec, node_marks, objects, shares
+from hami.wire import annotation_keys, codec, node_marks, objects, shares, signature
 
 NAMESPACE = "bench"
+#: Signs the grants of all placed pods.
+KEY = b"k" * signature.KEY_BYTES
 CREATED = "2026-01-01T00:00:00Z"
 _RESOURCES = fleet.NVIDIA.resources
 _ANNOTATIONS = fleet.NVIDIA.annotations
@@ -50,16 +52,21 @@ def nodes(number: int) -> Iterator[bytes]:
 
 def placed_pods(number: int, on_nodes: int) -> Iterator[Placed]:
     """Yield the pods of `fleet.placed_pods`, without making API objects of them first."""
+    grant_keys = signature.GrantKeys(KEY)
     for at in range(number):
-        node, share = fleet.placed_share(at, on_nodes)
+        number_of_node, share = fleet.placed_share(at, on_nodes)
+        node, devices = fleet.node_name(number_of_node), shares.encode([[share]])
         keys = {
-            annotation_keys.ASSIGNED_NODE: fleet.node_name(node),
-            _ANNOTATIONS.allocated: shares.encode([[share]]),
+            annotation_keys.ASSIGNED_NODE: node,
+            _ANNOTATIONS.allocated: devices,
+            annotation_keys.GRANT_MAC: signature.sign(
+                grant_keys, uid=uid(at), node=node, devices=devices
+            ),
         }
         yield Placed(
             name=f"placed-{at}",
             uid=uid(at),
-            node=fleet.node_name(node),
+            node=node,
             annotations=codec.encode(keys),
             limits=_limits_json(share.memory_mib, share.cores),
         )

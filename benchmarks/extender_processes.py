@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from benchmarks import extender_http, fleet
+from benchmarks import extender_fleet, extender_http, fleet
 from hami.wire import codec
 
 #: Seconds.
@@ -37,6 +37,8 @@ class Fake(msgspec.Struct, frozen=True):
     url: str
     #: How to find it.
     kubeconfig: pathlib.Path
+    #: The folder of the key that signed its pods' grants.
+    grant_keys: pathlib.Path
 
 
 class StartError(Exception):
@@ -49,9 +51,16 @@ def fake_api(nodes: int, placed: int) -> Iterator[Fake]:
     with tempfile.TemporaryDirectory() as folder, running(command, stdout=subprocess.PIPE) as api:
         assert api.stdout is not None
         url = api.stdout.readline().decode().strip()
-        kubeconfig = pathlib.Path(folder) / "kubeconfig"
-        kubeconfig.write_bytes(codec.encode(access_to(url)))
-        yield Fake(url, kubeconfig)
+        yield described(url, pathlib.Path(folder))
+
+
+def described(url: str, folder: pathlib.Path) -> Fake:
+    """Write into a folder what a process needs to use an API server."""
+    kubeconfig, grant_keys = folder / "kubeconfig", folder / "grant"
+    kubeconfig.write_bytes(codec.encode(access_to(url)))
+    grant_keys.mkdir()
+    (grant_keys / "current").write_bytes(extender_fleet.KEY)
+    return Fake(url, kubeconfig, grant_keys)
 
 
 def send_events(fake: Fake, rate: int) -> None:
@@ -70,8 +79,8 @@ def requests_seen(fake: Fake) -> dict[str, int]:
 def ours(fake: Fake, *flags: str) -> Iterator[Extender]:
     port, metrics_port = extender_http.free_port(), extender_http.free_port()
     command = [sys.executable, "-m", "hami", "scheduler", *_common(port, metrics_port)]
-    command += [f"--kubeconfig={fake.kubeconfig}", "--leader-elect=false", "--grant-key-dir="]
-    command += flags
+    command += [f"--kubeconfig={fake.kubeconfig}", f"--grant-key-dir={fake.grant_keys}"]
+    command += ["--leader-elect=false", *flags]
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as log, running(command, stderr=log) as process:
         try:

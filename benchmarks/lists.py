@@ -162,9 +162,7 @@ def _api(nodes: int, placed: int, way: str) -> Iterator[Fake]:
     ):
         assert api.stdout is not None
         url = api.stdout.readline().decode().strip()
-        kubeconfig = pathlib.Path(folder) / "kubeconfig"
-        kubeconfig.write_bytes(codec.encode(extender_processes.access_to(url)))
-        yield Fake(url, kubeconfig)
+        yield extender_processes.described(url, pathlib.Path(folder))
 
 
 def _started(fake: Fake) -> Found:

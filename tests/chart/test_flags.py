@@ -153,6 +153,13 @@ def test_a_value_becomes_a_setting_of_the_scheduler(
     assert {name: reply[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize(("version", "known"), [("1.20.0", False), ("1.21.0", True)])
+def test_refusals_are_in_a_field_that_the_kube_scheduler_knows(
+    version: str, *, known: bool
+) -> None:
+    assert scheduler(rendering.render(kube=version)).unresolvable_nodes is known
+
+
 def test_the_webhook_alone_gets_what_it_needs() -> None:
     values = {"webhookOnly.enabled": True, "fallback.mode": "available"}
     assert changed(webhook(rendering.render(values))) == {

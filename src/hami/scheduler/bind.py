@@ -31,6 +31,7 @@ from hami.scheduler.binding import BindingSender
 from hami.scheduler.errors import (
     BindRefusedError,
     CardsChangedError,
+    binding_failed,
     bound_elsewhere,
     changed_too_often,
     deleted,
@@ -293,9 +294,7 @@ class Binder:
                 await self._lost_answers.wait(assumed, self._clock() + still, error)
                 return
             self._assumed_pods.release(assumed.uid)
-            refused = isinstance(error, errors.ApiError)
-            what = "the API server refused the Binding" if refused else "the Binding was not sent"
-            raise BindRefusedError(f"{what}: {error}") from error
+            raise binding_failed(error) from error
         else:
             if assumed.stage is Stage.BINDING:  # the watch may have been faster
                 self._assumed_pods.enter(assumed, Stage.ACCEPTED)
@@ -321,8 +320,10 @@ class Binder:
         )
         try:
             await self._sender.send(body, caller)
-        except (CallerLeftError, NotLeadingError, errors.KubeError) as error:
+        except (CallerLeftError, NotLeadingError) as error:
             raise BindRefusedError(str(error)) from error
+        except errors.KubeError as error:
+            raise binding_failed(error) from error
 
     def _back_to_held(self, assumed: AssumedPod, caller: Caller) -> None:
         """Hold the pod for another /bind; release it if the lease was lost since the decision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hami.kube import errors
 from hami.wire import extender_api, objects
 
 
@@ -41,3 +42,14 @@ def changed_too_often(pod: str, node: str, times: int) -> BindRefusedError:
         f"the cards of node {node} changed {times} times while pod {pod} was being bound; nothing "
         "to do: kube-scheduler retries"
     )
+
+
+def binding_failed(error: errors.KubeError) -> BindRefusedError:
+    """Say what happened to a Binding that no good answer came to."""
+    if error.outcome_unknown:
+        what = "it is not known whether the Binding took effect"
+    elif isinstance(error, errors.ApiError):
+        what = "the API server refused the Binding"
+    else:
+        what = "the Binding was not sent"
+    return BindRefusedError(f"{what}: {error}")

@@ -63,13 +63,15 @@ class Explainer:
             return Response.error(422, str(error))
 
     def _uid_of(self, namespace: str, name: str) -> str:
-        for pod in self._unschedulable:
-            if (pod.wanted.namespace, pod.wanted.name) == (namespace, name):
-                return pod.wanted.uid
-        for info in self._watched.cluster.pods.values():
-            if (info.namespace, info.name) == (namespace, name):
-                return info.uid
-        return ""
+        """Return the UID of a pod; kube-scheduler may have shown it before our watch does."""
+        for refused in self._unschedulable:
+            if (refused.wanted.namespace, refused.wanted.name) == (namespace, name):
+                return refused.wanted.uid
+        for assumed in self._assumed_pods:
+            if (assumed.namespace, assumed.name) == (namespace, name):
+                return assumed.uid
+        watched = self._watched.pods.by_key(f"{namespace}/{name}")
+        return watched.uid if watched is not None else ""
 
     def _known(self, uid: str) -> dict[str, object] | None:
         refused = self._unschedulable.get(uid)

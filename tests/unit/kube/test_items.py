@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from collections.abc import AsyncIterator
 
 import hypothesis
 import pytest
@@ -140,6 +142,32 @@ async def test_a_server_that_ignores_the_limit_is_listed_all_the_same(
     async with following(client, page_size=10**6) as (informer, held):
         await until(lambda: informer.synced)
         assert held.versions == truth(api)
+
+
+async def test_objects_of_a_list_are_taken_before_the_rest_of_it_has_arrived(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may send all pods at once: hundreds of megabytes would be in memory."""
+    arrived = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"metadata":{"resourceVersion":"7"},"items":['
+        for number in range(3):
+            arrived.append(number)
+            yield b'{"metadata":{"name":"p%d"}},' % number
+        yield b"{}]}"
+
+    @contextlib.asynccontextmanager
+    async def chunks(*_: object, **__: object) -> AsyncIterator[AsyncIterator[bytes]]:
+        yield pieces()
+
+    monkeypatch.setattr(client, "chunks", chunks)
+    taken = [
+        (len(page.items), len(arrived))
+        async for page in listwatch.pages(client, paths.pods(), {})
+        if page.items
+    ]
+    assert taken == [(1, 1), (1, 2), (1, 3), (1, 3)]
 
 
 @pytest.mark.parametrize("splits", [True, False], ids=["split", "whole"])

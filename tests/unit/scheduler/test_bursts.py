@@ -14,6 +14,7 @@ import pytest
 from hami.scheduler import binding
 from hami.serving import watchdog
 from tests import virtual_time
+from tests.scripted_api.faults import Lost
 from tests.scripted_api.server import Recorded, ScriptedApi
 from tests.unit.scheduler import rig
 
@@ -66,7 +67,9 @@ async def renew(api: ScriptedApi) -> None:
 
 
 @contextlib.asynccontextmanager
-async def replica(api: ScriptedApi, *, own_lease: bool) -> AsyncIterator[rig.Replica]:
+async def replica(
+    api: ScriptedApi, *, own_lease: bool, most: int = CONNECTIONS
+) -> AsyncIterator[rig.Replica]:
     loop = asyncio.get_running_loop()
     renewing = None if own_lease else asyncio.create_task(renew(api))
     try:
@@ -74,7 +77,7 @@ async def replica(api: ScriptedApi, *, own_lease: bool) -> AsyncIterator[rig.Rep
             api,
             clock=loop.time,
             now=wall,
-            most=CONNECTIONS,
+            most=most,
             leader_elect=True,
             leader_elect_own_lease=own_lease,
             leader_elect_resource_name="kube-scheduler",
@@ -127,6 +130,17 @@ def test_a_burst_is_bound_at_the_speed_of_the_api_server_and_the_lease_is_kept(
     virtual_time.run(burst())
 
 
+def test_time_in_the_queue_counts_against_no_permit() -> None:
+    async def burst() -> None:
+        async with SlowApi(1.5) as api:
+            api.put(rig.node("a", cards=8))
+            async with replica(api, own_lease=False, most=2) as one:
+                assert await bind_all(api, one, 20) == []
+                assert len(api.sent("POST", "/binding")) == 20
+
+    virtual_time.run(burst())
+
+
 def test_a_binding_that_found_no_connection_is_reported_as_not_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -152,16 +166,29 @@ def test_a_binding_that_found_no_connection_is_reported_as_not_sent(
     virtual_time.run(burst())
 
 
-def test_a_binding_that_the_api_server_refuses_is_reported_as_refused() -> None:
+@pytest.mark.parametrize(
+    ("cards", "fault", "reported"),
+    [
+        (True, {"status": 422}, "the API server refused the Binding: 422"),
+        (False, {"status": 422}, "the API server refused the Binding: 422"),
+        (False, {"lost": Lost.BEFORE}, "it is not known whether the Binding took effect: "),
+    ],
+    ids=["refused", "refused, without cards", "lost, without cards"],
+)
+def test_a_binding_that_fails_is_reported_as_what_happened(
+    cards: bool, fault: dict[str, Any], reported: str
+) -> None:
     async def refused() -> None:
         async with ScriptedApi() as api:
             api.put(rig.node("a"))
             async with replica(api, own_lease=False) as one:
-                api.fault(method="POST", path="/binding", status=422, message="no such thing")
-                pod = api.put(rig.pod("p"))
-                await one.filter(pod)
-                error = await one.bind(pod, "a")
-                assert error.startswith("the API server refused the Binding: 422")
+                pod = rig.pod("p")
+                if not cards:
+                    pod["spec"]["containers"] = [{"name": "main"}]
+                pod = api.put(pod)
+                await one.filter(pod, ["a"])
+                api.fault(method="POST", path="/binding", **fault)
+                assert (await one.bind(pod, "a")).startswith(reported)
 
     virtual_time.run(refused())
 

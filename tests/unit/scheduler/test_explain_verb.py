@@ -87,6 +87,30 @@ async def test_a_placed_pod_is_explained_with_its_cards_at_every_stage() -> None
             assert bound == held | {"state": "bound"}
 
 
+async def test_a_pod_is_found_by_name_without_a_look_at_every_pod(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred thousand pods would block the event loop."""
+
+    class Unlooped(dict[str, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("all pods were looked at")
+
+        items = keys = values = __iter__
+
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api) as replica:
+            await replica.place(rig.pod("bound"))
+            await replica.filter(api.put(rig.pod("held")))
+            await replica.seen()
+            cluster = replica.scheduler.watched.cluster
+            monkeypatch.setattr(cluster, "_pods", Unlooped(cluster.pods))
+            for name in ("bound", "held"):
+                _, answer = await explain(replica, pod=f"default/{name}")
+                assert (answer["state"], answer["pod"]) == (name, f"default/{name}")
+
+
 async def test_a_pod_that_was_not_filtered_yet_is_decided_without_holding_cards() -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))

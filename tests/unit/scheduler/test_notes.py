@@ -333,6 +333,31 @@ async def test_a_round_encodes_only_notes_that_changed_and_lets_other_tasks_run_
             ticking.cancel()
 
 
+async def test_pods_that_are_refused_again_for_the_same_reasons_cost_no_encoding(
+    times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, encoded = explanation_note.encode, []
+
+    def counted(note: explanation_note.Note) -> str:
+        encoded.append(note)
+        return encode(note)
+
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api, clock=times.clock, now=times.now) as replica:
+            await refuse(replica)
+            times.pass_by(2)
+            await replica.scheduler.explanation_notes.write_due()
+            assert len(writes(api)) == 1
+            monkeypatch.setattr(explanation_note, "encode", counted)
+            for _ in range(3):
+                times.pass_by(70)
+                await replica.seen()
+                await refuse(replica)
+                await replica.scheduler.explanation_notes.write_due()
+            assert encoded == []
+
+
 async def test_only_a_leader_writes(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ScriptedApi() as api:
         api.put(rig.node("a"))
