@@ -17,6 +17,7 @@ from typing import Any, NoReturn, cast
 from hami.agent.advertise import Advertiser
 from hami.agent.allocator import Allocator
 from hami.agent.binding_mode import BindingMode
+from hami.agent.cards.context_costs import ContextCosts
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.cards.node_config import NodeConfigFile
@@ -94,7 +95,10 @@ class Agent:
         )
 
         # The node's own state.
-        self.cards = NodeCards(settings, config_file, self.node_status)
+        self.context_costs = ContextCosts(self.layout.context_costs)
+        self.cards = NodeCards(
+            settings, config_file, self.node_status, context_costs=self.context_costs
+        )
         self.mode = BindingMode(
             self.layout,
             self.node_status,
@@ -111,6 +115,7 @@ class Agent:
             states=self.states,
             nvidia=self.nvidia,
             devices=self.cards.device,
+            context_cost=self.context_costs.cost,
             config=PrepareConfig.of(node_config.nvidia, injection=injection),
         )
 

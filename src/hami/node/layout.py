@@ -84,6 +84,10 @@ class NodeLayout:
     def record(self, uid: str) -> Path:
         return self.ledger / f"{uid}.json"
 
+    @property
+    def context_costs(self) -> Path:
+        return self.state_dir / "context-costs.json"
+
     # Removed by a reboot.
 
     @property

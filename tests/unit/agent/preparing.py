@@ -65,6 +65,7 @@ class Desk:
             uuid: RegisteredCard(id=uuid, index=index, count=10, devmem=CARD_MEMORY, devcore=100)
             for index, uuid in enumerate((FIRST, SECOND, MIG))
         }
+        self.context_costs: dict[str, int] = {}
         self.configure(**config)
 
     def configure(self, **config: Any) -> None:
@@ -75,6 +76,7 @@ class Desk:
             states=self.states,
             nvidia=NvidiaSpecs([self.nvidia]),
             devices=self.devices.get,
+            context_cost=lambda uuid, _limit: self.context_costs.get(uuid, 0),
             config=PrepareConfig(**config),
         )
 

@@ -36,7 +36,7 @@ from hami.agent.settings import Settings
 from hami.kube.client import Client
 from hami.node import files, layout
 from hami.node.ledger_record import LedgerRecord
-from hami.node.nvml import NvmlError
+from hami.node.nvml import GpuProcess, NvmlError
 from hami.node.nvml_cards import Card, Problem
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
@@ -77,6 +77,8 @@ class Driver:
         #: NVML's code of that error.
         self.code = 0
         self.opened = 0
+        #: On every card.
+        self.on_cards: tuple[GpuProcess, ...] = ()
 
     def open(self, _root: str) -> Driver:
         self.opened += 1
@@ -89,6 +91,12 @@ class Driver:
 
     def links(self, _cards: Sequence[Card]) -> tuple[tuple[()], tuple[()]]:
         return (), ()
+
+    def driver_version(self) -> str:
+        return "580.1"
+
+    def processes(self, _uuid: str) -> tuple[GpuProcess, ...]:
+        return self.on_cards
 
     def close(self) -> None: ...
 

@@ -9,10 +9,10 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hami.agent.errors import RefusalError
-from hami.node.nvml import NvmlError
+from hami.node.nvml import GpuProcess, NvmlError
 from hami.node.nvml_cards import Problem
 from hami.node.nvml_library import DriverReplacedError
-from hami.wire import node_register
+from hami.wire import node_register, policy_file
 from tests.builders import NVIDIA
 from tests.unit.agent.node_cards import card, cut
 from tests.unit.agent.rig import CARD, NODE, OTHER, Node
@@ -238,3 +238,13 @@ async def test_what_is_not_offered_is_reported_once_and_affects_no_other_card(no
         assert any("MIG is on" in one for one in notes)
         await until(lambda: _healthy(node) == [True])
         assert len(agent.events._series) == 2
+
+
+async def test_what_a_context_costs_is_written_into_policies(node: Node) -> None:
+    cost = 518 << 20
+    node.driver.on_cards = (GpuProcess(pid=7, memory=cost),)
+    async with node.running() as agent:
+        await until(node.layout.context_costs.exists)
+        allocation_id = await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+    known = policy_file.decode(node.layout.policy(allocation_id).read_bytes())
+    assert known.context_bytes == {CARD: cost}

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from hami.agent.cards import health, inventory, xids
+from hami.agent.cards.context_costs import ContextCosts
 from hami.agent.cards.health import Health, HealthChange
 from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfigFile
@@ -39,7 +40,15 @@ class NodeEvents(Protocol):
 class NodeCards:
     """The cards that the driver has listed, kept up to date."""
 
-    def __init__(self, settings: Settings, config_file: NodeConfigFile, events: NodeEvents) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        config_file: NodeConfigFile,
+        events: NodeEvents,
+        *,
+        context_costs: ContextCosts,
+    ) -> None:
+        self._context_costs = context_costs
         self._driver_root = settings.driver_root
         self.config = config_file.config
         self._config_mistake = config_file.mistake
@@ -142,6 +151,7 @@ class NodeCards:
     async def _list(self, nvml: Nvml) -> None:
         cards, problems = await asyncio.to_thread(nvml.cards)
         links, link_problems = await asyncio.to_thread(nvml.links, cards)
+        await asyncio.to_thread(self._context_costs.observe, nvml, cards)
         self._known.update((card.uuid, card) for card in cards)
         self._problems = (*problems, *link_problems)
         pairs, notes = inventory.pair_scores(links)

@@ -5,7 +5,7 @@ Several shares of one card are one limit: the container sees the card once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -64,6 +64,7 @@ def policy(
     namespace: str,
     name: str,
     container: str,
+    context_bytes: Mapping[str, int] | None = None,
 ) -> policy_file.Policy:
     """Build the policy of a container; WireError if a policy file cannot carry it."""
     for card in cards:
@@ -91,6 +92,7 @@ def policy(
         pod_namespace=namespace,
         pod_name=name,
         container=container,
+        context_bytes=context_bytes or {},
     )
 
 

@@ -102,6 +102,10 @@ class ContainerShares(msgspec.Struct, frozen=True, kw_only=True):
     exempt: bool = False
 
 
+def _unknown_cost(_uuid: str, _limit: int) -> int:
+    return 0
+
+
 class Preparer:
     """Writes and removes everything that exists per allocation id."""
 
@@ -114,6 +118,7 @@ class Preparer:
         nvidia: NvidiaSpecs,
         devices: Callable[[str], RegisteredCard | None],
         config: PrepareConfig,
+        context_cost: Callable[[str, int], int] = _unknown_cost,
     ) -> None:
         self._layout = layout
         self._library = library
@@ -121,6 +126,7 @@ class Preparer:
         self._nvidia = nvidia
         self._devices = devices
         self._config = config
+        self._context_cost = context_cost
         #: Cards that NVIDIA's specs do not have, each logged once.
         self._reported: set[str] = set()
 
@@ -307,6 +313,11 @@ class Preparer:
             namespace=share.namespace,
             name=share.name,
             container=share.container,
+            context_bytes={
+                card.card: cost
+                for card in cards
+                if (cost := self._context_cost(card.card, card.memory_bytes))
+            },
         )
         old = _read(path)
         try:
