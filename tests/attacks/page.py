@@ -76,6 +76,7 @@ def render(attacks: Iterable[Attack], happened: Mapping[str, Outcome]) -> str:
 def _row(attack: Attack, outcome: Outcome) -> str:
     also = ", ".join(_BEDS[bed] for bed in attack.also)
     tries = f"{attack.tries} (`{attack.id}`{'; also on ' + also if also else ''})"
-    why = f"{attack.why}. {attack.reference}" if attack.reference else attack.why
+    first, rest = attack.reference[:1].upper(), attack.reference[1:]
+    why = f"{attack.why}. {first}{rest}" if first else attack.why
     shown = f"**{outcome}**" if outcome in (REPORTED, GAP) else str(outcome)
     return f"| {tries} | {shown} | {why} |"

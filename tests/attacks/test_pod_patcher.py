@@ -400,7 +400,7 @@ async def test_a_long_grace(keys: Path) -> Result:
     "large-explanation",
     "writes 250 KiB where the scheduler keeps its explanation",
     NO_GAIN,
-    "a note that is not the scheduler's is replaced, and decides nothing",
+    "no decision reads the note",
 )
 async def test_a_large_explanation(keys: Path) -> Result:
     async with ScriptedApi() as api:
