@@ -1,4 +1,4 @@
-"""What a context costs is learned from the driver alone."""
+"""The cost of a context is learned from the driver alone."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_it_holds_for_all_cards_of_the_product_with_that_driver(node: Node) -> N
 def test_it_is_known_after_a_restart(node: Node) -> None:
     node.shows({1: CONTEXT}, {1: CONTEXT})
     node.costs = ContextCosts(node.path)
-    assert node.costs.cost(FIRST, ENOUGH) == 0  # the driver has not said which card this is
+    assert node.costs.cost(FIRST, ENOUGH) == 0  # the driver has not listed the card yet
     assert node.shows({}) == CONTEXT
 
 
@@ -132,7 +132,7 @@ def test_the_bound_is_the_librarys_guess() -> None:
     assert re.findall(r"#define USUAL_CONTEXT \((\d+) \* MIB\)", text) == [str(MOST // MIB)]
 
 
-def test_containers_are_told_the_cost(tmp_path: Path) -> None:
+def test_the_cost_is_in_the_policies_of_containers(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.context_costs[FIRST] = CONTEXT
     desk.preparer.prepare(desk.share(grant(FIRST, 4000), grant(SECOND, 4000)), cdi=True)

@@ -56,7 +56,7 @@ def filled(path: Path) -> int:
 @pytest.mark.parametrize("mode", ["late", "lock"])
 def test_what_a_container_can_write_is_bounded(tmp_path: Path, mode: str) -> None:
     code = f"from {fill.__module__} import fill; fill({str(tmp_path)!r}, {mode!r})"
-    # Its own file system stands for the node's /run, whatever the machine has there.
+    # Its own file system is the node's /run, whatever the machine has there.
     script = f'mkdir {tmp_path}/run && mount -t tmpfs run {tmp_path}/run && exec "$@"'
     done = subprocess.run(
         [*mounting.namespace(), "sh", "-c", script, "sh", sys.executable, "-c", code],

@@ -8,7 +8,7 @@ any process on such a card. Each of them has a context, so no context costs more
 Nothing that a tenant writes is read, and the driver's figure cannot be less than a context takes.
 A figure counts only if it is the same twice in a row: a context may have been half created. One
 above libvgpu's own guess is not learned, and a container whose limit is below that guess is given
-none. So a tenant who lets only large processes run makes nobody worse off than without this.
+none. So a tenant who lets only large processes run makes no other container worse off.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Driver(Protocol):
 
 
 class ContextCosts:
-    """What was learned, kept in a file that survives a reboot."""
+    """The learned costs, kept in a file that survives a reboot."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class ContextCosts:
         try:
             version = driver.driver_version()
         except NvmlError:
-            return  # whoever lists the cards reports it
+            return  # listing the cards reports it
         learned = dict(self._learned)
         for card in cards:
             if card.mig_enabled:
