@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hami.agent.containers.library import library_path
 from hami.agent.errors import RefusalError
+from hami.agent.kubelet.kubelet_api import Mount
 from hami.agent.main import Agent
+from hami.node import layout
 from hami.wire import annotation_keys
 from tests.builders import NVIDIA
 from tests.unit.agent.rig import CARD, OTHER, Node, Object, allocation_id_of, uid
@@ -205,3 +210,28 @@ async def test_an_ill_card_is_not_given_by_the_lock_either(node: Node) -> None:
         with pytest.raises(RefusalError, match="it has left the bus"):
             await agent.plugin.allocate([("id-1",)])
         await until(lambda: node.says(new)[PHASE] == "failed")
+
+
+async def test_a_container_of_an_older_agent_restarts_with_that_agents_library(node: Node) -> None:
+    """Its mounts are fixed in kubelet's checkpoint: library and files beside it, as they were."""
+    older = library_path(node.layout, "ab" * 32)
+    async with node.running(binding="lock") as agent:
+        older.parent.mkdir()
+        older.write_bytes(b"looks beside itself")
+        pod = await locked(node, agent, "p")
+        (answer,) = await agent.plugin.allocate([("id-0",)])
+        allocation_id = answer.annotations[layout.ALLOCATION_ANNOTATION]
+        beside = node.layout.inside
+        mounts = (
+            Mount(container_path=f"{beside}/libvgpu.so", host_path=str(older)),
+            Mount(
+                container_path=f"{beside}/policy",
+                host_path=str(node.layout.allocation_folder(allocation_id)),
+            ),
+        )
+        node.checkpoint.add(uid(pod), "main", ["id-0"], replace(answer, mounts=mounts))
+    async with node.running(binding="lock") as agent:
+        await node.start(agent, "id-0")
+        assert older.read_bytes() == b"looks beside itself"
+        assert node.limits(allocation_id) == [PART]
+        assert node.layout.state(allocation_id).exists()
