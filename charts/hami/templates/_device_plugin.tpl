@@ -53,8 +53,8 @@ of the service account. The folder, not the socket: a runtime that restarts make
 {{- end }}
 
 {{- define "hami.runtimeEndpoints" -}}
-{{- $sockets := list "/run/containerd/containerd.sock" "/run/crio/crio.sock" "/run/k3s/containerd/containerd.sock"
-  "/run/k0s/containerd.sock" "/run/cri-dockerd.sock" }}
+{{- $sockets := list "/run/containerd/containerd.sock" "/run/crio/crio.sock" "/run/cri-dockerd.sock"
+  "/run/k3s/containerd/containerd.sock" "/run/k0s/containerd.sock" }}
 {{- with include "hami.runtimeSocket" . }}{{ $sockets = list . }}{{ end }}
 {{- $found := list }}
 {{- range $sockets }}{{ $found = append $found (printf "/host%s" .) }}{{ end }}
