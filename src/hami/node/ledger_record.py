@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hami.wire import codec, errors, shares
+from hami.wire import annotation_keys, codec, errors, shares
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
 
@@ -75,6 +75,16 @@ class LedgerRecord(
     reported: bool = False
     #: Unix seconds.
     created: float = 0.0
+    #: What else was signed: device lists of other vendors by annotation key, MIG placements.
+    others: dict[str, str] = {}
+    placements: str = ""
+    #: The sequence number of the last resize; 0: it had none. No older order is applied again.
+    resize_seq: int = 0
+
+    @property
+    def device_lists(self) -> dict[str, str]:
+        """Return the device lists that were signed, by annotation key."""
+        return {annotation_keys.SIGNED_DEVICES: self.devices, **self.others}
 
     @property
     def shares(self) -> PodShares:

@@ -7,11 +7,15 @@ import pathlib
 
 import pytest
 
-from hami.serving.grant_keys import GrantKeyError, KeyFolder
+from hami.serving.grant_keys import GrantKeyError, KeyFolder, Keyring
 from hami.wire import signature
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
+NAMES = (
+    *("current", "previous", "signing-current", "signing-previous"),
+    *("public-current", "public-previous"),
+)
 OLD, NEW = b"o" * 32, b"n" * 32
 
 
@@ -31,7 +35,7 @@ class Secret:
         link = self.folder / "..data_tmp"
         link.symlink_to(data.name)
         link.replace(self.folder / "..data")
-        for name in ("current", "previous"):
+        for name in NAMES:
             path = self.folder / name
             if name in files and not path.is_symlink():
                 path.symlink_to(f"..data/{name}")
@@ -46,23 +50,23 @@ def secret(tmp_path: pathlib.Path) -> Secret:
 
 def test_the_current_key_signs_and_the_previous_one_is_known(secret: Secret) -> None:
     secret.swap(current=NEW, previous=OLD)
-    assert KeyFolder(str(secret.folder)).keys() == signature.GrantKeys(NEW, OLD)
+    assert KeyFolder(str(secret.folder)).keys() == Keyring(signature.GrantKeys(NEW, OLD))
 
 
 @pytest.mark.parametrize("previous", [{}, {"previous": b""}])
 def test_there_need_not_be_a_previous_key(secret: Secret, previous: dict[str, bytes]) -> None:
     secret.swap(current=NEW, **previous)
-    assert KeyFolder(str(secret.folder)).keys() == signature.GrantKeys(NEW)
+    assert KeyFolder(str(secret.folder)).keys() == Keyring(signature.GrantKeys(NEW))
 
 
 def test_a_swap_is_seen_at_the_next_use(secret: Secret) -> None:
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
-    assert folder.keys() == signature.GrantKeys(OLD)
+    assert folder.keys() == Keyring(signature.GrantKeys(OLD))
     secret.swap(current=NEW, previous=OLD)
-    assert folder.keys() == signature.GrantKeys(NEW, OLD)
+    assert folder.keys() == Keyring(signature.GrantKeys(NEW, OLD))
     secret.swap(current=NEW)
-    assert folder.keys() == signature.GrantKeys(NEW)
+    assert folder.keys() == Keyring(signature.GrantKeys(NEW))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +86,13 @@ def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_reported(
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
     secret.swap(**change)
-    assert folder.keys() == signature.GrantKeys(OLD)
+    assert folder.keys() == Keyring(signature.GrantKeys(OLD))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "changed grant keys cannot be read, the previous ones stay in use"
     assert printed in vars(record)["error"]
     secret.swap(current=NEW)
-    assert folder.keys() == signature.GrantKeys(NEW)
+    assert folder.keys() == Keyring(signature.GrantKeys(NEW))
 
 
 @pytest.mark.parametrize(
