@@ -15,8 +15,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from hami.wire import annotation_keys, signature
+from hami.wire import annotation_keys
 from tests.e2e import pods
+from tests.e2e.auditor import pod_annotations
 from tests.e2e.chart import asking
 from tests.e2e.chart import release as releases
 from tests.e2e.chart.asking import SOMEBODY, gpu_pod
@@ -85,9 +86,9 @@ def test_an_ordinary_pod_with_a_gpu_is_taken_over_placed_and_runs(
     assert written[annotation_keys.ASSIGNED_NODE] == node
     devices = written[nodes.KEYS.allocated]
     assert f"GPU-{GPU_NODE}-0" in devices
-    key = signature.GrantKeys(release.secret("grant-key")["current"])
-    code = written[annotation_keys.GRANT_MAC]
-    assert signature.verify(key, code, uid=meta["uid"], node=node, devices=devices)
+    key = release.secret("grant-signing-key")["signing-current"]
+    expected = pod_annotations.mac_v3(key, uid=meta["uid"], node=node, devices=devices)
+    assert written[annotation_keys.GRANT_MAC] == expected
     client.delete(pods_path(namespace))
     pods.await_gone(client, namespace)
 
@@ -223,7 +224,7 @@ def kept(release: Release) -> Kept:
             for pod in release.pods()
         },
         release.secret("scheduler-tls"),
-        release.secret("grant-key"),
+        release.secret("grant-signing-key"),
         webhook["clientConfig"]["caBundle"],
     )
 
