@@ -8,6 +8,7 @@ docs/designs/002-grants.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from hami.serving.grant_keys import Keyring
 from hami.vendors.table import ResourceNames
 from hami.wire import annotation_keys, errors, grant, quantity, shares, text_values
 from hami.wire.objects import Container, Pod
-from hami.wire.shares import PodShares, align
+from hami.wire.shares import PodShares, Share, align
 
 _OURS = annotation_keys.SIGNED_DEVICES
 _SWITCH = "CUDA_DISABLE_CONTROL"
@@ -185,9 +186,30 @@ class Grants:
 
 
 def with_order(record: LedgerRecord, order: grant.Resize) -> LedgerRecord:
-    """Return the record after an order to resize: the policy files get a new generation."""
+    """Return the record after an order to resize: the policy files get a new generation.
+
+    A smaller share releases nothing yet: processes hold what they had until they free it.
+    """
+    wanted = shares.decode(order.devices, what=annotation_keys.RESIZE)
+    larger = tuple(
+        tuple(map(_larger, before, after))
+        for before, after in itertools.zip_longest(record.held, wanted, fillvalue=())
+    )
     return msgspec.structs.replace(
-        record, resize=order.devices, resize_seq=order.seq, generation=record.generation + 1
+        record,
+        resize=order.devices,
+        resize_seq=order.seq,
+        unreleased="" if larger == wanted else shares.encode(larger),
+        generation=record.generation + 1,
+    )
+
+
+def _larger(before: Share, after: Share) -> Share:
+    """Return a share of the same card with the larger amounts of both."""
+    return msgspec.structs.replace(
+        after,
+        memory_mib=max(before.memory_mib, after.memory_mib),
+        cores=max(before.cores, after.cores),
     )
 
 

@@ -114,6 +114,7 @@ class Resizer:
                     now,
                     resize=before.resize,
                     resize_seq=before.resize_seq,
+                    unreleased=before.unreleased,
                     generation=now.generation + 1,
                 ),
             )

@@ -80,6 +80,8 @@ class LedgerRecord(
     placements: str = ""
     #: The sequence number of the last resize; 0: it had none. No older order is applied again.
     resize_seq: int = 0
+    #: What a smaller resize has not released: a device list with the larger amounts; empty: all is.
+    unreleased: str = ""
 
     @property
     def device_lists(self) -> dict[str, str]:
@@ -90,6 +92,11 @@ class LedgerRecord(
     def shares(self) -> PodShares:
         """Return the current shares of each container, in container order."""
         return shares.decode(self.resize or self.devices, what=f"grant of pod {self.uid}")
+
+    @property
+    def held(self) -> PodShares:
+        """Return what the pod counts with: its processes may still hold what it had before."""
+        return shares.decode(self.unreleased, what=self.uid) if self.unreleased else self.shares
 
     def shares_of(self, container_index: int) -> tuple[Share, ...]:
         """Return the current shares of one container; empty: it has none."""
@@ -117,8 +124,9 @@ def decode(data: bytes, *, what: str) -> LedgerRecord:
             "run the version of hami that wrote it",
         )
     shares.decode(record.devices, what=f"{what}: devices")
-    if record.resize:
-        shares.decode(record.resize, what=f"{what}: resize")
+    for field in ("resize", "unreleased"):
+        if value := getattr(record, field):
+            shares.decode(value, what=f"{what}: {field}")
     for allocation in record.allocations:
         if not 0 <= allocation.container_index < len(record.containers):
             raise errors.WireError(

@@ -39,7 +39,7 @@ WRITTEN = (
 
 
 def test_a_record_is_written_with_the_same_bytes() -> None:
-    newer = b',"others":{},"placements":"","resize_seq":0}'
+    newer = b',"others":{},"placements":"","resize_seq":0,"unreleased":""}'
     assert ledger_record.encode(RECORD) == WRITTEN.removesuffix(b"}") + newer
 
 
