@@ -154,6 +154,12 @@ V3 = {"scheduler.grantKey.acceptForms": ["v3"]}
     [
         ({}, [SIGNING_KEY, V1_KEY], [PUBLIC_KEY, V1_KEY]),
         (V3, [SIGNING_KEY], [PUBLIC_KEY]),
+        # As --reuse-values leaves it after an older release.
+        (
+            {"scheduler.grantKey.acceptForms": None},
+            [SIGNING_KEY, V1_KEY],
+            [PUBLIC_KEY, V1_KEY],
+        ),
         (OWN_KEY, ["my-key", V1_KEY], ["my-public-key", V1_KEY]),
         ({**OWN_KEY, **V3}, ["my-key"], ["my-public-key"]),
         (

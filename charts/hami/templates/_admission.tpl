@@ -43,13 +43,18 @@ app.kubernetes.io/component: {{ include "hami.component" . }}
 {{ .Values.scheduler.grantKey.existingPublicSecret | default (printf "%s-grant-public-key" (include "hami.fullname" .)) }}
 {{- end }}
 
+{{/* Forms of grants that count; `helm upgrade --reuse-values` from an older chart gives none. */}}
+{{- define "hami.grantForms" -}}
+{{ join "," (.Values.scheduler.grantKey.acceptForms | default (list "v1" "v3")) }}
+{{- end }}
+
 {{/*
 The volume with the keys of grants. Takes root, the Secret of form v3, and a mode. A Secret may be missing: a cluster has none of
 v1 unless an older release made it. Without any key the process does not start, and says so.
 */}}
 {{- define "hami.grantVolume" -}}
 {{- $secrets := list .secret }}
-{{- if has "v1" .root.Values.scheduler.grantKey.acceptForms }}
+{{- if has "v1" (include "hami.grantForms" .root | splitList ",") }}
 {{- $secrets = append $secrets (include "hami.grantKeySecret" .root) }}
 {{- end -}}
 - name: grant-key

@@ -94,7 +94,7 @@ of the service account. The folder, not the socket: a runtime that restarts make
 - --binding={{ $plugin.binding }}
 - --driver-injection={{ $plugin.driverInjection }}
 - --grant-key-dir=/etc/hami/grant
-- --accept-grant-forms={{ join "," .Values.scheduler.grantKey.acceptForms }}
+- --accept-grant-forms={{ include "hami.grantForms" . }}
 - --allow-unsigned-grants={{ $plugin.allowUnsignedGrants }}
 {{- with $plugin.uncontrolledNamespaces }}
 - --uncontrolled-namespaces={{ join "," . }}
