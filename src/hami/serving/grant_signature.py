@@ -100,6 +100,10 @@ class SigningKey:
     def id(self) -> str:
         return self.public.id
 
+    @functools.cached_property
+    def _prefix(self) -> str:
+        return f"{V3}:{self.id}:"
+
     def sign(self, text: bytes) -> str:
         head = f"{V3}:{self.id}:{_encoded(self._private.sign(text))}"
         return f"{head}:{self._mac(head, text)}"
@@ -107,7 +111,7 @@ class SigningKey:
     def verify(self, value: str, text: bytes) -> bool:
         """Return whether a scheduler with this key signed the text."""
         head, _, mac = value.rpartition(":")
-        if not head.startswith(f"{V3}:{self.id}:"):
+        if not head.startswith(self._prefix):
             return False
         given = mac.encode(errors="replace")
         if head.isascii() and hmac.compare_digest(given, self._mac(head, text).encode()):
@@ -126,7 +130,7 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
 
 
 def _encoded(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def _decoded(text: str) -> bytes:

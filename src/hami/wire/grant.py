@@ -45,7 +45,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     def text(self) -> bytes:
         """Return what form v3 signs; WireError: not valid text."""
-        lists = (part for item in sorted(self.devices.items()) for part in item)
+        lists = [part for item in sorted(self.devices.items()) for part in item]
         return _joined("grant", self.uid, self.node, self.placements, *lists)
 
 
@@ -126,6 +126,9 @@ def _joined(*parts: str) -> bytes:
     for what, part in (("pod UID", parts[1]), ("node name", parts[2])):
         if not part:
             raise errors.WireError(what, part, "is empty: nothing to grant to")
+    text = "".join([f"{len(part)}:{part}," for part in parts])
+    if text.isascii():  # as nearly every one is: a character is a byte
+        return text.encode()
     try:
         encoded = [part.encode() for part in parts]
     except UnicodeEncodeError as error:
