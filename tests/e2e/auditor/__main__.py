@@ -35,7 +35,7 @@ def _arguments() -> argparse.Namespace:
         type=pathlib.Path,
         action="append",
         default=[],
-        help="signing key or key of v1",
+        help="signing key, or of v1",
     )
     parser.add_argument("--quiet", action="store_true", help="nothing is being placed now")
     parser.add_argument("--once", action="store_true", help="one look, in-flight things included")
