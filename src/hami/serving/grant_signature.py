@@ -6,8 +6,8 @@ whatever is on a node, it cannot sign. The key id is the first 8 hex digits of S
 key.
 
 A scheduler that starts verifies 100,000 grants, and a signature takes 14 to 19 times as long as an
-HMAC (`benchmarks.grants`). The HMAC covers signature and text, so a valid one proves that a scheduler made both. If it
-is not valid, the signature decides.
+HMAC (`benchmarks.grants`). The HMAC covers signature and text, so a valid one proves that a
+scheduler made both. If it is not valid, the signature decides.
 
 This module loads cryptography: only scheduler, agent and the jobs of an installation import it.
 """
