@@ -37,6 +37,11 @@ IMAGE = {
     "pullSecrets": ["key"],
 }
 
+_OWN_KEYS = {
+    "scheduler.grantKey.existingSigningSecret": "signing",
+    "scheduler.grantKey.existingPublicSecret": "public",
+}
+
 ALTERNATIVES: dict[str, Other] = {
     "global.imageRegistry": Other("registry.example"),
     "global.imagePullSecrets": Other(["key"]),
@@ -102,6 +107,9 @@ ALTERNATIVES: dict[str, Other] = {
     "scheduler.shutdownDelay": Other("20s"),
     "scheduler.drainTimeout": Other("30s"),
     "scheduler.clientCASecret": Other("clients"),
+    "scheduler.grantKey.acceptForms": Other(["v3"]),
+    "scheduler.grantKey.existingSigningSecret": Other("mine", beside=_OWN_KEYS),
+    "scheduler.grantKey.existingPublicSecret": Other("mine", beside=_OWN_KEYS),
     "scheduler.grantKey.existingSecret": Other("mine"),
     "scheduler.kubeScheduler.enabled": Other(
         value=False, beside={"scheduler.clientCASecret": "clients"}

@@ -12,7 +12,10 @@ from tests.chart.rendering import NAMESPACE, Object, Rendered
 
 WEBHOOK = "scheduler.admissionWebhook"
 OWN_TLS = {f"{WEBHOOK}.existingSecret": "my-tls"}
-OWN_KEY = {"scheduler.grantKey.existingSecret": "my-key"}
+OWN_KEY = {
+    "scheduler.grantKey.existingSigningSecret": "my-key",
+    "scheduler.grantKey.existingPublicSecret": "my-public-key",
+}
 NO_WEBHOOK = {f"{WEBHOOK}.enabled": False}
 CERT_MANAGER = {"scheduler.certManager.enabled": True}
 ALONE = {"webhookOnly.enabled": True}
@@ -54,9 +57,14 @@ MADE = {
     "lifetime": "87600h",
 }
 UNUSED = {"lifetime": "87600h"}
-KEY = {"grant_key_secret": "hami-grant-key"}
+KEY = {
+    "grant_signing_secret": "hami-grant-signing-key",
+    "grant_public_secret": "hami-grant-public-key",
+}
 LEFT_BY_ANOTHER = [
     "hami-grant-key",
+    "hami-grant-signing-key",
+    "hami-grant-public-key",
     "hami-scheduler-tls",
     "hami-scheduler-tls-ca",
     "hami-webhook-tls",
@@ -127,14 +135,69 @@ def test_a_job_finds_its_account_and_rights_and_leaves_none_behind(job: str, acc
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, {"tls": "hami-scheduler-tls", "grant-key": "hami-grant-key"}),
-        (CERT_MANAGER, {"tls": "hami-scheduler-tls", "grant-key": "hami-grant-key"}),
-        ({**OWN_TLS, **OWN_KEY}, {"tls": "my-tls", "grant-key": "my-key"}),
-        (NO_WEBHOOK, {"grant-key": "hami-grant-key"}),
+        ({}, {"tls": "hami-scheduler-tls"}),
+        (CERT_MANAGER, {"tls": "hami-scheduler-tls"}),
+        ({**OWN_TLS, **OWN_KEY}, {"tls": "my-tls"}),
+        (NO_WEBHOOK, {}),
     ],
 )
 def test_the_pods_mount_what_was_made(values: dict[str, Any], expected: dict[str, str]) -> None:
     assert mounted(rendering.render(values)) == expected
+
+
+V1_KEY, SIGNING_KEY, PUBLIC_KEY = LEFT_BY_ANOTHER[:3]
+V3 = {"scheduler.grantKey.acceptForms": ["v3"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "scheduler", "agent"),
+    [
+        ({}, [SIGNING_KEY, V1_KEY], [PUBLIC_KEY, V1_KEY]),
+        (V3, [SIGNING_KEY], [PUBLIC_KEY]),
+        # As --reuse-values leaves it after an older release.
+        (
+            {"scheduler.grantKey.acceptForms": None},
+            [SIGNING_KEY, V1_KEY],
+            [PUBLIC_KEY, V1_KEY],
+        ),
+        (OWN_KEY, ["my-key", V1_KEY], ["my-public-key", V1_KEY]),
+        ({**OWN_KEY, **V3}, ["my-key"], ["my-public-key"]),
+        (
+            {"scheduler.grantKey.existingSecret": "mine"},
+            [SIGNING_KEY, "mine"],
+            [PUBLIC_KEY, "mine"],
+        ),
+    ],
+)
+def test_no_node_has_the_signing_key_and_with_v3_none_that_signs(
+    values: dict[str, Any], scheduler: list[str], agent: list[str]
+) -> None:
+    rendered = rendering.render(values)
+    assert grant_secrets(rendered.pod("Deployment", "hami-scheduler")) == scheduler
+    daemons = rendered.pod("DaemonSet", "hami-device-plugin")
+    assert grant_secrets(daemons) == agent
+    signing = scheduler[0]
+    assert signing not in str(daemons)
+    forms = "v3" if values.items() >= V3.items() else "v1,v3"
+    for kind, name, container in (
+        ("Deployment", "hami-scheduler", "vgpu-scheduler-extender"),
+        ("DaemonSet", "hami-device-plugin", "device-plugin"),
+    ):
+        assert rendered.flags(kind, name, container)["accept-grant-forms"] == forms
+
+
+def grant_secrets(pod: Object) -> list[str]:
+    """Return the Secrets with keys of grants that a pod mounts; they may be missing."""
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "grant-key")
+    sources = [source["secret"] for source in volume["projected"]["sources"]]
+    assert all(source["optional"] for source in sources)
+    return [source["name"] for source in sources]
+
+
+@pytest.mark.parametrize("given", ["existingSigningSecret", "existingPublicSecret"])
+def test_a_signing_key_of_ones_own_has_its_public_key_beside_it(given: str) -> None:
+    with pytest.raises(rendering.Refused, match="set both, or none"):
+        rendering.render({f"scheduler.grantKey.{given}": "mine"})
 
 
 def test_cert_manager_makes_the_secret_and_sets_the_ca() -> None:
@@ -206,9 +269,11 @@ def test_an_uninstall_takes_away_what_jobs_and_cert_manager_made(values: dict[st
 def test_an_uninstall_leaves_what_its_owner_brought_whatever_its_name() -> None:
     own = {
         "scheduler.grantKey.existingSecret": "hami-grant-key",
+        "scheduler.grantKey.existingSigningSecret": "hami-grant-signing-key",
+        "scheduler.grantKey.existingPublicSecret": "hami-grant-public-key",
         f"{WEBHOOK}.existingSecret": "hami-scheduler-tls",
     }
     cleanup_arguments = reply(rendering.render(own), CLEANUP)
     assert cleanup_arguments is not None
-    left = set(LEFT_BY_ANOTHER) - {"hami-grant-key", "hami-scheduler-tls"}
+    left = set(LEFT_BY_ANOTHER) - {*own.values()}
     assert set(cleanup_arguments["secrets"].split(",")) == left

@@ -142,20 +142,16 @@ def test_both_look_for_the_library_where_the_scheduler_says_it_is() -> None:
     assert monitor(rendered).hook_path == "/opt/hook"
 
 
-def test_agent_and_scheduler_read_one_file_about_devices_and_one_key() -> None:
-    rendered = rendering.render({"scheduler.grantKey.existingSecret": "mine"})
+def test_agent_and_scheduler_read_one_file_about_devices() -> None:
+    rendered = rendering.render()
     kinds = (("DaemonSet", "hami-device-plugin"), ("Deployment", "hami-scheduler"))
-    sources = [
-        {
-            name: volume.get("configMap", volume.get("secret"))
-            for name in ("config", "grant-key")
-            for volume in rendered.pod(kind, workload)["spec"]["volumes"]
-            if volume["name"] == name
-        }
+    names = [
+        volume["configMap"]["name"]
         for kind, workload in kinds
+        for volume in rendered.pod(kind, workload)["spec"]["volumes"]
+        if volume["name"] == "config"
     ]
-    assert sources[0]["config"] == sources[1]["config"]
-    assert {each["grant-key"]["secretName"] for each in sources} == {"mine"}
-    data = rendered.one("ConfigMap", sources[0]["config"]["name"])["data"]
+    assert names[0] == names[1]
+    data = rendered.one("ConfigMap", names[0])["data"]
     reply = device_config.parse(data["device-config.yaml"], source="the chart")
     assert reply.nvidia.device_split_count == 10

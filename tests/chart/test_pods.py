@@ -44,13 +44,18 @@ def test_no_container_is_root_or_may_become_it(version: str, values: dict[str, A
             }
 
 
+def secrets(spec: Object) -> list[Object]:
+    """Return the volumes of Secrets, also of several in one."""
+    kinds = ("secret", "projected")
+    return [each[kind] for each in spec["volumes"] for kind in kinds if kind in each]
+
+
 def test_keys_are_readable_for_the_user_that_runs_and_no_other() -> None:
     spec = pod(rendering.render({"scheduler.runAsUser": 1234}))["spec"]
     confined = spec["securityContext"]
 
     assert {confined[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {1234}
-    secrets = [each["secret"] for each in spec["volumes"] if "secret" in each]
-    assert [each["defaultMode"] for each in secrets] == [0o440, 0o440]
+    assert [each["defaultMode"] for each in secrets(spec)] == [0o440, 0o440]
 
 
 def test_the_cluster_may_choose_the_user() -> None:
@@ -59,8 +64,8 @@ def test_the_cluster_may_choose_the_user() -> None:
 
     for each in rendered.pods("Deployment", "Job"):
         assert set(each["spec"]["securityContext"]) == {"runAsNonRoot", "seccompProfile"}
-    secrets = [each["secret"] for each in pod(rendered)["spec"]["volumes"] if "secret" in each]
-    assert all("defaultMode" not in each for each in secrets)
+    assert len(secrets(pod(rendered)["spec"])) == 2
+    assert all("defaultMode" not in each for each in secrets(pod(rendered)["spec"]))
 
 
 @pytest.mark.parametrize("name", [KUBE_SCHEDULER, OURS])

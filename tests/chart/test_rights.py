@@ -108,20 +108,26 @@ def test_the_webhook_alone_reads_nodes_and_pods_only_where_they_count(mode: str)
             {
                 "secrets": {"create"},
                 "secrets:hami-scheduler-tls": {"get", "update"},
-                "secrets:hami-grant-key": {"get", "update"},
+                "secrets:hami-grant-signing-key": {"get", "update"},
+                "secrets:hami-grant-public-key": {"get", "update"},
             },
             True,
         ),
         (
             {"scheduler.certManager.enabled": True},
-            {"secrets": {"create"}, "secrets:hami-grant-key": {"get", "update"}},
+            {
+                "secrets": {"create"},
+                "secrets:hami-grant-signing-key": {"get", "update"},
+                "secrets:hami-grant-public-key": {"get", "update"},
+            },
             False,
         ),
         # What its owner brought is only read.
         (
             {
                 f"{WEBHOOK}.existingSecret": "mine",
-                "scheduler.grantKey.existingSecret": "my-key",
+                "scheduler.grantKey.existingSigningSecret": "my-key",
+                "scheduler.grantKey.existingPublicSecret": "my-public-key",
             },
             {"secrets:mine": {"get"}},
             True,
@@ -146,7 +152,7 @@ def test_the_cleanup_may_remove_what_was_made_and_nothing_else() -> None:
 
     assert named.pop("coordination.k8s.io:leases:hami-scheduler") == {"delete"}
     assert set(named) == {
-        "secrets:hami-grant-key",
+        *(f"secrets:hami-grant-{each}key" for each in ("", "signing-", "public-")),
         *(f"secrets:hami-{each}-tls" for each in ("scheduler", "webhook")),
         *(f"secrets:hami-{each}-tls-ca" for each in ("scheduler", "webhook")),
     }

@@ -253,7 +253,7 @@ def test_a_grant_that_cannot_be_believed_is_refused(
         devices = f"{card},NVIDIA,lots,0:;"
         (key, *_) = agents.release.grant_keys()
         uid = mumbler["metadata"]["uid"]
-        mac = pod_annotations.mac(key, uid=uid, node=where, devices=devices)
+        mac = pod_annotations.mac_v3(key, uid=uid, node=where, devices=devices)
         words = _refusal(agents.client, where, mumbler, by_hand.granted(devices, mac))
         assert pod_annotations.ALLOCATED in words
         assert "lots" in words

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from hami.wire import annotation_keys, signature
+from hami.wire import annotation_keys
 from tests.e2e import pods
+from tests.e2e.auditor import pod_annotations
 from tests.e2e.chart import asking
 from tests.e2e.chart import release as releases
 from tests.e2e.chart.asking import SOMEBODY, gpu_pod
@@ -101,9 +102,9 @@ def require_grant(running: Object, release: Release) -> None:
     assert written[annotation_keys.ASSIGNED_NODE] == node
     devices = written[nodes.KEYS.allocated]
     assert f"GPU-{GPU_NODE}-0" in devices
-    key = signature.GrantKeys(release.secret("grant-key")["current"])
-    code = written[annotation_keys.GRANT_MAC]
-    assert signature.verify(key, code, uid=meta["uid"], node=node, devices=devices)
+    key = release.secret("grant-signing-key")["signing-current"]
+    expected = pod_annotations.mac_v3(key, uid=meta["uid"], node=node, devices=devices)
+    assert written[annotation_keys.GRANT_MAC] == expected
 
 
 @pytest.mark.usefixtures("release")
@@ -241,7 +242,7 @@ def kept(release: Release) -> Kept:
             for pod in release.pods()
         },
         release.secret("scheduler-tls"),
-        release.secret("grant-key"),
+        release.secret("grant-signing-key"),
         webhook["clientConfig"]["caBundle"],
     )
 

@@ -28,8 +28,44 @@ app.kubernetes.io/component: {{ include "hami.component" . }}
 {{ .Values.scheduler.admissionWebhook.existingSecret | default (include "hami.madeTlsSecret" .) }}
 {{- end }}
 
+{{/* The key of grants of form v1, which an older release of the chart has made. */}}
 {{- define "hami.grantKeySecret" -}}
 {{ .Values.scheduler.grantKey.existingSecret | default (printf "%s-grant-key" (include "hami.fullname" .)) }}
+{{- end }}
+
+{{/* The key that signs grants, for schedulers only. */}}
+{{- define "hami.grantSigningSecret" -}}
+{{ .Values.scheduler.grantKey.existingSigningSecret | default (printf "%s-grant-signing-key" (include "hami.fullname" .)) }}
+{{- end }}
+
+{{/* Its public key, for the agents. */}}
+{{- define "hami.grantPublicSecret" -}}
+{{ .Values.scheduler.grantKey.existingPublicSecret | default (printf "%s-grant-public-key" (include "hami.fullname" .)) }}
+{{- end }}
+
+{{/* Forms of grants that count; `helm upgrade --reuse-values` from an older chart gives none. */}}
+{{- define "hami.grantForms" -}}
+{{ join "," (.Values.scheduler.grantKey.acceptForms | default (list "v1" "v3")) }}
+{{- end }}
+
+{{/*
+The volume with the keys of grants. Takes root, the Secret of form v3, and a mode. A Secret may be missing: a cluster has none of
+v1 unless an older release made it. Without any key the process does not start, and says so.
+*/}}
+{{- define "hami.grantVolume" -}}
+{{- $secrets := list .secret }}
+{{- if has "v1" (include "hami.grantForms" .root | splitList ",") }}
+{{- $secrets = append $secrets (include "hami.grantKeySecret" .root) }}
+{{- end -}}
+- name: grant-key
+  projected:
+    {{- with .mode }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    sources:
+    {{- range $secrets }}
+    - secret: {name: {{ . }}, optional: true}
+    {{- end }}
 {{- end }}
 
 {{/* "true" where cert-manager makes the certificate. */}}
@@ -44,9 +80,9 @@ app.kubernetes.io/component: {{ include "hami.component" . }}
   (not $scheduler.admissionWebhook.existingSecret) }}true{{ end }}
 {{- end }}
 
-{{/* "true" where the create job makes the grant key. */}}
+{{/* "true" where the create job makes the key that signs grants. */}}
 {{- define "hami.makesGrantKey" -}}
-{{- if not (or .Values.webhookOnly.enabled .Values.scheduler.grantKey.existingSecret) }}true{{ end }}
+{{- if not (or .Values.webhookOnly.enabled .Values.scheduler.grantKey.existingSigningSecret) }}true{{ end }}
 {{- end }}
 
 {{/* "true" where the patch job tells the API server of the CA. */}}

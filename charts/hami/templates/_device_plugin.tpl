@@ -94,6 +94,7 @@ of the service account. The folder, not the socket: a runtime that restarts make
 - --binding={{ $plugin.binding }}
 - --driver-injection={{ $plugin.driverInjection }}
 - --grant-key-dir=/etc/hami/grant
+- --accept-grant-forms={{ include "hami.grantForms" . }}
 - --allow-unsigned-grants={{ $plugin.allowUnsignedGrants }}
 {{- with $plugin.uncontrolledNamespaces }}
 - --uncontrolled-namespaces={{ join "," . }}
@@ -290,10 +291,7 @@ readinessProbe:
 - name: node-config
   configMap:
     name: {{ $plugin.nodeConfiguration.externalConfigName | default (include "hami.devicePlugin" .) }}
-- name: grant-key
-  secret:
-    secretName: {{ include "hami.grantKeySecret" . }}
-    defaultMode: 0400
+{{ include "hami.grantVolume" (dict "root" . "secret" (include "hami.grantPublicSecret" .) "mode" "defaultMode: 0400") }}
 {{- with $plugin.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

@@ -9,6 +9,7 @@
 - --hook-path={{ .Values.global.gpuHookPath }}
 - --mig-fallback-gpu={{ .Values.fallback.gpu }}
 - --grant-key-dir=/etc/hami/grant
+- --accept-grant-forms={{ include "hami.grantForms" . }}
 - --allow-unsigned-grants={{ .Values.devicePlugin.allowUnsignedGrants }}
 - --node-lock-timeout={{ $scheduler.nodeLockExpire }}
 - --node-lock-retry-timeout={{ default (printf "%ds" (int $scheduler.extenderHTTPTimeout)) $scheduler.nodeLockRetryTimeout }}

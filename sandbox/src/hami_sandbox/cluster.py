@@ -29,6 +29,8 @@ from hami.agent.containers import state_files
 from hami.installation import certificates
 from hami.kube import access as kube_access
 from hami.kube.client import Client
+from hami.serving.grant_keys import PUBLIC_CURRENT, SIGNING_CURRENT
+from hami.serving.grant_signature import KEY_BYTES, SigningKey
 from hami_sandbox import access, api_objects, node_programs, process_view, programs, readiness
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.node_programs import SandboxNode
@@ -50,7 +52,6 @@ APISERVER, HAMI_SCHEDULER, KUBE_SCHEDULER, FLEET = (
 SYSTEM_NAMESPACE = "kube-system"
 SCHEDULER_NAME = "hami-scheduler"
 
-_KEY_BYTES = 32
 _LIFETIME = dt.timedelta(days=30)
 #: A socket's path has at most 107 bytes, and our longest ones are deep below the folder.
 _LONGEST_FOLDER = 40
@@ -163,9 +164,11 @@ class Sandbox:
     async def _start_scheduler(self) -> None:
         self._say("starting the scheduler and its extender")
         keys = self.grant_keys
-        keys.mkdir()
-        for name in ("current", "previous"):
-            (keys / name).write_bytes(secrets.token_bytes(_KEY_BYTES))
+        for folder in (keys, self.grant_public_keys):
+            folder.mkdir()
+        key = SigningKey(secrets.token_bytes(KEY_BYTES))
+        (keys / SIGNING_CURRENT).write_bytes(key.secret)
+        (self.grant_public_keys / PUBLIC_CURRENT).write_bytes(key.public.content)
         pair = certificates.issue(access.LOOPBACK, lifetime=_LIFETIME, now=dt.datetime.now(dt.UTC))
         folder = self.folder / "scheduler"
         folder.mkdir()
@@ -196,7 +199,13 @@ class Sandbox:
 
     @property
     def grant_keys(self) -> Path:
+        """Return the folder of the key that signs grants; only the scheduler reads it."""
         return self.folder / "grant-keys"
+
+    @property
+    def grant_public_keys(self) -> Path:
+        """Return the folder of its public key, which the agents read."""
+        return self.folder / "grant-public-keys"
 
     async def _configure(self, config: Path, authority: Path) -> None:
         """Write kube-scheduler's configuration with `hami scheduler config`."""
@@ -247,7 +256,7 @@ class Sandbox:
         env = node_programs.driver_environment(node)
         kubelet = node_programs.kubelet(node, self.kubeconfig, token)
         await self._programs.start(f"{node.name}/kubelet", kubelet)
-        agent = node_programs.agent(node, self.kubeconfig, self.grant_keys)
+        agent = node_programs.agent(node, self.kubeconfig, self.grant_public_keys)
         await self._programs.start(f"{node.name}/agent", agent, env)
         monitor = node_programs.monitor(node, self.kubeconfig)
         await self._programs.start(f"{node.name}/monitor", monitor, env)

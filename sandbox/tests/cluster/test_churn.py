@@ -39,7 +39,7 @@ async def churned(folder: Path, seed: int, *, pods: int = PODS, kills: int = KIL
         ):
             await churn.run()
             print(f"killed {dict(churn.kills)}, ended {dict(churn.ends)}")  # noqa: T201 - a figure
-            keys = [(sandbox.grant_keys / name).read_bytes() for name in ("current", "previous")]
+            keys = [path.read_bytes() for path in sandbox.grant_keys.iterdir()]
             sources = Sources(
                 client=client,
                 roots={name: node.folders.root for name, node in sandbox.nodes.items()},

@@ -9,20 +9,26 @@ card is registered as healthy, so that no scheduler binds a pod that kubelet wou
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from typing import NoReturn
 
 from hami.agent.allocator import Allocator
 from hami.agent.binding_mode import BindingMode
 from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.node_cards import NodeCards
+from hami.agent.grants import Grants
 from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
 from hami.agent.metrics import Metrics
 from hami.agent.node_status import Advertisement, NodeStatus
 from hami.agent.static_mig import MigPlugins
 from hami.vendors.table import AnnotationKeys, Vendor
-from hami.wire import node_marks
+from hami.wire import annotation_keys, node_marks
+
+#: Seconds between two looks at the keys of grants.
+_KEYS_EVERY_S = 5.0
 
 
 class Advertiser:
@@ -40,6 +46,7 @@ class Advertiser:
         mig_plugins: MigPlugins,
         node: NodeStatus,
         metrics: Metrics,
+        grants: Grants,
         advertise_shares: bool,
     ) -> None:
         self._vendor = vendor
@@ -51,6 +58,7 @@ class Advertiser:
         self._mig_plugins = mig_plugins
         self._node = node
         self._metrics = metrics
+        self._grants = grants
         #: Whether the sums of memory and cores are in the node's status.
         self._advertise_shares = advertise_shares
         cards.add_handler(self.update)
@@ -84,6 +92,15 @@ class Advertiser:
             pods=len(self._allocator.ledger.records()),
         )
 
+    async def follow_keys(self) -> NoReturn:
+        """Show for ever which forms of grants can be verified: Secrets change while we run."""
+        shown = self._grants.forms()
+        while True:
+            await asyncio.sleep(_KEYS_EVERY_S)
+            if (now := self._grants.forms()) != shown:
+                shown = now
+                self.update()
+
     def _listed(self) -> tuple[ListedDevice, ...]:
         if self._cards.missing:
             return ()
@@ -105,6 +122,7 @@ class Advertiser:
             scores=self._cards.scores or None,
             late=late,
             lock_reason="" if late else self._mode.mode.reason,
+            grant_forms=self._grants.forms(),
             shares=inventory.shares(self._vendor) if self._advertise_shares else None,
         )
 
@@ -116,6 +134,7 @@ def advertisement(
     scores: str | None = None,
     late: bool = False,
     lock_reason: str = "",
+    grant_forms: str = "",
     shares: Mapping[str, int] | None = None,
 ) -> Advertisement:
     """Return what the Node should show.
@@ -132,6 +151,9 @@ def advertisement(
             if register is not None and late
             else None,
             keys.lock_reason: (lock_reason or None) if register is not None and not late else None,
+            annotation_keys.NODE_GRANT_FORMS: (grant_forms or None)
+            if register is not None
+            else None,
         },
         shares=dict(shares or {}),
     )

@@ -88,7 +88,7 @@ class Allocator:
             return record
 
     def _why_not(self, record: LedgerRecord, known: LedgerRecord | None) -> str:
-        if known is not None and known.shares == record.shares:
+        if known is not None and known.held == record.held:
             return ""  # the pod keeps what it has, whatever became of the cards
         cards = self._cards.devices()
         if cards is None:

@@ -107,7 +107,7 @@ class GrantAnnotations:
 
     def _annotations(self, record: LedgerRecord) -> dict[str, str]:
         return {
-            annotation_keys.SIGNED_DEVICES: record.devices,
+            **record.device_lists,
             annotation_keys.GRANT_MAC: record.mac,
             annotation_keys.ASSIGNED_NODE: self._node,
         }

@@ -8,22 +8,27 @@ docs/designs/002-grants.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from typing import Protocol
 
+import msgspec
+
 from hami.agent.errors import RefusalError
 from hami.node.ledger_record import ContainerRecord, LedgerRecord
+from hami.serving.grant_keys import Keyring
 from hami.vendors.table import ResourceNames
-from hami.wire import annotation_keys, errors, quantity, shares, signature, text_values
+from hami.wire import annotation_keys, errors, grant, quantity, shares, text_values
 from hami.wire.objects import Container, Pod
-from hami.wire.shares import PodShares, align
+from hami.wire.shares import PodShares, Share, align
 
+_OURS = annotation_keys.SIGNED_DEVICES
 _SWITCH = "CUDA_DISABLE_CONTROL"
 _LOW = 1
 
 
 class Keys(Protocol):
-    def keys(self) -> signature.GrantKeys: ...
+    def keys(self) -> Keyring: ...
 
 
 class Grants:
@@ -37,12 +42,15 @@ class Grants:
         keys: Keys | None,
         allow_unsigned: bool,
         uncontrolled: Collection[str],
+        signed: Collection[str] = (annotation_keys.SIGNED_DEVICES,),
     ) -> None:
         self._node = node
         self._resources = resources
         self._keys = keys
         #: Whether HAMi's scheduler may have placed a pod. It signs nothing, and resizes nothing.
         self.allow_unsigned = allow_unsigned
+        #: The annotations of device lists, of every vendor.
+        self._signed = signed
         #: Namespaces in which a container may turn the limiter off.
         self._uncontrolled = uncontrolled
 
@@ -64,7 +72,8 @@ class Grants:
                 "let hami's scheduler place it (schedulerName) and do not set nodeName",
             )
         mac = pod.annotation(annotation_keys.GRANT_MAC)
-        self._verify(what, annotation_keys.GRANT_MAC, mac, uid=pod.uid, devices=devices)
+        signed = grant.of_pod(pod, self._node, self._signed)
+        self._verify(what, annotation_keys.GRANT_MAC, mac, signed)
         try:
             granted = shares.decode(devices, what=f"{what}, {annotation_keys.SIGNED_DEVICES}")
         except errors.WireError as error:
@@ -94,40 +103,60 @@ class Grants:
             name=pod.name,
             devices=devices,
             mac=mac,
+            others={key: value for key, value in signed.devices.items() if key != _OURS},
+            placements=signed.placements,
             containers=containers,
             created=now,
         )
+
+    def forms(self) -> str:
+        """Return the forms and keys that are verified now, for the Node; empty: none."""
+        return grant.encode_forms(self._keys.keys().ids()) if self._keys is not None else ""
 
     def proves(self, record: LedgerRecord) -> bool:
         """Return whether one of the keys has signed the grant that a record holds."""
         if self._keys is None or not record.mac:
             return False
-        return signature.verify(
-            self._keys.keys(), record.mac, uid=record.uid, node=self._node, devices=record.devices
+        signed = grant.Grant(
+            uid=record.uid,
+            node=self._node,
+            devices=record.device_lists,
+            placements=record.placements,
         )
+        return self._keys.keys().verify(record.mac, signed)
 
-    def resize_of(self, pod: Pod, record: LedgerRecord) -> str:
-        """Return the shares that the pod asks for, verified; empty: it asks for no change."""
-        devices = pod.annotation(annotation_keys.RESIZE)
-        if not devices or devices == record.resize:
-            return ""
+    def resize_of(self, pod: Pod, record: LedgerRecord) -> grant.Resize | None:
+        """Return the order to resize that a pod has, verified; None: it asks for no change."""
+        value = pod.annotation(annotation_keys.RESIZE)
+        if not value:
+            return None
         what = f"pod {pod.namespace}/{pod.name}, {annotation_keys.RESIZE}"
-        mac = pod.annotation(annotation_keys.RESIZE_MAC)
-        about = signature.resize(devices)
-        self._verify(what, annotation_keys.RESIZE_MAC, mac, uid=pod.uid, devices=about)
         try:
+            seq, devices = grant.decode_order(value, what=what)
+            order = grant.Resize(uid=pod.uid, node=self._node, devices=devices, seq=seq)
+            if (seq, devices) == (record.resize_seq, record.resize):
+                return None
+            self._verify(
+                what, annotation_keys.RESIZE_MAC, pod.annotation(annotation_keys.RESIZE_MAC), order
+            )
             new = shares.decode(devices, what=what)
         except errors.WireError as error:
             raise RefusalError(what, str(error)) from error
+        if seq < record.resize_seq or (seq and seq == record.resize_seq):
+            raise RefusalError(
+                what,
+                f"order {seq} is not newer than order {record.resize_seq}, which was applied",
+                "give an order with a higher sequence number",
+            )
         if _cards(new) != _cards(record.shares):
             raise RefusalError(
                 what,
                 "names other cards than the pod has; a running container keeps its cards",
                 "change memory and cores only",
             )
-        return devices
+        return order
 
-    def _verify(self, what: str, key: str, mac: str, *, uid: str, devices: str) -> None:
+    def _verify(self, what: str, key: str, mac: str, signed: grant.Signed) -> None:
         unsigned = self.allow_unsigned and key == annotation_keys.GRANT_MAC and not mac
         if self._keys is None or unsigned:
             return
@@ -138,12 +167,14 @@ class Grants:
                 "let hami's scheduler place it; while HAMi's scheduler still places pods, "
                 "run the agents with --allow-unsigned-grants",
             )
-        if not signature.verify(self._keys.keys(), mac, uid=uid, node=self._node, devices=devices):
+        if not self._keys.keys().verify(mac, signed):
             raise RefusalError(
                 what,
                 f"its {key} was not made for this pod, node and share by a key of this agent",
-                "the pod's annotations were changed, or scheduler and agent have different "
-                "keys (Secret <release>-grant-key); delete the pod to reschedule it",
+                "the pod's annotations were changed, its form of signature is not accepted any "
+                "more, or scheduler and agent have different keys (Secrets "
+                "<release>-grant-signing-key and <release>-grant-public-key); delete the pod to "
+                "reschedule it",
             )
 
     def _priority(self, container: Container) -> int:
@@ -152,6 +183,34 @@ class Grants:
 
     def _count(self, container: Container) -> int:
         return _amount(container, self._resources.count, otherwise=0)
+
+
+def with_order(record: LedgerRecord, order: grant.Resize) -> LedgerRecord:
+    """Return the record after an order to resize: the policy files get a new generation.
+
+    A smaller share releases nothing yet: processes hold what they had until they free it.
+    """
+    wanted = shares.decode(order.devices, what=annotation_keys.RESIZE)
+    larger = tuple(
+        tuple(map(_larger, before, after))
+        for before, after in itertools.zip_longest(record.held, wanted, fillvalue=())
+    )
+    return msgspec.structs.replace(
+        record,
+        resize=order.devices,
+        resize_seq=order.seq,
+        unreleased="" if larger == wanted else shares.encode(larger),
+        generation=record.generation + 1,
+    )
+
+
+def _larger(before: Share, after: Share) -> Share:
+    """Return a share of the same card with the larger amounts of both."""
+    return msgspec.structs.replace(
+        after,
+        memory_mib=max(before.memory_mib, after.memory_mib),
+        cores=max(before.cores, after.cores),
+    )
 
 
 def _cards(granted: PodShares) -> list[list[str]]:

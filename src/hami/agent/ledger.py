@@ -279,7 +279,7 @@ def held_by(record: LedgerRecord, *, init_done: bool = False) -> dict[str, CardT
     #: Card -> what each container with a share of it holds.
     by_card: dict[str, list[tuple[ContainerKind, CardTotal]]] = {}
     # Shares behind those of the last container belong to none, but the cards are taken.
-    for kind, granted in itertools.zip_longest(kinds, record.shares, fillvalue=None):
+    for kind, granted in itertools.zip_longest(kinds, record.held, fillvalue=None):
         for share in _one_per_card(granted or ()):
             step = ContainerKind.APP if kind is None else kind
             held = CardTotal(share.memory_mib, share.cores, 1)

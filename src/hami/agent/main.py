@@ -127,6 +127,7 @@ class Agent:
             keys=keys,
             allow_unsigned=settings.allow_unsigned_grants,
             uncontrolled=frozenset(text_values.comma_list(settings.uncontrolled_namespaces)),
+            signed=table.device_lists(config.vendors),
         )
         self.pod_status = PodStatus(
             client,
@@ -221,6 +222,7 @@ class Agent:
             mig_plugins=self.mig_plugins,
             node=self.node_status,
             metrics=self.metrics,
+            grants=self.grants,
             advertise_shares=settings.advertise_shares,
         )
         self.drain = Drain(
@@ -255,6 +257,14 @@ def _socket(resource: str) -> str:
     return _SOCKET.format(resource.rpartition("/")[2])
 
 
+def key_folder(settings: Settings) -> KeyFolder | None:
+    """Return the keys of grants; None: they are not verified."""
+    if not settings.grant_key_dir:
+        return None
+    forms = text_values.comma_list(settings.accept_grant_forms)
+    return KeyFolder(settings.grant_key_dir, forms=forms, signs=False)
+
+
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = lifetime.stop_asked()
@@ -262,7 +272,7 @@ async def run(settings: Settings) -> None:
     config = device_config.load_or_built_in(settings.device_config_file)
     for warning in config.warnings:
         _log.warning("device configuration", extra={"warning": warning})
-    keys = KeyFolder(settings.grant_key_dir) if settings.grant_key_dir else None
+    keys = key_folder(settings)
     if keys is None:
         _log.warning("grants are not verified: --grant-key-dir is empty")
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
@@ -322,6 +332,7 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "reconcile": agent.reconciler.run(),
         "resize": agent.resizer.run(),
         "grants of pods": agent.grant_annotations.run(),
+        "grant keys": agent.advertiser.follow_keys(),
         "memory": lifetime.keep_giving_back(),
     }
 

@@ -32,7 +32,7 @@ from hami.agent.containers.library import Library
 from hami.agent.containers.prepare import VISIBLE, Preparer
 from hami.agent.containers.state_files import StateFiles
 from hami.agent.errors import AgentError, RefusalError
-from hami.agent.grants import Grants
+from hami.agent.grants import Grants, with_order
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import CheckpointError, Entry
 from hami.agent.kubelet.kubelet_api import AllocateResponse
@@ -292,14 +292,14 @@ class Reconciler:
     def _with_resize(self, pod: Pod, record: LedgerRecord) -> LedgerRecord:
         """Count the resize that the policy files of a pod already have; others come later."""
         try:
-            devices = self._grants.resize_of(pod, record)
+            order = self._grants.resize_of(pod, record)
         except RefusalError:
             return record  # the resizer reports it
-        resized = msgspec.structs.replace(
-            record, resize=devices, generation=record.generation + bool(devices)
-        )
+        if order is None:
+            return record
+        resized = with_order(record, order)
         enforced = [self._is_enforced(resized, each) for each in record.allocations]
-        return resized if devices and enforced and all(enforced) else record
+        return resized if enforced and all(enforced) else record
 
     def _is_enforced(self, record: LedgerRecord, allocation: AllocationRecord) -> bool:
         policy = self._policy(allocation.allocation_id)

@@ -18,12 +18,13 @@ import msgspec
 from hami.agent.allocator import Allocator
 from hami.agent.containers.prepare import Preparer
 from hami.agent.errors import AgentError, RefusalError
-from hami.agent.grants import Grants
+from hami.agent.grants import Grants, with_order
 from hami.agent.pods import NodePods
 from hami.agent.reconciler import Reconciler
 from hami.kube.events import EventRecorder
 from hami.node.ledger_record import LedgerRecord
 from hami.wire import annotation_keys
+from hami.wire.grant import Resize
 from hami.wire.objects import Pod
 
 _log = logging.getLogger(__name__)
@@ -85,21 +86,23 @@ class Resizer:
         if self._refused.get(uid) == wanted:
             return
         try:
-            devices = self._grants.resize_of(pod, record)
-            if not devices:
+            order = self._grants.resize_of(pod, record)
+            if order is None:
                 return
-            resized = await self._reconciler.admit(uid, lambda now: self._resized(now, devices))
-            await self._write_limits(resized, before=record.resize)
+            resized = await self._reconciler.admit(uid, lambda now: self._resized(now, order))
+            await self._write_limits(resized, before=record)
         except AgentError as error:
             self._refused[uid] = wanted
             _log.warning("refused a resize", extra={"uid": uid, "error": str(error)})
             self._report(pod, REFUSED, str(error), type="Warning")
         else:
             self._refused.pop(uid, None)
-            _log.info("resized a share", extra={"uid": uid, "devices": devices})
-            self._report(pod, RESIZED, f"generation {resized.generation}: {devices}")
+            _log.info(
+                "resized a share", extra={"uid": uid, "seq": order.seq, "devices": order.devices}
+            )
+            self._report(pod, RESIZED, f"generation {resized.generation}: {order.devices}")
 
-    async def _write_limits(self, record: LedgerRecord, *, before: str) -> None:
+    async def _write_limits(self, record: LedgerRecord, *, before: LedgerRecord) -> None:
         """Write the new limits; if that fails, the ledger gets the old shares again."""
         try:
             for allocation in record.allocations:
@@ -108,7 +111,11 @@ class Resizer:
             await self._allocator.change(
                 record.uid,
                 lambda now: msgspec.structs.replace(
-                    now, resize=before, generation=now.generation + 1
+                    now,
+                    resize=before.resize,
+                    resize_seq=before.resize_seq,
+                    unreleased=before.unreleased,
+                    generation=now.generation + 1,
                 ),
             )
             for allocation in record.allocations:
@@ -116,10 +123,10 @@ class Resizer:
                     self._allocator.prepare(record, allocation)
             raise
 
-    def _resized(self, record: LedgerRecord | None, devices: str) -> LedgerRecord:
+    def _resized(self, record: LedgerRecord | None, order: Resize) -> LedgerRecord:
         if record is None:
             raise RefusalError("resize", "the pod has ended and released its cards meanwhile")
-        resized = msgspec.structs.replace(record, resize=devices, generation=record.generation + 1)
+        resized = with_order(record, order)
         limited = self._preparer.is_limited
         for index, container in enumerate(record.containers):
             old, new = record.shares_of(index), resized.shares_of(index)

@@ -60,8 +60,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     binding: str = "auto"
     #: How cards get into containers: auto, cdi (merge NVIDIA's spec) or runtime (NVIDIA's own).
     driver_injection: str = "auto"
-    #: Folder of the keys that sign grants; empty: grants are not verified.
+    #: Folder of the keys that verify grants (`hami.serving.grant_keys`); empty: they are not
+    #: verified.
     grant_key_dir: str = "/etc/hami/grant"
+    #: Forms of signatures that are valid, where their keys are in that folder.
+    accept_grant_forms: str = "v1,v3"
     #: Whether grants without a signature count, as HAMi's scheduler writes them.
     allow_unsigned_grants: bool = False
     #: Namespaces in which CUDA_DISABLE_CONTROL turns the limiter off, separated by commas.

@@ -45,8 +45,9 @@ _HELP = {
         "(the pod that the node's lock names)",
         "driver_injection": "how cards get into containers: auto, cdi (by NVIDIA's CDI spec) or "
         "runtime (by NVIDIA's runtime)",
-        "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
-        "grants are not checked",
+        "grant_key_dir": "folder of the keys that verify grants: `public-current` and "
+        "`public-previous`, of form v1 `current` and `previous`; empty: grants are not checked",
+        "accept_grant_forms": flag_checks.GRANT_FORMS_HELP,
         "allow_unsigned_grants": "also start pods that HAMi's scheduler placed: their grants are "
         "not signed",
         "uncontrolled_namespaces": "namespaces in which CUDA_DISABLE_CONTROL=true turns the "
@@ -79,6 +80,7 @@ TABLE = Table(
         flag_checks.on_node,
         flag_checks.metrics_address,
         _choices,
+        flag_checks.grant_forms,
         flag_checks.traces,
     ),
 )

@@ -17,6 +17,7 @@ from hami.cli import errors
 from hami.cli.flag_values import Failure, Kind, S, Table
 from hami.serving import addresses as serving_addresses
 from hami.serving import lifetime as serving_errors
+from hami.wire import grant, text_values
 
 _NODE_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 #: Of the processes on a node.
@@ -40,6 +41,11 @@ _POSITIVE = frozenset(
     )
 )
 
+GRANT_FORMS_HELP = (
+    "forms of signed grants that count, if their keys are in that folder: v3, or v1,v3 while pods "
+    "whose grant is of form v1 run"
+)
+
 
 class Traced(Protocol):
     @property
@@ -60,6 +66,13 @@ class Serving(Traced, Measured, Protocol):
     def cert_file(self) -> str: ...
     @property
     def key_file(self) -> str: ...
+
+
+class Granting(Protocol):
+    """Settings of every process that signs or verifies grants."""
+
+    @property
+    def accept_grant_forms(self) -> str: ...
 
 
 class OnNode(Measured, Protocol):
@@ -145,6 +158,13 @@ def traces(settings: Traced, failure: Failure) -> None:
     if url.scheme not in ("http", "https") or not url.hostname:
         remedy = "write for example http://collector:4318"
         raise failure("otlp_endpoint", "is no http or https address", remedy)
+
+
+def grant_forms(settings: Granting, failure: Failure) -> None:
+    given = text_values.comma_list(settings.accept_grant_forms)
+    if not given or not set(given) <= set(grant.FORMS):
+        remedy = "write v3, or v1,v3 while pods with older grants run"
+        raise failure("accept_grant_forms", "is no list of forms of grants", remedy)
 
 
 def one_of(

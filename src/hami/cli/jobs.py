@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from hami.cli import errors
 from hami.cli import main as cli_main
-from hami.installation import cleanup, grant_secret, pem, webhook_trust
+from hami.installation import cleanup, grant_secret, pem, tls_secret, webhook_trust
 from hami.installation.job import InstallationError, Job
 from hami.kube import access, client
 from hami.kube import errors as kube_errors
@@ -43,7 +43,16 @@ def create_certs(arguments: Sequence[str], *, prog: str) -> int:
         if asked.tls_secret:
             await _certificate(job, asked, hosts, lifetime)
         if asked.grant_key_secret:
-            await grant_secret.ensure(job, namespace=asked.namespace, name=asked.grant_key_secret)
+            await grant_secret.ensure_v1(
+                job, namespace=asked.namespace, name=asked.grant_key_secret
+            )
+        if asked.grant_signing_secret:
+            await grant_secret.ensure(
+                job,
+                namespace=asked.namespace,
+                signing=asked.grant_signing_secret,
+                public=asked.grant_public_secret,
+            )
 
     _run(asked, work, prog=prog)
     return 0
@@ -52,11 +61,11 @@ def create_certs(arguments: Sequence[str], *, prog: str) -> int:
 def _create_parser(prog: str) -> errors.Parser:
     made = errors.Parser(
         prog=prog,
-        description="Create the Secrets of an installation: the webhook's certificate and the\n"
-        "key that signs grants of cards. Valid ones are kept. A certificate is renewed when it\n"
-        "cannot be read, is for other hosts, or is in the last third of its lifetime; a\n"
-        "key is never overwritten.",
-        epilog="Exit code 0: both exist; 1: one could not be created; 2: wrong usage.",
+        description="Create the Secrets of an installation: the webhook's certificate, the key\n"
+        "that signs grants of cards, and its public key. Valid ones are kept. A certificate is\n"
+        "renewed when it cannot be read, is for other hosts, or is in the last third of its\n"
+        "lifetime; a key is never overwritten.",
+        epilog="Exit code 0: all exist; 1: one could not be created; 2: wrong usage.",
     )
     _add_flags(made)
     made.add_argument(
@@ -83,20 +92,33 @@ def _create_parser(prog: str) -> errors.Parser:
         metavar="TIME",
         help="of a new certificate (default 87600h)",
     )
-    made.add_argument(
-        "--grant-key-secret",
-        default="",
-        metavar="NAME",
-        help="Secret for the key that signs grants",
-    )
+    _add_key_flags(made)
     return made
 
 
-def _check(asked: argparse.Namespace) -> None:
-    if not asked.tls_secret and not asked.grant_key_secret:
+def _add_key_flags(made: errors.Parser) -> None:
+    for name, help_ in (
+        ("signing", "Secret with the key that signs grants, for schedulers only"),
+        ("public", "Secret with its public key, for the agents"),
+        ("key", "Secret with the key of grants of form v1, which both have"),
+    ):
+        made.add_argument(f"--grant-{name}-secret", default="", metavar="NAME", help=help_)
+
+
+def _check_key_flags(asked: argparse.Namespace) -> None:
+    if bool(asked.grant_signing_secret) != bool(asked.grant_public_secret):
         raise errors.UsageError(
-            "nothing to create; add --tls-secret=NAME --hosts=HOSTS, or --grant-key-secret=NAME, "
-            "or both"
+            "a signing key has a public key; give both --grant-signing-secret=NAME and "
+            "--grant-public-secret=NAME"
+        )
+
+
+def _check(asked: argparse.Namespace) -> None:
+    _check_key_flags(asked)
+    if not (asked.tls_secret or asked.grant_signing_secret or asked.grant_key_secret):
+        raise errors.UsageError(
+            "nothing to create; add --tls-secret=NAME --hosts=HOSTS, or "
+            "--grant-signing-secret=NAME --grant-public-secret=NAME, or all of them"
         )
     if asked.tls_secret and not asked.hosts:
         raise errors.UsageError(
@@ -119,14 +141,6 @@ def _lifetime(text: str) -> dt.timedelta:
 async def _certificate(
     job: Job, asked: argparse.Namespace, hosts: Sequence[str], lifetime: dt.timedelta
 ) -> None:
-    try:
-        # Only here, because it loads cryptography, which is an extra.
-        from hami.installation import tls_secret  # noqa: PLC0415 - see above
-    except ModuleNotFoundError as error:
-        raise errors.UsageError(
-            f"--tls-secret: certificates need the Python package {error.name}, which is not "
-            "installed; install 'hami[certs]', or have cert-manager make the Secret"
-        ) from error
     wanted = tls_secret.Wanted(
         asked.namespace, asked.tls_secret, hosts, lifetime, webhook=asked.webhook
     )
@@ -168,10 +182,25 @@ def rotate_grant_key(arguments: Sequence[str], *, prog: str) -> int:
     if wait < 0:
         raise errors.usage("--wait", asked.wait, "is negative", "write for example 3m")
 
-    async def work(job: Job) -> None:
-        await grant_secret.rotate(
-            job, namespace=asked.namespace, name=asked.grant_key_secret, wait=wait
+    _check_key_flags(asked)
+    if not (asked.grant_signing_secret or asked.grant_key_secret):
+        raise errors.UsageError(
+            "nothing to exchange; add --grant-signing-secret=NAME --grant-public-secret=NAME"
         )
+
+    async def work(job: Job) -> None:
+        if asked.grant_key_secret:
+            await grant_secret.rotate_v1(
+                job, namespace=asked.namespace, name=asked.grant_key_secret, wait=wait
+            )
+        if asked.grant_signing_secret:
+            await grant_secret.rotate(
+                job,
+                namespace=asked.namespace,
+                signing=asked.grant_signing_secret,
+                public=asked.grant_public_secret,
+                wait=wait,
+            )
 
     _run(asked, work, prog=prog)
     return 0
@@ -185,9 +214,7 @@ def _rotate_parser(prog: str) -> errors.Parser:
         epilog="Exit code 0: done; 1: not done, the old key works, run it again; 2: wrong usage.",
     )
     _add_flags(made)
-    made.add_argument(
-        "--grant-key-secret", required=True, metavar="NAME", help="Secret with the keys"
-    )
+    _add_key_flags(made)
     made.add_argument(
         "--wait",
         default="3m",
@@ -246,7 +273,7 @@ def _marks() -> tuple[str, ...]:
     """Return the annotations of nodes that only our own processes write."""
     keys = table.nvidia(table.built_in()).annotations
     agents = (keys.register, keys.pair_scores, keys.binding, keys.lock_reason, keys.shares)
-    return (annotation_keys.REQUEUE, *agents)
+    return (annotation_keys.REQUEUE, annotation_keys.NODE_GRANT_FORMS, *agents)
 
 
 def _add_flags(made: errors.Parser) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from hami.cli import errors
 from hami.cli.flags import Resolved
 from hami.kube import errors as kube_errors
-from hami.serving import grant_keys, lifetime, logs
+from hami.serving import lifetime, logs
 from hami.vendors import config_file as vendor_errors
 from hami.wire import errors as wire_errors
 
@@ -25,7 +25,6 @@ _log = logging.getLogger(__name__)
 
 #: Only another configuration helps: exit code 2.
 _MISCONFIGURED = (
-    grant_keys.GrantKeyError,
     kube_errors.AccessError,
     lifetime.ServingError,
     vendor_errors.ConfigError,

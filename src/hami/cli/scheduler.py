@@ -54,8 +54,9 @@ _HELP = {
         "node_label_selector": "use only nodes with these labels, as k=v,k2=v2; empty: all",
         "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: "
         "unchanged",
-        "grant_key_dir": "folder of the keys `current` and `previous` that sign grants; empty: "
-        "grants are not signed",
+        "grant_key_dir": "folder of the keys that sign grants: `signing-current` and "
+        "`signing-previous`, of form v1 `current` and `previous`; empty: grants are not signed",
+        "accept_grant_forms": flag_checks.GRANT_FORMS_HELP,
         "allow_unsigned_grants": "HAMi's scheduler places pods, too: its grants, which are not "
         "signed, are not reported; as for the agents",
         "reservation_timeout": "longest time that cards are held for a pod that is not bound: one "
@@ -193,6 +194,7 @@ TABLE = Table(
         _evictions,
         _leadership,
         _admission,
+        flag_checks.grant_forms,
         flag_checks.traces,
     ),
 )

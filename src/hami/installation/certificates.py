@@ -3,8 +3,7 @@
 The authority signs one certificate, and its key is not kept: a client that trusts it trusts exactly
 that server. A renewal therefore makes a new authority, too.
 
-This module loads cryptography, an extra that only the jobs of an installation need. Import it only
-where a certificate is made or checked; `hami.installation.pem` works without it.
+This module loads cryptography; `hami.installation.pem`, for processes that serve, does not.
 """
 
 from __future__ import annotations

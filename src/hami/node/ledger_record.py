@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hami.wire import codec, errors, shares
+from hami.wire import annotation_keys, codec, errors, shares
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
 
@@ -75,11 +75,28 @@ class LedgerRecord(
     reported: bool = False
     #: Unix seconds.
     created: float = 0.0
+    #: What else was signed: device lists of other vendors by annotation key, MIG placements.
+    others: dict[str, str] = {}
+    placements: str = ""
+    #: The sequence number of the last resize; 0: it had none. No older order is applied again.
+    resize_seq: int = 0
+    #: What a smaller resize has not released: a device list with the larger amounts; empty: all is.
+    unreleased: str = ""
+
+    @property
+    def device_lists(self) -> dict[str, str]:
+        """Return the device lists that were signed, by annotation key."""
+        return {annotation_keys.SIGNED_DEVICES: self.devices, **self.others}
 
     @property
     def shares(self) -> PodShares:
         """Return the current shares of each container, in container order."""
         return shares.decode(self.resize or self.devices, what=f"grant of pod {self.uid}")
+
+    @property
+    def held(self) -> PodShares:
+        """Return what the pod counts with: its processes may still hold what it had before."""
+        return shares.decode(self.unreleased, what=self.uid) if self.unreleased else self.shares
 
     def shares_of(self, container_index: int) -> tuple[Share, ...]:
         """Return the current shares of one container; empty: it has none."""
@@ -107,8 +124,9 @@ def decode(data: bytes, *, what: str) -> LedgerRecord:
             "run the version of hami that wrote it",
         )
     shares.decode(record.devices, what=f"{what}: devices")
-    if record.resize:
-        shares.decode(record.resize, what=f"{what}: resize")
+    for field in ("resize", "unreleased"):
+        if value := getattr(record, field):
+            shares.decode(value, what=f"{what}: {field}")
     for allocation in record.allocations:
         if not 0 <= allocation.container_index < len(record.containers):
             raise errors.WireError(

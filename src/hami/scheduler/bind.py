@@ -302,7 +302,9 @@ class Binder:
     def _binding(self, assumed: AssumedPod) -> objects.Binding:
         info, families = self._assumed_pods.info(assumed), self._watched.cluster.families
         keys = self._keys.keys() if self._keys is not None else None
-        return binding.of(assumed, info, families, now=self._now(), keys=keys)
+        node = self._watched.nodes.by_key(assumed.node)
+        reads = node.grant_forms if node is not None else ""
+        return binding.of(assumed, info, families, now=self._now(), keys=keys, reads=reads)
 
     def _check_cards(self, assumed: AssumedPod) -> None:
         """Raise CardsChangedError if a pod that is still to be bound lost its cards in a queue."""

@@ -18,8 +18,10 @@ from hami.scheduler.assumed_pods import AssumedPod
 from hami.scheduler.leadership import Leadership, PermitExpiredError
 from hami.scheduler.node_lock import Caller
 from hami.serving import tracing
+from hami.serving.grant_keys import Keyring
+from hami.vendors import table
 from hami.vendors.family import Family
-from hami.wire import annotation_keys, codec, explanation_note, objects, signature
+from hami.wire import annotation_keys, codec, explanation_note, grant, objects
 
 ALLOCATING = "allocating"
 SEND_ATTEMPTS = 5
@@ -35,25 +37,34 @@ def of(
     families: Mapping[str, Family],
     *,
     now: float,
-    keys: signature.GrantKeys | None,
+    keys: Keyring | None,
+    reads: str,
 ) -> objects.Binding:
-    """Return the Binding of an assumed pod that holds these cards."""
+    """Return the Binding of an assumed pod that holds these cards.
+
+    `reads` are the forms of grants that the node's agent says it verifies.
+    """
     return objects.binding(
         name=assumed.name,
         namespace=assumed.namespace,
         uid=assumed.uid,
         node=assumed.node,
-        annotations=decision_annotations(info, families, now=now, keys=keys)
+        annotations=decision_annotations(info, families, now=now, keys=keys, reads=reads)
         | _pod_annotations(assumed),
     )
 
 
 def decision_annotations(
-    info: PodInfo, families: Mapping[str, Family], *, now: float, keys: signature.GrantKeys | None
+    info: PodInfo,
+    families: Mapping[str, Family],
+    *,
+    now: float,
+    keys: Keyring | None,
+    reads: str,
 ) -> dict[str, str]:
     """Return the annotations by which a Binding records a pod's node and cards.
 
-    The signature covers pod, node and NVIDIA's device list (docs/designs/002-grants.md).
+    The signature covers pod, node and device lists (docs/designs/002-grants.md).
     """
     if not info.shares:
         return {}
@@ -66,11 +77,12 @@ def decision_annotations(
     }
     for vendor, pod_shares in info.shares:
         written |= families[vendor].record(pod_shares)
-    devices = written.get(annotation_keys.SIGNED_DEVICES)
-    if keys is not None and devices is not None:
-        written[annotation_keys.GRANT_MAC] = signature.sign(
-            keys, uid=info.uid, node=info.node, devices=devices
-        )
+    if keys is not None:
+        lists = table.device_lists(family.vendor for family in families.values())
+        devices = {key: written[key] for key in lists if key in written}
+        granted = grant.Grant(uid=info.uid, node=info.node, devices=devices)
+        if devices and (mac := keys.sign(granted, grant.decode_forms(reads))):
+            written[annotation_keys.GRANT_MAC] = mac
     return written
 
 

@@ -12,21 +12,27 @@ signature, as they are, and does not report them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable
 
 from hami.scheduler.events import ReportedPods
 from hami.scheduler.informers import WatchedPod
+from hami.scheduler.settings import Settings
 from hami.serving.grant_keys import KeyFolder
-from hami.wire import annotation_keys, objects, signature
+from hami.vendors import table
+from hami.vendors.table import Vendor
+from hami.wire import annotation_keys, grant, objects, text_values
 
 _log = logging.getLogger(__name__)
 
 
 class GrantVerifier:
-    """Verifies the device list of a bound pod with the keys of the cluster."""
+    """Verifies the device lists of a bound pod with the keys of the cluster."""
 
-    def __init__(self, keys: KeyFolder, *, allow_unsigned: bool) -> None:
+    def __init__(self, keys: KeyFolder, *, signed: Collection[str], allow_unsigned: bool) -> None:
         self._folder = keys
         self._keys = keys.keys()
+        #: The annotations of device lists.
+        self._signed = signed
         #: Whether HAMi's scheduler may have placed a pod. It signs nothing.
         self._allow_unsigned = allow_unsigned
 
@@ -42,18 +48,25 @@ class GrantVerifier:
         return self._keys != known and self._verify(pod, mac)
 
     def _verify(self, pod: objects.Pod, mac: str) -> bool:
-        return signature.verify(
-            self._keys,
-            mac,
-            uid=pod.uid,
-            node=pod.node_name,
-            devices=pod.annotation(annotation_keys.SIGNED_DEVICES),
-        )
+        return self._keys.verify(mac, grant.of_pod(pod, pod.node_name, self._signed))
 
 
-def verifier(keys: KeyFolder | None, *, allow_unsigned: bool) -> GrantVerifier | None:
+def key_folder(settings: Settings) -> KeyFolder | None:
+    """Return the keys of grants; None: they are neither signed nor verified."""
+    if not settings.grant_key_dir:
+        return None
+    forms = text_values.comma_list(settings.accept_grant_forms)
+    return KeyFolder(settings.grant_key_dir, forms=forms)
+
+
+def verifier(
+    keys: KeyFolder | None, vendors: Iterable[Vendor], settings: Settings
+) -> GrantVerifier | None:
     """Return what verifies grants; None without keys: grants are taken as they are."""
-    return None if keys is None else GrantVerifier(keys, allow_unsigned=allow_unsigned)
+    if keys is None:
+        return None
+    signed = table.device_lists(vendors)
+    return GrantVerifier(keys, signed=signed, allow_unsigned=settings.allow_unsigned_grants)
 
 
 class UnprovenPods(ReportedPods):

@@ -46,6 +46,8 @@ class WatchedNode(msgspec.Struct, frozen=True):
     lock_uid: str
     #: Names of the vendors whose agent on this node needs no lock.
     late: frozenset[str]
+    #: The forms of grants that its agent verifies, as it is written.
+    grant_forms: str
     #: (vendor name, value or None) of HAMi's handshake, where the vendor has cards.
     handshakes: tuple[tuple[str, str | None], ...]
     info: NodeInfo
@@ -298,6 +300,7 @@ class _NodeReader:
             lock=lock,
             lock_uid=node_marks.owner_uid(node.annotation(annotation_keys.NODE_LOCK_OWNER), lock),
             late=frozenset(late),
+            grant_forms=node.annotation(annotation_keys.NODE_GRANT_FORMS),
             handshakes=tuple(handshakes),
             # Kept once: most updates of a node change nothing of its cards.
             info=known if known is not None and known == info else info,
@@ -379,7 +382,7 @@ def _why_unproven(pod: objects.Pod, info: PodInfo) -> str:
         return f"its grant is not signed: it has no annotation {annotation_keys.GRANT_MAC}"
     return (
         f"its {annotation_keys.SIGNED_DEVICES} is not what {annotation_keys.GRANT_MAC} was made "
-        "for: one of them was removed or changed, or the key is not known here any more"
+        "for: one of them was removed or changed, or its key or form is not accepted here any more"
     )
 
 

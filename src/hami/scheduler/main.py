@@ -74,7 +74,7 @@ async def run(settings: Settings) -> None:
     for warning in config.warnings:
         _log.warning("device configuration", extra={"warning": warning})
     rules = admission_rules(settings, config)
-    keys = KeyFolder(settings.grant_key_dir) if settings.grant_key_dir else None
+    keys = grants.key_folder(settings)
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
     gc.set_threshold(*GC_THRESHOLDS)
     async with access.client(settings, user_agent=USER_AGENT) as client:
@@ -144,7 +144,7 @@ class Scheduler:
             resync_interval=settings.resync_interval,
             mig_offer=self.mig_offer,
             pod_marks=admission_settings.pod_marks(plan),
-            verify=grants.verifier(keys, allow_unsigned=settings.allow_unsigned_grants),
+            verify=grants.verifier(keys, rules.vendors, settings),
         )
         self.assumed_pods = AssumedPods(watched, clock=clock, timeout=settings.reservation_timeout)
         self.unschedulable = UnschedulablePods(watched, clock=clock)

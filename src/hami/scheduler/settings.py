@@ -47,8 +47,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node_label_selector: str = ""
     #: Empty: the built-in vendors as they are.
     device_config_file: str = ""
-    #: Folder of the keys `current` and `previous` that sign grants; empty: grants are not signed.
+    #: Folder of the keys that sign grants (`hami.serving.grant_keys`); empty: they are not signed.
     grant_key_dir: str = "/etc/hami/grant"
+    #: Forms of signatures that are made and valid, where their keys are in that folder.
+    accept_grant_forms: str = "v1,v3"
     #: Whether grants without a signature are valid, as HAMi's scheduler writes them.
     allow_unsigned_grants: bool = False
     #: Seconds after which cards that are reserved and not bound are free again, at the latest: pods

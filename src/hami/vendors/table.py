@@ -117,6 +117,11 @@ def nvidia(vendors: Iterable[Vendor]) -> Vendor:
     return found
 
 
+def device_lists(vendors: Iterable[Vendor]) -> tuple[str, ...]:
+    """Return the annotations of pods in which vendors' device lists are."""
+    return tuple(vendor.annotations.allocated for vendor in vendors if vendor.annotations.allocated)
+
+
 def parse(text: str, *, source: str) -> tuple[Vendor, ...]:
     """Read a table of rows; `source` names it in errors."""
     try:

@@ -10,6 +10,8 @@ from __future__ import annotations
 NODE_LOCK = "hami.io/mutex.lock"
 #: The UID of the pod that NODE_LOCK names, written with it.
 NODE_LOCK_OWNER = "hami.io/lock-owner"
+#: Forms of grants, and ids of keys, that the node's agent verifies; written by the agent.
+NODE_GRANT_FORMS = "hami.io/node-grant-forms"
 # On nodes, and for old kube-schedulers on pods: a change requeues unschedulable pods.
 REQUEUE = "hami.io/scheduler-wake-up"
 
@@ -19,11 +21,11 @@ ASSIGNED_TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 GRANT_MAC = "hami.io/grant-mac"
-#: The device list that GRANT_MAC signs.
+#: NVIDIA's device list, which GRANT_MAC signs in every form.
 SIGNED_DEVICES = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 EXPLANATION = "hami.io/explanation"
-#: A change of a running pod's shares as a device list, and its signature.
+#: An order to change a running pod's shares (`hami.wire.grant`), and its signature.
 RESIZE = "hami.io/vgpu-resize"
 RESIZE_MAC = "hami.io/vgpu-resize-mac"
 

@@ -31,7 +31,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--hook", default=layouts.HOOK, help="hami's hook path (%(default)s)")
     parser.add_argument("--driver-state", default=reading.DRIVER_STATE, help="(%(default)s)")
     parser.add_argument(
-        "--grant-key", type=pathlib.Path, action="append", default=[], help="file of 32 bytes"
+        "--grant-key",
+        type=pathlib.Path,
+        action="append",
+        default=[],
+        help="signing key, or of v1",
     )
     parser.add_argument("--quiet", action="store_true", help="nothing is being placed now")
     parser.add_argument("--once", action="store_true", help="one look, in-flight things included")

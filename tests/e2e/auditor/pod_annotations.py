@@ -12,6 +12,8 @@ import hmac
 import re
 from collections.abc import Iterable
 
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
 from tests.e2e.auditor import malformed
 from tests.e2e.auditor.malformed import MalformedError
 
@@ -26,7 +28,10 @@ MIG = "hami.io/vgpu-mig-allocations"
 PHASES = frozenset({"allocating", "success", "failed"})
 
 _LISTS = re.compile(r"hami\.io/(.+-devices-(allocated|to-allocate)|kunlun-allocated)")
-_MAC = re.compile(r"v1:([0-9a-f]{8}):([A-Za-z0-9_-]{43})")
+_MAC = re.compile(
+    r"v1:([0-9a-f]{8}):[A-Za-z0-9_-]{43}"
+    r"|v3:([0-9a-f]{8}):[A-Za-z0-9_-]{86}:[A-Za-z0-9_-]{43}"
+)
 _FIELDS = 4
 _WORD = "NVIDIA"
 _MOST_CORES = 100
@@ -87,22 +92,47 @@ def unix_seconds(value: str) -> int:
 
 
 def mac_key_id(value: str) -> str:
-    """Judge the shape of a grant's code, v1:<key id>:<base64url>; return the key's id."""
+    """Judge the shape of a grant's code, v1 or v3; return the key's id."""
     found = _MAC.fullmatch(value)
     if found is None:
-        raise MalformedError("is not v1:<8 hex digits>:<43 characters of base64url>")
-    return found[1]
+        raise MalformedError(
+            "is neither v1:<8 hex digits>:<43 characters of base64url> nor "
+            "v3:<8 hex digits>:<86 characters>:<43 characters>"
+        )
+    return found[1] or found[2]
 
 
 def mac(key: bytes, *, uid: str, node: str, devices: str) -> str:
     """Return the code that a grant must carry, as docs/designs/002-grants.md says it."""
     text = f"v1\n{uid}\n{node}\n{devices}".encode(errors="surrogatepass")
-    code = base64.urlsafe_b64encode(hmac.new(key, text, hashlib.sha256).digest()).decode()
-    return f"v1:{hashlib.sha256(key).hexdigest()[:8]}:{code.rstrip('=')}"
+    code = _base64(hmac.new(key, text, hashlib.sha256).digest())
+    return f"v1:{hashlib.sha256(key).hexdigest()[:8]}:{code}"
+
+
+def mac_v3(secret: bytes, *, uid: str, node: str, devices: str, placements: str = "") -> str:
+    """Return the code of form v3, from the signing key that only schedulers have."""
+    parts = ("grant", uid, node, placements, ALLOCATED, devices)
+    encoded = [part.encode(errors="surrogatepass") for part in parts]
+    text = b"".join(str(len(part)).encode() + b":" + part + b"," for part in encoded)
+    seed, key = (
+        hmac.new(secret, f"hami grant v3 {use}".encode(), hashlib.sha256).digest()
+        for use in ("ed25519", "hmac")
+    )
+    private = ed25519.Ed25519PrivateKey.from_private_bytes(seed)
+    public = private.public_key().public_bytes_raw()
+    head = f"v3:{hashlib.sha256(public).hexdigest()[:8]}:{_base64(private.sign(text))}"
+    check = hmac.new(key, head.encode() + b"\n" + text, hashlib.sha256).digest()
+    return f"{head}:{_base64(check)}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def mac_holds(keys: Iterable[bytes], value: str, *, uid: str, node: str, devices: str) -> bool:
-    return any(value == mac(key, uid=uid, node=node, devices=devices) for key in keys)
+    """Judge a code by the keys of a cluster: those of v1, and signing keys."""
+    form = mac_v3 if value.startswith("v3:") else mac
+    return any(value == form(key, uid=uid, node=node, devices=devices) for key in keys)
 
 
 def mig_allocations(value: str) -> None:

@@ -123,7 +123,8 @@ class Release:
         return {key: base64.b64decode(value) for key, value in found["data"].items()}
 
     def grant_keys(self) -> tuple[bytes, ...]:
-        return tuple(self.secret("grant-key").values())
+        """Return the keys that its schedulers sign with."""
+        return tuple(filter(None, self.secret("grant-signing-key").values()))
 
     # What is done with it.
 

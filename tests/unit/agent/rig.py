@@ -38,6 +38,8 @@ from hami.node import files, layout
 from hami.node.ledger_record import LedgerRecord
 from hami.node.nvml import GpuProcess, NvmlError
 from hami.node.nvml_cards import Card, Problem
+from hami.serving.grant_keys import Keyring
+from hami.serving.grant_signature import SigningKey
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
 from hami.wire import annotation_keys, codec, file_layout, node_marks, policy_file, signature
@@ -57,13 +59,23 @@ CARD, OTHER = cards.uuid(0), cards.uuid(1)
 #: MiB of a card.
 WHOLE = 40 * 1024
 KEYS = signature.GrantKeys(b"k" * 32)
+SIGNING = SigningKey(b"s" * 32)
+RING = Keyring(KEYS, public=(SIGNING.public,))
 BUILT_IN = device_config.load_or_built_in("")
 _LOCK_TIME = "2026-01-01T00:00:00Z"
 
 
 class Keys:
-    def keys(self) -> signature.GrantKeys:
-        return KEYS
+    """The keys of a node: it verifies both forms."""
+
+    def __init__(self, ring: Keyring = RING) -> None:
+        self.ring = ring
+
+    def keys(self) -> Keyring:
+        return self.ring
+
+
+BOTH = Keys()
 
 
 class Driver:
@@ -174,7 +186,11 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def running(
-        self, *, wait: bool = True, signing: bool = True, **changes: Any
+        self,
+        *,
+        wait: bool = True,
+        keys: Keys | None = BOTH,
+        **changes: Any,
     ) -> AsyncIterator[Agent]:
         """Run an agent; without `wait` it may know nothing yet."""
         settings = self.settings(**changes)
@@ -186,7 +202,7 @@ class Node:
                     client,
                     config=BUILT_IN,
                     config_file=file,
-                    keys=Keys() if signing else None,
+                    keys=keys,
                     tracer=Tracer.disabled(),
                 )
                 stop = asyncio.Event()

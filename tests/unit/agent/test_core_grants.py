@@ -93,7 +93,7 @@ async def test_unsigned_grants_count_where_the_administrator_says_so(node: Node)
 
 
 async def test_without_keys_nothing_is_checked(node: Node) -> None:
-    async with node.running(signing=False) as agent:
+    async with node.running(keys=None) as agent:
         pod = node.pod("p", main=[PART], annotations={MAC: "whatever"})
         allocation_id = await node.run_pod(agent, pod, "main", "id-0")
         assert node.limits(allocation_id) == [PART]

@@ -153,5 +153,29 @@ async def test_limits_that_cannot_be_written_leave_the_ledger_as_it_was(
             await node.start(agent, "id-1")
 
 
+async def test_a_smaller_share_releases_nothing_while_its_processes_may_hold_it(
+    node: Node,
+) -> None:
+    async with node.running() as agent:
+        pod = node.pod("p", main=[(CARD, 20_000, 30)])
+        allocation_id = await node.run_pod(agent, pod, "main", "id-0")
+        node.resize(pod, [(CARD, 30_000, 30)])
+        await until(lambda: node.limits(allocation_id) == [(CARD, 30_000, 30)])
+        node.resize(pod, [(CARD, 1000, 30)])
+        await until(lambda: node.limits(allocation_id) == [(CARD, 1000, 30)])
+    async with node.running() as agent:
+        new = node.pod("new", main=[(CARD, 11_000, 0)])
+        await node.allocate(agent, new, "main", "id-1")
+        with pytest.raises(Exception, match="30000 MiB are taken by other pods"):
+            await node.start(agent, "id-1")
+        node.resize(pod, [(CARD, 30_000, 30)])  # what it still holds, it can have again
+        await until(lambda: node.limits(allocation_id) == [(CARD, 30_000, 30)])
+        assert node.ledger()[uid(pod)]["unreleased"] == ""
+        node.remove(pod)
+        node.remove(new)
+        after = node.pod("after", main=[(CARD, 40_000, 0)])
+        await node.run_pod(agent, after, "main", "id-2")
+
+
 def _fails(*_args: object, **_options: object) -> None:
     raise PrepareError("policy", "cannot be written")

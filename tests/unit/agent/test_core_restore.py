@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from hami.agent import grant_annotations
+from hami.serving.grant_keys import Keyring
 from hami.wire import annotation_keys, signature
 from tests.loop_time import LoopTime
 from tests.unit.agent.records import devices
-from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, Node, Object, uid
+from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER, Keys, Node, Object, uid
 from tests.unit.kube.following import until
 
 PART = (CARD, 4000, 30)
@@ -168,11 +169,7 @@ async def test_a_grant_of_the_previous_key_is_written_back(node: Node) -> None:
         await node.run_pod(agent, pod, "main", "id-0")
         before = grant(node, pod)
 
-        class Rotated:
-            def keys(self) -> signature.GrantKeys:
-                return signature.GrantKeys(b"n" * 32, KEYS.current)
-
-        agent.grants._keys = Rotated()
+        agent.grants._keys = Keys(Keyring(signature.GrantKeys(b"n" * 32, KEYS.current)))
         strip(node, pod, DEVICES)
         await node.seen(agent)
         await asyncio.sleep(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import pathlib
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -129,7 +128,8 @@ async def test_another_key_signs_after_a_rotation(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["create"], 2, "nothing to create; add --tls-secret=NAME --hosts=HOSTS, or --grant-key"),
+        (["create"], 2, "nothing to create; add --tls-secret=NAME --hosts=HOSTS, or --grant-"),
+        (["create", "--grant-signing-secret=s"], 2, "a signing key has a public key; give both"),
         (["create", "--tls-secret=t"], 2, "--tls-secret needs the hosts of the certificate"),
         (["create", GRANT, "--hosts=a"], 2, "--hosts is about a certificate; add --tls-secret"),
         (["create", GRANT, WEBHOOK], 2, "--webhook is about a certificate; add --tls-secret"),
@@ -139,7 +139,7 @@ async def test_another_key_signs_after_a_rotation(
         (["create", *TLS, "--lifetime=-1h"], 2, "--lifetime: '-1h' must be from 1h"),
         (["patch", TLS[0]], 2, "the following arguments are required: --webhook"),
         (["patch", WEBHOOK], 2, "the following arguments are required: --tls-secret"),
-        (["rotate-grant-key"], 2, "the following arguments are required: --grant-key-secret"),
+        (["rotate-grant-key"], 2, "nothing to exchange; add --grant-signing-secret=NAME"),
         (["rotate-grant-key", GRANT, "--wait=-1s"], 2, "--wait: '-1s' is negative"),
         (["rotate-grant-key", GRANT], 1, "Secret kube-system/hami-grant-key: does not exist"),
         (["create", GRANT, "--context=none"], 2, "none"),
@@ -183,30 +183,3 @@ def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str], command: str)
     reply = capsys.readouterr().out
     assert {"--namespace", "--kubeconfig", "--context"} <= set(reply.split())
     assert "Exit code 0" in reply
-
-
-WITHOUT_CRYPTOGRAPHY = (
-    "import sys; sys.modules['cryptography'] = None; "
-    "from hami.cli import main; sys.exit(main.main(sys.argv[1:]))"
-)
-
-
-async def test_without_the_extra_only_certificates_cannot_be_made(
-    api: ScriptedApi, config: str
-) -> None:
-    async def command(*words: str) -> tuple[int | None, str]:
-        started = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", WITHOUT_CRYPTOGRAPHY, "certs", *words),
-            *(NAMESPACE, f"--kubeconfig={config}"),
-            stderr=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        _, err = await started.communicate()
-        return started.returncode, err.decode()
-
-    assert await command("create", GRANT) == (0, "")
-    code, err = await command("create", *TLS)
-    assert code == 2
-    assert "need the Python package cryptography" in err
-    assert "install 'hami[certs]'" in err
-    assert err.count("\n") == 1

@@ -33,6 +33,8 @@ BROKEN = {
     ("--node-label-selector=gpu=a b",): "which is not label=value",
     ("--node-label-selector=gpu=on,",): "which is not label=value",
     ("--node-label-selector=gpu=a,gpu=b",): "names 'gpu' twice",
+    ("--accept-grant-forms=v2",): "'v2' is no list of forms of grants; write v3, or v1,v3 while",
+    ("--accept-grant-forms=",): "is no list of forms of grants",
     ("--kube-qps=-1",): r"--kube-qps: -1\.0 is negative; write 0 for no limit",
     ("--kube-burst=-1",): "is negative",
     ("--kube-burst=1.5",): "'1.5' is no whole number",
@@ -60,6 +62,8 @@ BROKEN = {
 }
 
 LEGAL = [
+    ("--accept-grant-forms=v3",),
+    ("--accept-grant-forms=v3, v1",),
     ("--http_bind=:0", "--metrics-bind-address=:0"),
     ("--http_bind=[::1]:443", "--metrics-bind-address="),
     ("--http_bind=127.0.0.1:80", "--metrics-bind-address=127.0.0.2:80"),

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami.serving.grant_signature import SigningKey
+from hami.wire import grant
 from tests.e2e.auditor import (
     claims,
     malformed,
@@ -164,6 +166,23 @@ def test_a_code_is_made_as_the_design_says() -> None:
     for changed in ({"uid": "v"}, {"node": "m"}, {"devices": ""}):
         whole = {"uid": "u", "node": "n", "devices": "GPU-a,NVIDIA,1,1:;", **changed}
         assert not pod_annotations.mac_holds([b"k" * 32], code, **whole)
+
+
+def test_a_code_of_form_v3_is_made_as_the_design_says() -> None:
+    """The expected value was made with openssl dgst and pkeyutl, not with any code of ours."""
+    granted = {"uid": "u", "node": "n", "devices": "GPU-a,NVIDIA,1,1:;"}
+    code = pod_annotations.mac_v3(b"k" * 32, **granted)
+    assert code == (
+        "v3:e2e84879:"
+        "dGV1KZOSYPjMVPCbus27lQZuyUTwrObk40dBTQedRtC2iQgJ6SSbxCSKvjWhk4oYiWw7B6vYJEdF2vwluB-CBg:"
+        "HQQU1QRq1gjmSQluT30t-ssbn_n-M7PfjxwNhkO3s1c"
+    )
+    assert pod_annotations.mac_key_id(code) == "e2e84879"
+    assert pod_annotations.mac_holds([b"x" * 32, b"k" * 32], code, **granted)
+    value = grant.Grant(uid="u", node="n", devices={ALLOCATED: granted["devices"]})
+    assert SigningKey(b"k" * 32).sign(value.text()) == code  # the product's own code
+    for changed in ({"uid": "v"}, {"node": "m"}, {"devices": ""}):
+        assert not pod_annotations.mac_holds([b"k" * 32], code, **{**granted, **changed})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The keys that sign grants: created once, never overwritten, rotated."""
+"""The keys of grants of form v1: created once, never overwritten, rotated."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ OLD, OLDER = b"o" * 32, b"p" * 32
 
 
 async def ensure(rig: Rig) -> None:
-    await grant_secret.ensure(rig.job, namespace=NAMESPACE, name=NAME)
+    await grant_secret.ensure_v1(rig.job, namespace=NAMESPACE, name=NAME)
 
 
 async def rotate(rig: Rig) -> None:
-    await grant_secret.rotate(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
+    await grant_secret.rotate_v1(rig.job, namespace=NAMESPACE, name=NAME, wait=180)
 
 
 def mounted(folder: Path, entries: dict[str, bytes]) -> signature.GrantKeys:
     """Read the Secret as a process does that has it mounted."""
     for name, content in entries.items():
         (folder / name).write_bytes(content)
-    return grant_keys.KeyFolder(str(folder)).keys()
+    found = grant_keys.KeyFolder(str(folder)).keys().v1
+    assert found is not None
+    return found
 
 
 async def test_a_key_is_made_that_the_scheduler_takes(rig: Rig, tmp_path: Path) -> None:
@@ -74,8 +76,8 @@ async def test_one_that_is_there_is_never_changed(
     [
         ({}, "has no entry current with a key"),
         ({"previous": OLD}, "has no entry current with a key"),
-        ({"current": b"short"}, "grant key current is 5 bytes long, must be 32"),
-        ({"current": OLD, "previous": b"x"}, "grant key previous is 1 bytes long, must be 32"),
+        ({"current": b"short"}, "entry current is 5 bytes long, must be 32"),
+        ({"current": OLD, "previous": b"x"}, "entry previous is 1 bytes long, must be 32"),
     ],
 )
 async def test_a_damaged_one_is_reported_and_left_for_a_person_to_decide(
@@ -158,10 +160,3 @@ async def test_without_a_secret_of_ours_nothing_is_exchanged(rig: Rig) -> None:
     with pytest.raises(InstallationError, match="was not created by hami"):
         await rotate(rig)
     assert rig.entries(NAME) == {"current": OLD}
-
-
-def test_the_entries_are_those_that_the_scheduler_reads() -> None:
-    assert (grant_secret.CURRENT, grant_secret.PREVIOUS) == (
-        grant_keys.CURRENT,
-        grant_keys.PREVIOUS,
-    )

@@ -39,7 +39,8 @@ WRITTEN = (
 
 
 def test_a_record_is_written_with_the_same_bytes() -> None:
-    assert ledger_record.encode(RECORD) == WRITTEN
+    newer = b',"others":{},"placements":"","resize_seq":0,"unreleased":""}'
+    assert ledger_record.encode(RECORD) == WRITTEN.removesuffix(b"}") + newer
 
 
 def test_a_record_of_an_earlier_version_is_read() -> None:

@@ -19,10 +19,9 @@ from typing import Any
 from hami.admission.settings import Rules
 from hami.kube import connections
 from hami.kube.client import Client
-from hami.scheduler import main
+from hami.scheduler import grants, main
 from hami.scheduler.main import Scheduler
 from hami.scheduler.settings import Settings
-from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Request, Response
 from hami.serving.tracing import Tracer
 from hami.vendors import device_config
@@ -143,13 +142,13 @@ async def running(
     **settings: Any,
 ) -> AsyncIterator[Replica]:
     """Run a replica and all its background tasks; it sends `most` requests at once."""
-    chosen = Settings(grant_key_dir="", **settings)
+    chosen = Settings(grant_key_dir=str(keys or ""), **settings)
     async with Client(api.access(), user_agent=hostname, most=most) as client:
         scheduler = Scheduler(
             chosen,
             client,
             rules=rules or main.admission_rules(chosen, BUILT_IN),
-            keys=KeyFolder(str(keys)) if keys else None,
+            keys=grants.key_folder(chosen),
             tracer=tracer or Tracer.disabled(),
             hostname=hostname,
             clock=clock,

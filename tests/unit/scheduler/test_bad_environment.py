@@ -46,7 +46,8 @@ async def test_a_missing_folder_of_grant_keys(tmp_path: pathlib.Path, kubeconfig
     missing = tmp_path / "keys"
     code, line = await fails(f"--grant-key-dir={missing}", f"--kubeconfig={kubeconfig}")
     assert code == 2
-    assert line.startswith(f"hami scheduler: grant keys: {missing}/current does not exist; ")
+    files = f"{missing}/signing-current or {missing}/current"
+    assert line.startswith(f"hami scheduler: grant keys: {files} does not exist; ")
     assert "mount the Secret" in line
     assert "--grant-key-dir=" in line
 

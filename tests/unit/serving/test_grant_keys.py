@@ -7,11 +7,16 @@ import pathlib
 
 import pytest
 
-from hami.serving.grant_keys import GrantKeyError, KeyFolder
+from hami.serving.grant_keys import GrantKeyError, KeyFolder, Keyring
+from hami.serving.grant_signature import SigningKey
 from hami.wire import signature
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
 
+NAMES = (
+    *("current", "previous", "signing-current", "signing-previous"),
+    *("public-current", "public-previous"),
+)
 OLD, NEW = b"o" * 32, b"n" * 32
 
 
@@ -31,7 +36,7 @@ class Secret:
         link = self.folder / "..data_tmp"
         link.symlink_to(data.name)
         link.replace(self.folder / "..data")
-        for name in ("current", "previous"):
+        for name in NAMES:
             path = self.folder / name
             if name in files and not path.is_symlink():
                 path.symlink_to(f"..data/{name}")
@@ -46,23 +51,23 @@ def secret(tmp_path: pathlib.Path) -> Secret:
 
 def test_the_current_key_signs_and_the_previous_one_is_known(secret: Secret) -> None:
     secret.swap(current=NEW, previous=OLD)
-    assert KeyFolder(str(secret.folder)).keys() == signature.GrantKeys(NEW, OLD)
+    assert KeyFolder(str(secret.folder)).keys() == Keyring(signature.GrantKeys(NEW, OLD))
 
 
 @pytest.mark.parametrize("previous", [{}, {"previous": b""}])
 def test_there_need_not_be_a_previous_key(secret: Secret, previous: dict[str, bytes]) -> None:
     secret.swap(current=NEW, **previous)
-    assert KeyFolder(str(secret.folder)).keys() == signature.GrantKeys(NEW)
+    assert KeyFolder(str(secret.folder)).keys() == Keyring(signature.GrantKeys(NEW))
 
 
 def test_a_swap_is_seen_at_the_next_use(secret: Secret) -> None:
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
-    assert folder.keys() == signature.GrantKeys(OLD)
+    assert folder.keys() == Keyring(signature.GrantKeys(OLD))
     secret.swap(current=NEW, previous=OLD)
-    assert folder.keys() == signature.GrantKeys(NEW, OLD)
+    assert folder.keys() == Keyring(signature.GrantKeys(NEW, OLD))
     secret.swap(current=NEW)
-    assert folder.keys() == signature.GrantKeys(NEW)
+    assert folder.keys() == Keyring(signature.GrantKeys(NEW))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +87,13 @@ def test_what_cannot_be_read_leaves_the_known_keys_in_use_and_is_reported(
     secret.swap(current=OLD)
     folder = KeyFolder(str(secret.folder))
     secret.swap(**change)
-    assert folder.keys() == signature.GrantKeys(OLD)
+    assert folder.keys() == Keyring(signature.GrantKeys(OLD))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "changed grant keys cannot be read, the previous ones stay in use"
     assert printed in vars(record)["error"]
     secret.swap(current=NEW)
-    assert folder.keys() == signature.GrantKeys(NEW)
+    assert folder.keys() == Keyring(signature.GrantKeys(NEW))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,81 @@ def test_a_key_that_is_a_folder_is_an_error_that_names_it(tmp_path: pathlib.Path
     (tmp_path / "current").mkdir()
     with pytest.raises(GrantKeyError, match="current cannot be read: Is a directory"):
         KeyFolder(str(tmp_path))
+
+
+SIGNING, OLDER = SigningKey(b"s" * 32), SigningKey(b"t" * 32)
+#: All files that a folder may have.
+FILES = {
+    "current": NEW,
+    "signing-current": SIGNING.secret,
+    "signing-previous": OLDER.secret,
+    "public-current": SIGNING.public.content,
+    "public-previous": OLDER.public.content,
+}
+V1 = signature.GrantKeys(NEW)
+RINGS = {
+    # Whether it signs, the forms that it accepts, and what it reads.
+    "a scheduler": (True, ("v1", "v3"), Keyring(V1, signing=(SIGNING, OLDER))),
+    "a scheduler without v1": (True, ("v3",), Keyring(signing=(SIGNING, OLDER))),
+    "an agent": (False, ("v1", "v3"), Keyring(V1, public=(SIGNING.public, OLDER.public))),
+    "an agent without v1": (False, ("v3",), Keyring(public=(SIGNING.public, OLDER.public))),
+    "v1 alone": (False, ("v1",), Keyring(V1)),
+}
+
+
+@pytest.mark.parametrize(("signs", "forms", "ring"), RINGS.values(), ids=RINGS)
+def test_a_process_reads_the_keys_of_its_kind_and_of_accepted_forms(
+    secret: Secret, *, signs: bool, forms: tuple[str, ...], ring: Keyring
+) -> None:
+    secret.swap(**FILES)
+    assert KeyFolder(str(secret.folder), forms=forms, signs=signs).keys() == ring
+
+
+def test_a_form_comes_and_goes_with_its_key(secret: Secret) -> None:
+    both = {name: FILES[name] for name in ("current", "public-current")}
+    secret.swap(current=NEW)
+    folder = KeyFolder(str(secret.folder), signs=False)
+    assert folder.keys() == Keyring(V1)
+    secret.swap(**both)
+    assert folder.keys() == Keyring(V1, public=(SIGNING.public,))
+    secret.swap(**{"public-current": both["public-current"]})
+    assert folder.keys() == Keyring(public=(SIGNING.public,))
+
+
+@pytest.mark.parametrize(
+    ("files", "signs", "printed"),
+    [
+        (
+            {"current": NEW},
+            True,
+            "signing-current does not exist; mount the Secret",
+        ),
+        (
+            {"current": NEW},
+            False,
+            "public-current does not exist; mount the Secret",
+        ),
+        ({"signing-current": b"x"}, True, "grant signing key: 1 bytes long, must be 32"),
+        ({"public-current": b"x"}, False, "grant public key: 1 bytes long, must be 32; have `hami"),
+        ({"signing-previous": NEW}, True, "signing-current does not exist"),
+    ],
+)
+def test_without_a_key_of_an_accepted_form_it_does_not_start(
+    secret: Secret, files: dict[str, bytes], *, signs: bool, printed: str
+) -> None:
+    secret.swap(**files)
+    with pytest.raises(GrantKeyError) as raised:
+        KeyFolder(str(secret.folder), forms=("v3",), signs=signs)
+    assert printed in str(raised.value)
+
+
+def test_a_signing_key_on_a_node_is_not_read_and_is_reported(
+    secret: Secret, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret.swap(**FILES)
+    folder = KeyFolder(str(secret.folder), signs=False)
+    assert folder.keys().signing == ()
+    assert "the signing key of grants is on this node" in caplog.text
 
 
 def test_keys_are_never_shown(secret: Secret, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hami.serving.grant_keys import Keyring
+from hami.serving.grant_signature import SigningKey
 from hami.wire import (
     admission_review,
     codec,
     errors,
     extender_api,
+    grant,
     mig,
     node_marks,
     node_register,
@@ -27,6 +30,9 @@ from hami.wire import (
 )
 
 KEYS = signature.GrantKeys(b"k" * 32)
+SIGNING = SigningKey(b"s" * 32)
+RING = Keyring(signing=(SIGNING,), public=(SIGNING.public,))
+GRANT = grant.Grant(uid="u", node="n", devices={})
 
 TEXT_DECODERS: dict[str, Callable[[str], object]] = {
     "quantity.parse": lambda text: quantity.parse(text, what="x"),
@@ -54,6 +60,14 @@ TEXT_DECODERS: dict[str, Callable[[str], object]] = {
     "grant.verify value": lambda text: signature.verify(KEYS, text, uid="u", node="n", devices="d"),
     "grant.verify uid": lambda text: signature.verify(KEYS, "v1", uid=text, node="n", devices="d"),
     "grant.sign": lambda text: signature.sign(KEYS, uid="u", node="n", devices=text),
+    "grant.verify v3": lambda text: RING.verify(f"v3:{text}", GRANT),
+    "grant.verify v3 signature": lambda text: RING.verify(f"v3:{RING.public[0].id}:{text}", GRANT),
+    "grant.verify v3 node": lambda text: RING.verify(
+        "v3:", grant.Resize(uid="u", node=text, devices="", seq=1)
+    ),
+    "grant.placements": grant.placements,
+    "grant.decode_order": lambda text: grant.decode_order(f"2;{text}", what="x"),
+    "grant.decode_forms": grant.decode_forms,
     "mig_allocations.decode": mig.decode_allocations,
     "pod_marks.decode_overuse": pod_marks.decode_overuse,
 }
