@@ -23,8 +23,8 @@ SEEN_FROM_THE_HOST = frozenset(
 #: Neither held nor reported.
 GAPS = frozenset(
     {
-        "stolen-key",
-        "resize-replayed",
+        "stolen-key-v1",
+        "resize-replayed-v1",
         "pods-read",
         "false-events",
         "quota-read",

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import parser
 
+from hami.agent.errors import RefusalError
+from hami.serving.grant_keys import Keyring
+from hami.serving.grant_signature import SigningKey
 from hami.wire import annotation_keys, node_register, signature
+from hami.wire.grant import Grant
 from tests import builders
 from tests.attacks import attack as attacks
 from tests.attacks import gate
@@ -358,11 +362,33 @@ async def test_a_forged_grant_on_its_node(keys: Path) -> Result:
 
 
 @attack(
-    "stolen-key",
-    "signs a grant for a pod of another node with the grant key, which every node has",
+    "stolen-keys",
+    "signs a grant for a pod of another node with all keys that a node has",
+    REFUSED,
+    "grants are signed with a key that only schedulers have; a node has the public key",
+)
+async def test_a_grant_signed_with_what_a_node_has(tmp_path: Path) -> Result:
+    async with ScriptedApi() as api:
+        victim = agents.Node(tmp_path, api)
+        keys = Keyring(public=(agents.SIGNING.public,))
+        async with victim.running(keys=agents.Keys(keys)) as agent:
+            granted = devices([[(agents.CARD, agents.WHOLE, 100)]])
+            value = Grant(uid="uid-p", node=agents.NODE, devices={GRANT_KEYS[0]: granted})
+            mac = SigningKey(keys.public[0].content).sign(value.text())
+            asked = {GRANT_KEYS[0]: granted, GRANT_KEYS[1]: mac}
+            pod = victim.pod("p", main=[(agents.CARD, 1, 1)], annotations=asked)
+            await victim.allocate(agent, pod, "main", "id-0")
+            with pytest.raises(RefusalError) as refused:
+                await victim.start(agent, "id-0")
+            return Result(len(victim.ledger()), "pods, by the ledger", refusal=str(refused.value))
+
+
+@attack(
+    "stolen-key-v1",
+    "signs a grant of form v1 with the key of an upgraded cluster, which every node has",
     GAP,
     "an agent starts the pod with it, if someone gets it onto the pod past the admission policy",
-    reference="asymmetric keys (Ed25519, private key in the scheduler only) are the next step",
+    reference="scheduler.grantKey.acceptForms=[v3] ends it; later clusters have no such key",
 )
 async def test_a_grant_signed_with_a_stolen_key(tmp_path: Path) -> Result:
     async with ScriptedApi() as api:

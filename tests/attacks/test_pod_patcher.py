@@ -21,6 +21,7 @@ from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent import rig as agents
 from tests.unit.agent.records import devices
 from tests.unit.agent.rig import CARD, KEYS, NODE, OTHER
+from tests.unit.agent.test_core_forms import order, v3_pod
 from tests.unit.kube.following import until
 from tests.unit.scheduler import rig
 from tests.unit.scheduler.conftest import Times, times
@@ -211,9 +212,29 @@ async def test_a_forged_resize(node: agents.Node) -> Result:
 @attack(
     "resize-replayed",
     "writes an older, larger resize of its pod again, where no admission policy is installed",
+    NO_GAIN,
+    "orders have numbers, which are signed; an older one is not applied again",
+)
+async def test_a_replayed_order(node: agents.Node) -> Result:
+    async with node.running() as agent:
+        made = v3_pod(node, "p")
+        allocation_id = await node.run_pod(agent, made, "main", "id-0")
+        larger = order(node, made, 1, (CARD, 9000, 30))
+        await until(lambda: given(node, allocation_id) == 5000)
+        order(node, made, 2, PART)
+        await until(lambda: given(node, allocation_id) == 0)
+        node.change(made, larger)
+        await node.seen(agent)
+        await agent.resizer.apply(agents.uid(made))
+        return Result(given(node, allocation_id), BEYOND)
+
+
+@attack(
+    "resize-replayed-v1",
+    "writes an older, larger resize of form v1 again, where no admission policy is installed",
     GAP,
     "the pod has the larger share again, as far as it fits on the card",
-    reference="resizes get a sequence number with the next form of the signature",
+    reference="scheduler.grantKey.acceptForms=[v3] ends it",
 )
 async def test_a_replayed_resize(node: agents.Node) -> Result:
     async with node.running() as agent:
