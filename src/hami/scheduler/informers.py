@@ -317,9 +317,8 @@ class _PodReader:
         self._mig_offer = mig_offer
         vendors = cluster.vendors.values()
         # The annotation first: it is near the beginning of a pod's JSON, and most pods have it.
-        words = [word for v in vendors for word in (v.annotations.allocated, v.resources.count)]
+        words = [w for v in vendors for w in (v.annotations.allocated, v.resources.count)] + [*MARKS]
         # Pods without any resource of ours, and without a mark of their node, are not even decoded.
-        words += MARKS
         self._decode = listwatch.pods_with([*(f'"{word}"' for word in words if word), *pod_marks])
 
     def __call__(self, body: bytes) -> WatchedPod | None:
