@@ -317,9 +317,9 @@ class _PodReader:
         self._mig_offer = mig_offer
         vendors = cluster.vendors.values()
         # The annotation first: it is near the beginning of a pod's JSON, and most pods have it.
-        words = [w for v in vendors for w in (v.annotations.allocated, v.resources.count)] + [*MARKS]
+        words = [w for v in vendors for w in (v.annotations.allocated, v.resources.count) if w]
         # Pods without any resource of ours, and without a mark of their node, are not even decoded.
-        self._decode = listwatch.pods_with([*(f'"{word}"' for word in words if word), *pod_marks])
+        self._decode = listwatch.pods_with([*(f'"{w}"' for w in (*words, *MARKS)), *pod_marks])
 
     def __call__(self, body: bytes) -> WatchedPod | None:
         pod = self._decode(body)
