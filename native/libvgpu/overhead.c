@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cards.h"
 #include "clock.h"
 #include "contexts.h"
 #include "graphs.h"
@@ -26,13 +27,13 @@ static nvmlDevice_t handles[VGPU_MAX_DEVICES];
 
 static atomic_long in_flight;
 static atomic_long completed;
-static atomic_bool suspected;
+static _Atomic card_set suspected; /* cards that are to be measured before the next allocation */
 static _Atomic int64_t measured_at[VGPU_MAX_DEVICES];
 static _Atomic uint64_t floors[VGPU_MAX_DEVICES];
 static _Atomic uint64_t carried[VGPU_MAX_DEVICES]; /* part of our overhead that others have not noticed as theirs */
 static atomic_bool unsettled[VGPU_MAX_DEVICES]; /* the last measurement was not quiet */
 static atomic_bool anything_unsettled;
-static _Atomic uint64_t suspicions_seen; /* of the state's counter */
+static _Atomic uint64_t suspicions_seen[VGPU_MAX_DEVICES]; /* of the state's counter */
 
 void overhead_operation_begins(void) { atomic_fetch_add(&in_flight, 1); }
 
@@ -41,7 +42,7 @@ void overhead_operation_ends(void) {
     atomic_fetch_sub(&in_flight, 1);
 }
 
-void overhead_suspect(void) { atomic_store_explicit(&suspected, true, memory_order_relaxed); }
+void overhead_suspect(void) { atomic_store_explicit(&suspected, ~(card_set)0, memory_order_relaxed); }
 
 static uint64_t shared_suspicions(void) {
     struct vgpu_state *state = guard_state();
@@ -56,8 +57,8 @@ void overhead_suspect_all(void) {
 }
 
 bool overhead_is_due(int index, uint64_t room) {
-    return room < NEAR || atomic_load_explicit(&suspected, memory_order_relaxed) ||
-           shared_suspicions() != atomic_load_explicit(&suspicions_seen, memory_order_relaxed) ||
+    return room < NEAR || (atomic_load_explicit(&suspected, memory_order_relaxed) & card_alone(index)) != 0 ||
+           shared_suspicions() != atomic_load_explicit(&suspicions_seen[index], memory_order_relaxed) ||
            clock_coarse_ms() - atomic_load_explicit(&measured_at[index], memory_order_relaxed) >= REFRESH_MS;
 }
 
@@ -207,8 +208,8 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 bool overhead_measure(int index, uint64_t reserved) {
     atomic_store(&measured_at[index], clock_coarse_ms());
-    atomic_store(&suspected, false);
-    atomic_store(&suspicions_seen, shared_suspicions());
+    atomic_fetch_and(&suspected, ~card_alone(index));
+    atomic_store(&suspicions_seen[index], shared_suspicions());
     pools_refresh(index);
     if (contexts_alive(index) == 0) {
         atomic_store(&floors[index], 0);

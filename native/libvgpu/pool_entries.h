@@ -18,6 +18,7 @@
 struct pool_kind {
     bool ours;    /* charged here: neither the host's memory nor imported from another process */
     bool foreign; /* on a card that was not granted, or it cannot be told */
+    bool unsure;  /* of a location that is not known: charged on all cards, and on one of them at most */
     bool managed; /* may move, so that no process's account has it: charged on all cards where it may be */
     card_set cards;
 };
