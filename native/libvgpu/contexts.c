@@ -101,9 +101,9 @@ static void learn_cost(int index, uint64_t cost) {
 
 /* After a context was made under `reserved`. False: it does not fit after all. */
 static bool charge_context(CUcontext context, int index, uint64_t reserved) {
-    uint64_t before = ledger_own(index, LEDGER_OVERHEAD);
+    uint64_t before = overhead_own(index);
     overhead_measure(index, reserved);
-    uint64_t after = ledger_own(index, LEDGER_OVERHEAD);
+    uint64_t after = overhead_own(index);
     learn_cost(index, after > before ? after - before : 0);
     TEST_POINT("contexts.charged");
     return (after <= before + reserved || ledger_room(index) > 0) &&

@@ -204,6 +204,11 @@ static uint64_t counted_by_us(int index) {
            ledger_own(index, LEDGER_ARRAY) + graphs_reserved(index);
 }
 
+uint64_t overhead_own(int index) {
+    uint64_t all = ledger_own(index, LEDGER_OVERHEAD), of_others = atomic_load(&carried[index]);
+    return all > of_others ? all - of_others : 0;
+}
+
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 bool overhead_measure(int index, uint64_t reserved) {
@@ -211,11 +216,9 @@ bool overhead_measure(int index, uint64_t reserved) {
     atomic_fetch_and(&suspected, ~card_alone(index));
     atomic_store(&suspicions_seen[index], shared_suspicions());
     pools_refresh(index);
-    if (contexts_alive(index) == 0) {
+    bool without_context = contexts_alive(index) == 0;
+    if (without_context) {
         atomic_store(&floors[index], 0);
-        atomic_store(&carried[index], 0);
-        ledger_set(index, LEDGER_OVERHEAD, 0, reserved);
-        return true;
     }
     long before = atomic_load(&completed);
     bool quiet = atomic_load(&in_flight) == 0;
@@ -230,6 +233,11 @@ bool overhead_measure(int index, uint64_t reserved) {
     uint64_t of_others = list != NULL ? unnoticed_by_others(index, list, count, changes) : 0;
     if (list != room) {
         free(list);
+    }
+    if (!found && without_context) {
+        atomic_store(&carried[index], of_others);
+        ledger_set(index, LEDGER_OVERHEAD, of_others, reserved);
+        return true;
     }
     if (!found) {
         ledger_settle(index, reserved, LEDGER_OVERHEAD, reserved);
@@ -250,6 +258,14 @@ bool overhead_measure(int index, uint64_t reserved) {
     atomic_store(&carried[index], of_others);
     ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])) + of_others, reserved);
     return true;
+}
+
+void overhead_measure_each(card_set cards) {
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if ((cards & card_alone(index)) != 0) {
+            overhead_measure(index, 0);
+        }
+    }
 }
 
 void overhead_settle(void) {

@@ -46,7 +46,7 @@ struct pool *pool_entry(CUmemoryPool handle, const struct pool_kind *kind) {
             entry->fresh_since = 0;
             entry->live = 0;
             entry->most = 0;
-            entry->silent = false;
+            entry->tells = false;
             atomic_store(&entry->fresh, 0);
             atomic_store(&entry->charged, 0);
             atomic_store(&entry->cover, 0);
@@ -190,8 +190,9 @@ bool managed_pool_reserve(CUmemoryPool handle, uint64_t growth, card_set *cards)
 /* With the books locked. */
 static uint64_t has_now(struct pool *pool) {
     uint64_t told = pool_reserved_by(pool->handle);
-    pool->silent = pool->silent || told < pool->live;
-    return pool->silent ? pool->most : told;
+    /* Less than its pieces: not told, or they went with a context. One that told the truth once is believed. */
+    pool->tells = pool->tells || (pool->live > 0 && told >= pool->live);
+    return pool->tells || told >= pool->live ? told : pool->most;
 }
 
 void managed_pool_settle(struct pool *pool) {

@@ -32,7 +32,7 @@ struct pool {
     long fresh_since;         /* value of `frees` then */
     uint64_t live;            /* of managed memory: bytes of living pieces, */
     uint64_t most;            /* the highest sum of them since the pool was trimmed, */
-    bool silent;              /* and that the driver does not tell what it has reserved: `most` counts */
+    bool tells;               /* and that the driver tells what it has reserved: else `most` counts */
 };
 
 extern struct pool pools[MAX_POOLS]; /* under the books' lock, but for what is atomic */

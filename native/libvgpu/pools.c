@@ -58,7 +58,7 @@ static uint64_t settle(CUmemoryPool handle, const struct pool_kind *kind, uint64
             cards_return(kind->cards, LEDGER_POOL, before - now);
         }
         if (before > now && kind->unsure) {
-            overhead_suspect(); /* on cards where it was not, as much of the overhead was taken for it */
+            overhead_measure_each(kind->cards); /* where it was not, as much of the overhead was taken for it */
         }
         cards_return(release > 0 ? kind->cards : 0, LEDGER_PENDING, release);
     }

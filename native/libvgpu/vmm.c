@@ -33,7 +33,7 @@ static void uncharge(const struct record *gone) {
         overhead_suspect_all(); /* another process may hold it still */
     }
     if ((gone->owner & UNSURE) != 0) {
-        overhead_suspect(); /* on cards where it was not, as much of the overhead was taken for it */
+        overhead_measure_each((card_set)gone->index); /* where it was not, as much of the overhead was taken for it */
     }
 }
 

@@ -328,6 +328,7 @@ def test_freed_memory_of_an_unknown_place_hides_no_overhead(tmp_path: Path) -> N
         probe.do(f"vmmat one {500 * MIB} {LOCALITY_DOMAIN} 0")
         probe.do("device 1")
         probe.do("vmm release one")
+        assert box.used(1) == box.physical(1) == CONTEXT
         probe.refused(f"take alloc large {600 * MIB}")
         probe.do("release 1")
         probe.do("device 0")
@@ -338,3 +339,28 @@ def test_freed_memory_of_an_unknown_place_hides_no_overhead(tmp_path: Path) -> N
         probe.do("pool trim own 0")
         probe.refused(f"take alloc large {600 * MIB}")
         assert box.peak(1) <= GIB
+
+
+def test_a_card_without_a_context_is_measured(tmp_path: Path) -> None:
+    """Pieces of destroyed pools count there, though this process has no context on the card."""
+    with Container(tmp_path, (4 * GIB, GIB)) as box:
+        probe = box.started()
+        for number in range(3):
+            probe.do(f"poolat pool{number} pinned device 1")
+            probe.do(f"take pool:pool{number} piece{number} {320 * MIB}")
+            probe.do(f"pool destroy pool{number}")
+        assert box.used(1) == box.physical(1) == 960 * MIB
+        probe.do("poolat pool3 pinned device 1")
+        probe.refused(f"take pool:pool3 piece3 {320 * MIB}")
+        assert box.peak(1) <= GIB
+
+
+def test_a_managed_pool_goes_with_the_last_context_of_its_card(tmp_path: Path) -> None:
+    with Container(tmp_path, (4 * GIB, 4 * GIB)) as box:
+        probe = box.started()
+        probe.do("device 1")
+        probe.do("poolat own managed device 0")
+        probe.do(f"take pool:own piece {128 * MIB}")
+        probe.do("release 0")
+        assert box.used(0) == box.physical(0) == 0
+        assert box.used(1) == box.physical(1) == CONTEXT

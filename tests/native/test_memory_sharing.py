@@ -186,3 +186,16 @@ def test_memory_left_on_the_second_card_is_noticed_there(tmp_path: Path) -> None
         taker.do("device 1")
         taker.refused(f"take alloc large {700 * MIB}")
         assert box.peak(1) <= 2 * GIB
+
+
+def test_who_has_no_context_on_the_card_sees_what_others_left_there(tmp_path: Path) -> None:
+    with Container(tmp_path, (4 * GIB, 2 * GIB)) as box:
+        maker, taker = box.started(device=1), box.started()
+        maker.do(f"vmm create shared {1000 * MIB}")
+        send(maker, taker, tmp_path)
+        maker.do("vmm release shared")
+        taker.refused(f"vmmat own {1200 * MIB} device 1")
+        taker.do("vmm release shared")
+        maker.do("take alloc piece 4096")  # the stand-in frees it with its maker's next call
+        taker.do(f"vmmat own {1200 * MIB} device 1")
+        assert box.peak(1) <= 2 * GIB
