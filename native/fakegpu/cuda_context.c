@@ -115,7 +115,7 @@ void context_end(CUcontext context)
     context->overhead = context->local_charged = 0;
     context->alive = false;
     for (struct CUctx_st *other = contexts; other != NULL; other = other->next)
-        if (other->alive && other->device == context->device)
+        if (other->alive && other->inside == NULL && other->device == context->device)
             return;
     pools_device_idle(context->device);
 }
@@ -156,12 +156,19 @@ static CUresult usable(CUcontext context)
 CUresult context_current(CUcontext *context)
 {
     *context = context_top();
-    return *context == NULL ? CUDA_ERROR_INVALID_CONTEXT : usable(*context);
+    return *context == NULL ? CUDA_ERROR_INVALID_CONTEXT : context_check(context);
 }
 
 CUresult context_check(CUcontext *context)
 {
-    return *context == NULL ? context_current(context) : usable(*context);
+    if (*context == NULL)
+        return context_current(context);
+    CUresult result = usable(*context);
+    if (result == CUDA_SUCCESS && (*context)->inside != NULL) {
+        *context = (*context)->inside;
+        result = usable(*context);
+    }
+    return result;
 }
 
 /* ---- limits ---- */

@@ -237,7 +237,8 @@ ENTRY(cuCtxAttach, (CUcontext *context, unsigned int flags))
 ENTRY(cuCtxSetCurrent, (CUcontext context))
 {
     ENTER();
-    CUresult result = context == NULL ? CUDA_SUCCESS : context_check(&context);
+    CUcontext checked = context;
+    CUresult result = context == NULL ? CUDA_SUCCESS : context_check(&checked);
     if (result != CUDA_SUCCESS)
         return result;
     context_pop();
@@ -259,7 +260,8 @@ static CUresult push(CUcontext context)
 {
     if (context == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = context_check(&context);
+    CUcontext checked = context;
+    CUresult result = context_check(&checked);
     if (result != CUDA_SUCCESS)
         return result;
     return context_push(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

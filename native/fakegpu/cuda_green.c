@@ -1,5 +1,6 @@
 /* Green contexts, thinly: a part of the card's multiprocessors by number, and streams in the device's primary context. The timeline is
  * the whole card's; what counts here is that the calls, their handles and their memory are there. */
+#include "cuda_context.h"
 #include "cuda_stream.h"
 
 #include <string.h>
@@ -17,6 +18,7 @@ struct CUgreenCtx_st {
     struct object object;
     CUdevice device;
     CUcontext primary;
+    CUcontext as_context; /* what is current in its stead */
     unsigned int sms;
     uint64_t id;
 };
@@ -137,9 +139,15 @@ ENTRY(cuGreenCtxCreate, (CUgreenCtx * made, CUdevResourceDesc description, CUdev
     driver_unlock();
     if (green != NULL) {
         driver_lock();
-        result = context_overhead(primary, COST);
+        result = context_make(&green->as_context, device, 0, primary->api_version);
+        if (result == CUDA_SUCCESS) {
+            result = context_overhead(primary, COST);
+        }
         if (result != CUDA_SUCCESS) {
             object_recycle(green);
+        } else {
+            green->as_context->inside = primary;
+            green->as_context->alive = true;
         }
         driver_unlock();
     }
@@ -167,6 +175,7 @@ ENTRY(cuGreenCtxDestroy, (CUgreenCtx green)) {
     bool known = object_is(green, OBJECT_GREEN);
     CUdevice device = known ? green->device : -1;
     if (known) {
+        green->as_context->alive = false;
         object_recycle(green);
     }
     driver_unlock();
@@ -179,7 +188,7 @@ ENTRY(cuCtxFromGreenCtx, (CUcontext * context, CUgreenCtx green)) {
     if (context == NULL || found.device < 0) {
         return context == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     }
-    *context = found.primary;
+    *context = found.as_context;
     return CUDA_SUCCESS;
 }
 

@@ -90,6 +90,7 @@ struct small_page;
 struct CUctx_st {
     struct CUctx_st *next; /* all that ever were: handles of destroyed ones must still be told apart */
     bool alive, primary;
+    CUcontext inside; /* of a green context: the primary context, whose everything is; else NULL */
     unsigned int references; /* primary: retains. others: 1 */
     unsigned int flags;
     unsigned int api_version;

@@ -116,6 +116,9 @@ static CUresult current_of_thread(CUcontext *current) {
     if (*current == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
+    if ((*current)->alive && (*current)->inside != NULL) {
+        *current = (*current)->inside;
+    }
     if (!(*current)->alive) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "books.h"
+#include "contexts.h"
 #include "guard.h"
 #include "ledger.h"
 #include "overhead.h"
@@ -75,14 +76,12 @@ static uint64_t required_for(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int 
 }
 
 static void remember(uint64_t array, const struct cost *cost, int index) {
-    CUcontext context = NULL;
-    real.cuCtxGetCurrent(&context);
     books_lock();
     table_put(&books.arrays, &(struct record){.key = array,
                                               .size = cost->charge,
                                               .index = index,
                                               .kind = cost->small,
-                                              .owner = (uint64_t)(uintptr_t)context});
+                                              .owner = (uint64_t)(uintptr_t)contexts_owner()});
     books_unlock();
 }
 

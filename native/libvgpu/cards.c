@@ -40,6 +40,18 @@ bool device_is_foreign(CUdevice device) { return device_find(device).refuse; }
 
 bool location_is_foreign(const CUmemLocation *location) { return !location_is_host(location) && location_find(location).refuse; }
 
+CUdevice device_of_context(CUcontext context) {
+    CUdevice device = -1;
+    CUcontext popped;
+    if (real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+        if (real.cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+            device = -1;
+        }
+        real.cuCtxPopCurrent_v2(&popped);
+    }
+    return device;
+}
+
 /* The lowest card of a set, which is taken out of it; -1 when it is empty. */
 static int next_card(card_set *cards) {
     if (*cards == 0) {

@@ -34,6 +34,9 @@ struct whereabouts location_unknown(void);
 bool location_is_foreign(const CUmemLocation *location);
 bool device_is_foreign(CUdevice device);
 
+/* The device of a context; -1 if it is none. */
+CUdevice device_of_context(CUcontext context);
+
 /* As ledger.h, on each card of a set; all of them or none. */
 bool cards_reserve(card_set cards, uint64_t bytes);
 void cards_settle(card_set cards, uint64_t reserved, enum ledger_kind kind, uint64_t used);

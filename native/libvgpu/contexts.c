@@ -6,6 +6,7 @@
  */
 #include "contexts.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -26,6 +27,7 @@ static atomic_int created[VGPU_MAX_DEVICES];        /* by cuCtxCreate */
 static atomic_int primary_active[VGPU_MAX_DEVICES]; /* 0 or 1 */
 static atomic_int green[VGPU_MAX_DEVICES];          /* by cuGreenCtxCreate: each holds the primary context */
 static CUcontext primary_of[VGPU_MAX_DEVICES];      /* under the books' lock */
+static pthread_mutex_t primary_locks[VGPU_MAX_DEVICES]; /* all zero: PTHREAD_MUTEX_INITIALIZER of glibc */
 static atomic_int only_index;                       /* the card of all contexts + 1; 0 if there are several or none */
 
 int contexts_alive(int index) {
@@ -59,6 +61,7 @@ void contexts_forget_after_fork(void) {
         atomic_store(&primary_active[index], 0);
         atomic_store(&green[index], 0);
         primary_of[index] = NULL;
+        pthread_mutex_init(&primary_locks[index], NULL);
     }
     atomic_store(&only_index, 0);
 }
@@ -98,25 +101,13 @@ static void learn_cost(int index, uint64_t cost) {
 
 /* After a context was made under `reserved`. False: it does not fit after all. */
 static bool charge_context(CUcontext context, int index, uint64_t reserved) {
-    uint64_t before = ledger_own(index, LEDGER_OVERHEAD);
+    uint64_t before = overhead_own(index);
     overhead_measure(index, reserved);
-    uint64_t after = ledger_own(index, LEDGER_OVERHEAD);
+    uint64_t after = overhead_own(index);
     learn_cost(index, after > before ? after - before : 0);
     TEST_POINT("contexts.charged");
     return (after <= before + reserved || ledger_room(index) > 0) &&
            contexts_allow_local_memory(context, index, contexts_local_memory_everywhere()) && managed_follow(index);
-}
-
-CUdevice contexts_device_of(CUcontext context) {
-    CUdevice device = -1;
-    CUcontext popped;
-    if (real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
-        if (real.cuCtxGetDevice(&device) != CUDA_SUCCESS) {
-            device = -1;
-        }
-        real.cuCtxPopCurrent_v2(&popped);
-    }
-    return device;
 }
 
 static void drop_all_of(CUcontext context) {
@@ -209,16 +200,15 @@ static void after_release(CUdevice device, CUresult result) {
     overhead_measure(index, 0);
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    if (!guard_on()) {
-        return real.cuDevicePrimaryCtxRetain(context, device);
-    }
-    int index = guard_index_of(device);
-    if (index == GUARD_FORWARD || (index >= 0 && primary_is_active(device))) {
-        return real.cuDevicePrimaryCtxRetain(context, device);
-    }
+void contexts_primary_lock(int index) { pthread_mutex_lock(&primary_locks[index]); }
+void contexts_primary_unlock(int index) { pthread_mutex_unlock(&primary_locks[index]); }
+
+static CUresult retain(CUcontext *context, CUdevice device, int index) {
     uint64_t reserved;
-    if (index == GUARD_REFUSE || !reserve_context(index, &reserved)) {
+    if (primary_is_active(device)) {
+        return real.cuDevicePrimaryCtxRetain(context, device);
+    }
+    if (!reserve_context(index, &reserved)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     TEST_POINT("contexts.reserved");
@@ -232,6 +222,17 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         cuDevicePrimaryCtxRelease_v2(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    int index = guard_on() ? guard_index_of(device) : GUARD_FORWARD;
+    if (index < 0) {
+        return index == GUARD_FORWARD ? real.cuDevicePrimaryCtxRetain(context, device) : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    contexts_primary_lock(index);
+    CUresult result = retain(context, device, index);
+    contexts_primary_unlock(index);
     return result;
 }
 
@@ -272,12 +273,9 @@ void contexts_count_green(int index, int by) {
     }
 }
 
-void contexts_primary_left(CUdevice device, CUcontext user) {
-    if (user != NULL && !primary_is_active(device)) {
-        drop_all_of(user);
-    }
-    after_release(device, CUDA_SUCCESS);
-}
+void contexts_primary_left(CUdevice device) { after_release(device, CUDA_SUCCESS); }
+
+CUcontext contexts_primary_of(int index) { return primary_of[index]; }
 
 /* A reset leaves the context retained but empty, until it is used again: the driver calls that inactive. Green contexts are gone then. */
 static void before_reset(CUdevice device) {
@@ -365,7 +363,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned 
 typedef CUresult (*end_context)(CUcontext context);
 
 static CUresult destroy(CUcontext context, end_context end) {
-    CUdevice device = contexts_device_of(context);
+    CUdevice device = device_of_context(context);
     int index = device >= 0 ? guard_index_of(device) : GUARD_FORWARD;
     CUresult result = end(context);
     if (result != CUDA_SUCCESS || index < 0) {

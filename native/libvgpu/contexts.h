@@ -17,11 +17,16 @@ card_set contexts_cards(void);
 /* The card on which all contexts of this process are; -1 if there are several or none. */
 int contexts_only_index(void);
 
-/* The device of a context; -1 if it is none. */
-CUdevice contexts_device_of(CUcontext context);
+/* With the books locked: the context that memory made now ends with. That is the current one, but of a green context the primary. */
+CUcontext contexts_owner(void);
+CUcontext contexts_primary_of(int index);
 
 /* Kinds of records in books.contexts besides 0, one that only has a size: made by cuCtxCreate, or a green context. */
 enum { CONTEXT_CREATED = 1, CONTEXT_GREEN = 2 };
+
+/* Held around a call that may make a card's primary context: two threads that do so at once need room for one. */
+void contexts_primary_lock(int index);
+void contexts_primary_unlock(int index);
 
 /* A call that makes the primary context of a card unless it is there, and takes `more` besides: before it and after it. The first takes
  * bytes from the limit, or says no; after the second said no, the caller undoes the call. */
@@ -31,8 +36,8 @@ struct coming_context {
 };
 bool contexts_primary_comes(CUdevice device, int index, uint64_t more, struct coming_context *coming);
 bool contexts_primary_came(CUdevice device, int index, const struct coming_context *coming);
-/* After a call that may have ended it; `user` (may be NULL) was a context inside it. */
-void contexts_primary_left(CUdevice device, CUcontext user);
+/* After a call that may have ended it. */
+void contexts_primary_left(CUdevice device);
 void contexts_count_green(int index, int by);
 /* The card of a green context; GUARD_FORWARD if it is none of ours. */
 int contexts_index_of_green(CUgreenCtx green);

@@ -1,7 +1,7 @@
 /* Calls that bring a card into reach without allocating on it: access for a card, peers, multicast, memory that others made. A card that was
  * not granted is refused by each of them. What allocates refuses it where it charges.
  */
-#include "contexts.h"
+#include "cards.h"
 #include "guard.h"
 #include "overhead.h"
 
@@ -30,7 +30,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *descriptio
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     if (guard_on()) {
-        CUdevice device = contexts_device_of(peer);
+        CUdevice device = device_of_context(peer);
         if (device >= 0 && device_is_foreign(device)) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "books.h"
+#include "contexts.h"
 #include "guard.h"
 #include "ledger.h"
 #include "managed.h"
@@ -51,14 +52,9 @@ static bool leave_page(uint64_t page) {
     return table_take(&books.small_pages, page, NULL);
 }
 
-static CUcontext current_context(void) {
-    CUcontext context = NULL;
-    return real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
-}
-
 static void remember(CUdeviceptr pointer, uint64_t size, int index) {
     table_put(&books.allocations,
-              &(struct record){.key = pointer, .size = size, .index = index, .owner = (uint64_t)(uintptr_t)current_context()});
+              &(struct record){.key = pointer, .size = size, .index = index, .owner = (uint64_t)(uintptr_t)contexts_owner()});
 }
 
 /* --- small allocations ---------------------------------------------------------------------------------------------- */

@@ -22,14 +22,12 @@ static card_set add_cards(struct record *piece, card_set cards) {
 }
 
 void managed_made(CUdeviceptr pointer, size_t size, card_set cards, uint64_t reserved, int kind) {
-    CUcontext context = NULL;
-    real.cuCtxGetCurrent(&context);
     books_lock();
     table_put(&books.managed, &(struct record){.key = pointer,
                                                .size = size,
                                                .index = (int32_t)cards,
                                                .kind = kind,
-                                               .owner = (uint64_t)(uintptr_t)context});
+                                               .owner = (uint64_t)(uintptr_t)contexts_owner()});
     books_unlock();
     cards_settle(cards, reserved, LEDGER_MANAGED, bytes_of(size));
     if (kind == KIND_DISGUISED) {
@@ -84,18 +82,18 @@ static uint64_t not_charged(int index, bool mark) {
 
 bool managed_follow(int index) {
     books_lock();
-    uint64_t expected = not_charged(index, false);
+    uint64_t expected = not_charged(index, false) + pools_not_charged(index, false);
     books_unlock();
-    if (expected > 0) {
-        if (!ledger_reserve(index, expected)) {
-            return false;
-        }
-        books_lock();
-        uint64_t bytes = not_charged(index, true);
-        books_unlock();
+    if (expected > 0 && !ledger_reserve(index, expected)) {
+        return false;
+    }
+    books_lock();
+    uint64_t bytes = not_charged(index, true) + pools_not_charged(index, true);
+    books_unlock();
+    if (expected > 0 || bytes > 0) {
         ledger_settle(index, expected, LEDGER_MANAGED, bytes);
     }
-    return pools_follow(index);
+    return true;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags) {
@@ -129,6 +127,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned int flags
 struct move {
     CUdeviceptr start; /* of the piece that it is in; 0 if that is none of ours */
     card_set added;    /* on which the piece was not charged before */
+    card_set of_pool;  /* on which its pool was not */
 };
 
 /* Charges a piece on cards that are new for it. */
@@ -163,7 +162,7 @@ static bool may_move(CUdeviceptr pointer, const CUmemLocation *location, struct 
     if (real.cuPointerGetAttribute(&move->start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer) != CUDA_SUCCESS) {
         move->start = 0; /* memory of the program's own: see "What it cannot do" */
     }
-    return move->start == 0 || (charge_piece(move, where.cards) && pools_may_move(move->start, where.cards));
+    return move->start == 0 || (charge_piece(move, where.cards) && pools_may_move(move->start, where.cards, &move->of_pool));
 }
 
 static CUresult moved(const struct move *move, CUresult result) {
@@ -176,6 +175,9 @@ static CUresult moved(const struct move *move, CUresult result) {
         }
         books_unlock();
         cards_return(piece != NULL ? move->added : 0, LEDGER_MANAGED, bytes);
+    }
+    if (result != CUDA_SUCCESS && move->of_pool != 0) {
+        pools_did_not_move(move->start, move->of_pool);
     }
     return result;
 }

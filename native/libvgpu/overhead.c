@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cards.h"
 #include "clock.h"
 #include "contexts.h"
 #include "graphs.h"
@@ -26,13 +27,13 @@ static nvmlDevice_t handles[VGPU_MAX_DEVICES];
 
 static atomic_long in_flight;
 static atomic_long completed;
-static atomic_bool suspected;
+static _Atomic card_set suspected; /* cards that are to be measured before the next allocation */
 static _Atomic int64_t measured_at[VGPU_MAX_DEVICES];
 static _Atomic uint64_t floors[VGPU_MAX_DEVICES];
 static _Atomic uint64_t carried[VGPU_MAX_DEVICES]; /* part of our overhead that others have not noticed as theirs */
 static atomic_bool unsettled[VGPU_MAX_DEVICES]; /* the last measurement was not quiet */
 static atomic_bool anything_unsettled;
-static _Atomic uint64_t suspicions_seen; /* of the state's counter */
+static _Atomic uint64_t suspicions_seen[VGPU_MAX_DEVICES]; /* of the state's counter */
 
 void overhead_operation_begins(void) { atomic_fetch_add(&in_flight, 1); }
 
@@ -41,7 +42,7 @@ void overhead_operation_ends(void) {
     atomic_fetch_sub(&in_flight, 1);
 }
 
-void overhead_suspect(void) { atomic_store_explicit(&suspected, true, memory_order_relaxed); }
+void overhead_suspect(void) { atomic_store_explicit(&suspected, ~(card_set)0, memory_order_relaxed); }
 
 static uint64_t shared_suspicions(void) {
     struct vgpu_state *state = guard_state();
@@ -56,8 +57,8 @@ void overhead_suspect_all(void) {
 }
 
 bool overhead_is_due(int index, uint64_t room) {
-    return room < NEAR || atomic_load_explicit(&suspected, memory_order_relaxed) ||
-           shared_suspicions() != atomic_load_explicit(&suspicions_seen, memory_order_relaxed) ||
+    return room < NEAR || (atomic_load_explicit(&suspected, memory_order_relaxed) & card_alone(index)) != 0 ||
+           shared_suspicions() != atomic_load_explicit(&suspicions_seen[index], memory_order_relaxed) ||
            clock_coarse_ms() - atomic_load_explicit(&measured_at[index], memory_order_relaxed) >= REFRESH_MS;
 }
 
@@ -203,18 +204,21 @@ static uint64_t counted_by_us(int index) {
            ledger_own(index, LEDGER_ARRAY) + graphs_reserved(index);
 }
 
+uint64_t overhead_own(int index) {
+    uint64_t all = ledger_own(index, LEDGER_OVERHEAD), of_others = atomic_load(&carried[index]);
+    return all > of_others ? all - of_others : 0;
+}
+
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 bool overhead_measure(int index, uint64_t reserved) {
     atomic_store(&measured_at[index], clock_coarse_ms());
-    atomic_store(&suspected, false);
-    atomic_store(&suspicions_seen, shared_suspicions());
+    atomic_fetch_and(&suspected, ~card_alone(index));
+    atomic_store(&suspicions_seen[index], shared_suspicions());
     pools_refresh(index);
-    if (contexts_alive(index) == 0) {
+    bool without_context = contexts_alive(index) == 0;
+    if (without_context) {
         atomic_store(&floors[index], 0);
-        atomic_store(&carried[index], 0);
-        ledger_set(index, LEDGER_OVERHEAD, 0, reserved);
-        return true;
     }
     long before = atomic_load(&completed);
     bool quiet = atomic_load(&in_flight) == 0;
@@ -229,6 +233,11 @@ bool overhead_measure(int index, uint64_t reserved) {
     uint64_t of_others = list != NULL ? unnoticed_by_others(index, list, count, changes) : 0;
     if (list != room) {
         free(list);
+    }
+    if (!found && without_context) {
+        atomic_store(&carried[index], of_others);
+        ledger_set(index, LEDGER_OVERHEAD, of_others, reserved);
+        return true;
     }
     if (!found) {
         ledger_settle(index, reserved, LEDGER_OVERHEAD, reserved);
@@ -249,6 +258,14 @@ bool overhead_measure(int index, uint64_t reserved) {
     atomic_store(&carried[index], of_others);
     ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])) + of_others, reserved);
     return true;
+}
+
+void overhead_measure_each(card_set cards) {
+    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
+        if ((cards & card_alone(index)) != 0) {
+            overhead_measure(index, 0);
+        }
+    }
 }
 
 void overhead_settle(void) {

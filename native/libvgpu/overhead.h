@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "cards.h"
 
 /* Around every driver call that changes what is allocated: a measurement in between would see half of it. */
 void overhead_operation_begins(void);
@@ -21,6 +22,10 @@ void overhead_operation_ends(void);
 /* Measures and charges. `reserved` pending bytes, taken for what was just done, are given back. False if NVML does not tell: they are kept
  * as overhead then. */
 bool overhead_measure(int index, uint64_t reserved);
+void overhead_measure_each(card_set cards);
+
+/* What is charged as overhead, less what was found to be other processes'. */
+uint64_t overhead_own(int index);
 
 /* A measurement in the midst of other threads' calls errs on the safe side; this repeats it if that is over. Costs nothing otherwise. */
 void overhead_settle(void);

@@ -46,7 +46,7 @@ struct pool *pool_entry(CUmemoryPool handle, const struct pool_kind *kind) {
             entry->fresh_since = 0;
             entry->live = 0;
             entry->most = 0;
-            entry->silent = false;
+            entry->tells = false;
             atomic_store(&entry->fresh, 0);
             atomic_store(&entry->charged, 0);
             atomic_store(&entry->cover, 0);
@@ -73,7 +73,10 @@ struct pool_kind pool_kind_at(const CUmemLocation *location, int type) {
         return (struct pool_kind){0};
     }
     struct whereabouts where = location_find(location);
-    return (struct pool_kind){.ours = !where.forward, .foreign = where.refuse, .cards = where.cards};
+    return (struct pool_kind){.ours = !where.forward,
+                              .foreign = where.refuse,
+                              .unsure = location->type != CU_MEM_LOCATION_TYPE_DEVICE,
+                              .cards = where.cards};
 }
 
 static bool is_of_device(CUmemoryPool handle, CUdevice device) {
@@ -110,77 +113,86 @@ struct pool_kind pool_kind_of(CUmemoryPool handle) {
 
 /* --- pools of managed memory ------------------------------------------------------------------------------------------------------- */
 
-/* Charges a pool on a card that is new for it. */
-static bool add_card(struct pool *pool, int index) {
+/* Charges a pool on cards that are new for it, on all of them or none; `*added` is those. */
+static bool add_cards(struct pool *pool, card_set cards, card_set *added) {
+    books_lock();
+    card_set missing = cards & ~pool->kind.cards;
     uint64_t bytes = atomic_load(&pool->charged);
-    if (!ledger_reserve(index, bytes)) {
+    books_unlock();
+    *added = 0;
+    if (!cards_reserve(missing, bytes)) {
         return false;
     }
     books_lock();
-    bool fresh = (pool->kind.cards & card_alone(index)) == 0;
-    pool->kind.cards |= card_alone(index);
-    uint64_t now = fresh ? atomic_load(&pool->charged) : 0;
+    *added = missing & ~pool->kind.cards;
+    pool->kind.cards |= *added;
+    uint64_t now = atomic_load(&pool->charged);
     books_unlock();
-    ledger_settle(index, bytes, LEDGER_MANAGED, now);
+    cards_settle(*added, bytes, LEDGER_MANAGED, now);
+    cards_return(missing & ~*added, LEDGER_PENDING, bytes);
     return true;
 }
 
-static card_set cards_of(struct pool *pool) {
-    books_lock();
-    card_set cards = pool->kind.cards;
-    books_unlock();
-    return cards;
-}
-
-static bool add_cards(struct pool *pool, card_set cards) {
-    card_set missing = cards & ~cards_of(pool);
-    for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
-        if ((missing & card_alone(index)) != 0 && !add_card(pool, index)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool pools_follow(int index) {
+uint64_t pools_not_charged(int index, bool mark) {
+    uint64_t bytes = 0;
     for (int at = 0; at < pool_entries_known(); at++) {
-        books_lock();
-        bool follows = pools[at].handle != NULL && pools[at].kind.managed && !pools[at].kind.foreign;
-        books_unlock();
-        if (follows && !add_cards(&pools[at], card_alone(index))) {
-            return false;
+        struct pool *pool = &pools[at];
+        if (pool->handle != NULL && pool->kind.managed && !pool->kind.foreign && (pool->kind.cards & card_alone(index)) == 0) {
+            bytes += atomic_load(&pool->charged);
+            pool->kind.cards |= mark ? card_alone(index) : 0;
         }
     }
-    return true;
+    return bytes;
 }
 
-bool pools_may_move(CUdeviceptr pointer, card_set cards) {
+/* With the books locked: the pool of a piece, or NULL. */
+static struct pool *pool_of_piece(CUdeviceptr pointer) {
+    const struct record *piece = table_find(&books.pool_pieces, pointer);
+    return piece != NULL ? &pools[piece->kind] : NULL;
+}
+
+bool pools_may_move(CUdeviceptr pointer, card_set cards, card_set *added) {
+    *added = 0;
     if (atomic_load(&pieces) == 0) {
         return true;
     }
     books_lock();
-    const struct record *piece = table_find(&books.pool_pieces, pointer);
-    struct pool *pool = piece != NULL ? &pools[piece->kind] : NULL;
+    struct pool *pool = pool_of_piece(pointer);
     books_unlock();
-    return pool == NULL || add_cards(pool, cards);
+    return pool == NULL || add_cards(pool, cards, added);
+}
+
+void pools_did_not_move(CUdeviceptr pointer, card_set added) {
+    books_lock();
+    struct pool *pool = pool_of_piece(pointer);
+    uint64_t bytes = pool != NULL ? atomic_load(&pool->charged) : 0;
+    if (pool != NULL) {
+        pool->kind.cards &= ~added;
+    }
+    books_unlock();
+    cards_return(pool != NULL ? added : 0, LEDGER_MANAGED, bytes);
 }
 
 bool managed_pool_reserve(CUmemoryPool handle, uint64_t growth, card_set *cards) {
     books_lock();
     struct pool *pool = pool_find(handle);
     books_unlock();
-    if (pool == NULL || !add_cards(pool, contexts_cards())) {
+    card_set added;
+    if (pool == NULL || !add_cards(pool, contexts_cards(), &added)) {
         return false;
     }
-    *cards = cards_of(pool);
+    books_lock();
+    *cards = pool->kind.cards;
+    books_unlock();
     return cards_reserve(*cards, growth);
 }
 
 /* With the books locked. */
 static uint64_t has_now(struct pool *pool) {
     uint64_t told = pool_reserved_by(pool->handle);
-    pool->silent = pool->silent || told < pool->live;
-    return pool->silent ? pool->most : told;
+    /* Less than its pieces: not told, or they went with a context. One that told the truth once is believed. */
+    pool->tells = pool->tells || (pool->live > 0 && told >= pool->live);
+    return pool->tells || told >= pool->live ? told : pool->most;
 }
 
 void managed_pool_settle(struct pool *pool) {

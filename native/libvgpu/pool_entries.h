@@ -18,6 +18,7 @@
 struct pool_kind {
     bool ours;    /* charged here: neither the host's memory nor imported from another process */
     bool foreign; /* on a card that was not granted, or it cannot be told */
+    bool unsure;  /* of a location that is not known: charged on all cards, and on one of them at most */
     bool managed; /* may move, so that no process's account has it: charged on all cards where it may be */
     card_set cards;
 };
@@ -31,7 +32,7 @@ struct pool {
     long fresh_since;         /* value of `frees` then */
     uint64_t live;            /* of managed memory: bytes of living pieces, */
     uint64_t most;            /* the highest sum of them since the pool was trimmed, */
-    bool silent;              /* and that the driver does not tell what it has reserved: `most` counts */
+    bool tells;               /* and that the driver tells what it has reserved: else `most` counts */
 };
 
 extern struct pool pools[MAX_POOLS]; /* under the books' lock, but for what is atomic */

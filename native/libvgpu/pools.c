@@ -57,9 +57,10 @@ static uint64_t settle(CUmemoryPool handle, const struct pool_kind *kind, uint64
         if (before > now) {
             cards_return(kind->cards, LEDGER_POOL, before - now);
         }
-        if (release > 0) {
-            cards_return(kind->cards, LEDGER_PENDING, release);
+        if (before > now && kind->unsure) {
+            overhead_measure_each(kind->cards); /* where it was not, as much of the overhead was taken for it */
         }
+        cards_return(release > 0 ? kind->cards : 0, LEDGER_PENDING, release);
     }
     return growth;
 }

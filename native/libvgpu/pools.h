@@ -23,9 +23,12 @@ void pools_drop_cover(int index);
 /* A pointer that may be of a pool was freed. */
 void pools_something_was_freed(void);
 
-/* Pools of managed memory. A context was made on a card, or a piece shall go to cards: they are charged there. False: it does not fit. */
-bool pools_follow(int index);
-bool pools_may_move(CUdeviceptr pointer, card_set cards);
+/* Pools of managed memory. With the books locked: bytes that are not charged on a card yet; with `mark` they are from now on. */
+uint64_t pools_not_charged(int index, bool mark);
+
+/* A piece shall go to cards: its pool is charged on those that are `*added` for it. False: it does not fit. Then it did not go after all. */
+bool pools_may_move(CUdeviceptr pointer, card_set cards, card_set *added);
+void pools_did_not_move(CUdeviceptr pointer, card_set added);
 
 /* Before and after a pointer that may be of such a pool is freed; `piece` is only for the second. */
 bool pools_piece_take(CUdeviceptr pointer, struct record *piece);

@@ -15,9 +15,11 @@
 
 static uint64_t last_object; /* numbers objects; under the books' lock */
 
-/* books.objects: key = object, size = bytes, index = card_set (0: not charged here), kind = references, owner = 1 if it was exported.
+/* books.objects: key = object, size = bytes, index = card_set (0: not charged here), kind = references, owner = EXPORTED | UNSURE.
  * books.handles: key = handle, owner = object, kind = references by this handle.
  * books.mappings: key = address, size = bytes, owner = object. */
+
+enum { EXPORTED = 1, UNSURE = 2 /* of a location that is not known */ };
 
 /* With the books locked: one reference less. True if it was the last; *gone is the object then. */
 static bool let_go(uint64_t object, struct record *gone) {
@@ -27,8 +29,11 @@ static bool let_go(uint64_t object, struct record *gone) {
 
 static void uncharge(const struct record *gone) {
     cards_return((card_set)gone->index, LEDGER_VMM, gone->size);
-    if (gone->owner != 0) {
+    if ((gone->owner & EXPORTED) != 0) {
         overhead_suspect_all(); /* another process may hold it still */
+    }
+    if ((gone->owner & UNSURE) != 0) {
+        overhead_measure_each((card_set)gone->index); /* where it was not, as much of the overhead was taken for it */
     }
 }
 
@@ -51,10 +56,10 @@ static void refer(CUmemGenericAllocationHandle handle, uint64_t object) {
     hold(object);
 }
 
-static void new_object(CUmemGenericAllocationHandle handle, uint64_t size, card_set cards) {
+static void new_object(CUmemGenericAllocationHandle handle, uint64_t size, card_set cards, uint64_t marks) {
     books_lock();
     uint64_t object = ++last_object;
-    if (table_put(&books.objects, &(struct record){.key = object, .size = size, .index = (int32_t)cards, .kind = 0})) {
+    if (table_put(&books.objects, &(struct record){.key = object, .size = size, .index = (int32_t)cards, .owner = marks})) {
         refer(handle, object);
     }
     books_unlock();
@@ -68,7 +73,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (pinned && location_is_host(&properties->location)) {
         return real.cuMemCreate(handle, size, properties, flags);
     }
-    struct whereabouts where = pinned ? location_find(&properties->location) : location_unknown();
+    bool known = pinned && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    struct whereabouts where = known ? location_find(&properties->location) : location_unknown();
     if (where.forward) {
         return real.cuMemCreate(handle, size, properties, flags);
     }
@@ -81,7 +87,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     CUresult result = real.cuMemCreate(handle, size, properties, flags);
     TEST_POINT("vmm.created");
     if (result == CUDA_SUCCESS) {
-        new_object(*handle, bytes, where.cards);
+        new_object(*handle, bytes, where.cards, known ? 0 : UNSURE);
         cards_settle(where.cards, bytes, LEDGER_VMM, bytes);
     } else {
         cards_return(where.cards, LEDGER_PENDING, bytes);
@@ -98,7 +104,7 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
         const struct record *known = table_find(&books.handles, handle);
         struct record *object = known != NULL ? table_find(&books.objects, known->owner) : NULL;
         if (object != NULL) {
-            object->owner = 1;
+            object->owner |= EXPORTED;
         }
         books_unlock();
     }
@@ -130,7 +136,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         }
         books_unlock();
         if (object == 0) {
-            new_object(*handle, 0, 0);
+            new_object(*handle, 0, 0, 0);
         }
     }
     return result;

@@ -10,7 +10,7 @@
  *   doors.c      prefetch, advise, access, poolaccess, poolat, poolof, vmmat, graphat, green, peer, multicast
  *   views.c      info, total, uuid, nvml, nvml-init, where
  *   load.c       fill, drop, abandon, mix, churn, time
- *   threads.c    threads, forks, wrong
+ *   threads.c    threads, forks, retains, wrong
  *   processes.c  fork, clone, background, spawn, exec, pid, closefds
  *   here         quit
  *

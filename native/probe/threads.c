@@ -2,6 +2,7 @@
  *
  *   threads <n> <kinds> <count> <least> <most>  `mix` in n threads at once, all given back; answers refusals
  *   forks <n> <kinds> <count> <least> <most>    n threads mix on while <count> children are forked, which ask the driver something and end
+ *   retains <n> <device>                        n threads retain the primary context at once, and release it; answers how many were refused
  *   wrong memory|threads                        an error on purpose: shows that a sanitizer is at work
  */
 #include <pthread.h>
@@ -116,6 +117,48 @@ static void threads_command(const struct command *command, struct answer *answer
     free(workers);
 }
 
+struct retainer {
+    pthread_t thread;
+    CUdevice device;
+    pthread_barrier_t *start;
+    pthread_barrier_t *end;
+    CUresult result;
+};
+
+static void *retain(void *argument) {
+    struct retainer *retainer = argument;
+    CUcontext context;
+    pthread_barrier_wait(retainer->start);
+    retainer->result = CALL(cuDevicePrimaryCtxRetain, &context, retainer->device);
+    pthread_barrier_wait(retainer->end);
+    if (retainer->result == CUDA_SUCCESS) {
+        CALL(cuDevicePrimaryCtxRelease_v2, retainer->device);
+    }
+    return NULL;
+}
+
+static void retains_command(const struct command *command, struct answer *answer) {
+    size_t count = size_word(command, 1, 2), refused = 0;
+    struct retainer *retainers = need(calloc(count, sizeof *retainers));
+    pthread_barrier_t start, end;
+    pthread_barrier_init(&start, NULL, (unsigned int)count);
+    pthread_barrier_init(&end, NULL, (unsigned int)count);
+    for (size_t i = 0; i < count; i++) {
+        retainers[i] = (struct retainer){.device = (CUdevice)size_word(command, 2, 0), .start = &start, .end = &end};
+        if (pthread_create(&retainers[i].thread, NULL, retain, &retainers[i]) != 0) {
+            _exit(70);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        pthread_join(retainers[i].thread, NULL);
+        refused += retainers[i].result != CUDA_SUCCESS;
+    }
+    pthread_barrier_destroy(&start);
+    pthread_barrier_destroy(&end);
+    free(retainers);
+    answer_ok(answer, "%zu", refused);
+}
+
 /* Many places, and none of them optimised away: of two writes in the very same moment a sanitizer may miss one. */
 static volatile int shared_by_accident[256];
 
@@ -146,6 +189,8 @@ bool thread_commands(const struct command *command, struct answer *answer) {
     const char *name = command->words[0];
     if (strcmp(name, "wrong") == 0) {
         wrong_command(command, answer);
+    } else if (strcmp(name, "retains") == 0) {
+        retains_command(command, answer);
     } else if (strcmp(name, "threads") == 0 || strcmp(name, "forks") == 0) {
         threads_command(command, answer);
     } else {

@@ -273,3 +273,94 @@ def test_two_cards_of_which_one_has_no_limit(tmp_path: Path) -> None:
         probe.do(f"take managed piece {8 * GIB}")
         probe.refused("prefetch piece v2 device 1")
         probe.do("prefetch piece v2 device 0")
+
+
+@pytest.mark.parametrize("kind", ["alloc", "managed", "array2d"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        ("green destroy part", "release 0"),
+        ("release 0", "green destroy part"),
+        ("reset 0",),
+    ],
+)
+def test_memory_of_a_green_context_ends_with_the_primary_context(
+    tmp_path: Path, kind: str, end: tuple[str, ...]
+) -> None:
+    with Container(tmp_path, (2 * GIB,)) as box:
+        probe = box.started()
+        probe.do("green create part 0")
+        probe.do("green use part")
+        probe.do(f"take {kind} piece {64 * MIB}")
+        for step in end:
+            assert box.used() == box.physical() > CONTEXT + 64 * MIB
+            probe.do(step)
+        assert box.used() == box.physical() == 0
+
+
+def test_a_refused_context_leaves_no_charge_of_what_would_have_followed(tmp_path: Path) -> None:
+    with Container(tmp_path, (4 * GIB, GIB)) as box:
+        probe = box.started()
+        probe.do(f"take managed piece {128 * MIB}")
+        for name, size in (("small", 128 * MIB), ("large", 512 * MIB)):
+            probe.do(f"poolat {name} managed none 0")
+            probe.do(f"take pool:{name} of-{name} {size}")
+        probe.refused("device 1")
+        assert box.used(1) == box.physical(1) == 0
+
+
+def test_a_failed_prefetch_leaves_no_charge(tmp_path: Path) -> None:
+    with Container(tmp_path, (4 * GIB, GIB)) as box:
+        probe = box.started()
+        probe.do(f"take managed piece {128 * MIB}")
+        probe.do("poolat own managed none 0")
+        probe.do(f"take pool:own pooled {128 * MIB}")
+        box.node.faults("cuMemPrefetchAsync_v2 1+ 1")
+        for name in ("piece", "pooled"):
+            assert probe.ask(f"prefetch {name} v2 device 1").code == 1
+        assert box.used(1) == box.physical(1) == 0
+
+
+def test_freed_memory_of_an_unknown_place_hides_no_overhead(tmp_path: Path) -> None:
+    """It was on the first card; on the second, it stood for the context in our sum."""
+    with Container(tmp_path, (4 * GIB, GIB)) as box:
+        probe = box.started()
+        probe.do(f"vmmat one {500 * MIB} {LOCALITY_DOMAIN} 0")
+        probe.do("device 1")
+        probe.do("vmm release one")
+        assert box.used(1) == box.physical(1) == CONTEXT
+        probe.refused(f"take alloc large {600 * MIB}")
+        probe.do("release 1")
+        probe.do("device 0")
+        probe.do(f"poolat own pinned {LOCALITY_DOMAIN} 0")
+        probe.do(f"take pool:own piece {448 * MIB}")
+        probe.do("device 1")
+        probe.do("free piece")
+        probe.do("pool trim own 0")
+        probe.refused(f"take alloc large {600 * MIB}")
+        assert box.peak(1) <= GIB
+
+
+def test_a_card_without_a_context_is_measured(tmp_path: Path) -> None:
+    """Pieces of destroyed pools count there, though this process has no context on the card."""
+    with Container(tmp_path, (4 * GIB, GIB)) as box:
+        probe = box.started()
+        for number in range(3):
+            probe.do(f"poolat pool{number} pinned device 1")
+            probe.do(f"take pool:pool{number} piece{number} {320 * MIB}")
+            probe.do(f"pool destroy pool{number}")
+        assert box.used(1) == box.physical(1) == 960 * MIB
+        probe.do("poolat pool3 pinned device 1")
+        probe.refused(f"take pool:pool3 piece3 {320 * MIB}")
+        assert box.peak(1) <= GIB
+
+
+def test_a_managed_pool_goes_with_the_last_context_of_its_card(tmp_path: Path) -> None:
+    with Container(tmp_path, (4 * GIB, 4 * GIB)) as box:
+        probe = box.started()
+        probe.do("device 1")
+        probe.do("poolat own managed device 0")
+        probe.do(f"take pool:own piece {128 * MIB}")
+        probe.do("release 0")
+        assert box.used(0) == box.physical(0) == 0
+        assert box.used(1) == box.physical(1) == CONTEXT

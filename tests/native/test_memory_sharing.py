@@ -168,3 +168,32 @@ def test_memory_imported_from_another_container(tmp_path: Path) -> None:
         assert two.peak() <= GIB
         maker.fill("alloc", 16 * MIB)
         assert one.peak() <= LIMIT
+
+
+def test_memory_left_on_the_second_card_is_noticed_there(tmp_path: Path) -> None:
+    """Measuring the first card does not mean that the second was measured."""
+    with Container(tmp_path, (4 * GIB, 2 * GIB)) as box:
+        maker = box.started(device=1)
+        maker.do(f"take alloc buffer {400 * MIB}")
+        [handle] = maker.do("ipc get buffer")
+        taker = box.started()
+        taker.do("device 1")
+        taker.do(f"ipc open window {handle}")
+        taker.do(f"take alloc before {2 * MIB}")
+        maker.do("free buffer")
+        taker.do("device 0")
+        taker.do(f"take alloc elsewhere {2 * MIB}")
+        taker.do("device 1")
+        taker.refused(f"take alloc large {700 * MIB}")
+        assert box.peak(1) <= 2 * GIB
+
+
+def test_who_has_no_context_on_the_card_sees_what_others_left_there(tmp_path: Path) -> None:
+    with Container(tmp_path, (4 * GIB, 2 * GIB)) as box:
+        maker, taker = box.started(device=1), box.started()
+        maker.do(f"vmm create shared {1000 * MIB}")
+        send(maker, taker, tmp_path)
+        maker.do("vmm release shared")
+        taker.refused(f"vmmat own {1200 * MIB} device 1")
+        assert box.used(1) == box.physical(1) == CONTEXT + 1000 * MIB
+        assert box.peak(1) <= 2 * GIB

@@ -324,3 +324,13 @@ def test_without_a_state_there_is_no_memory(tmp_path: Path, what: str) -> None:
         answers = [probe.ask(line) for line in ("init", "device 0", "take alloc a 1024")]
         assert not answers[-1].ok
         assert box.peak() == 0
+
+
+def test_threads_that_retain_a_context_at_once_need_room_for_one(tmp_path: Path) -> None:
+    with Container(tmp_path, (GIB,)) as box:
+        probe = box.probe()
+        probe.do("init")
+        box.node.faults("cuDevicePrimaryCtxRetain delay 100")
+        assert probe.number("retains 4 0") == 0
+        assert box.used() == box.physical() == 0
+        assert box.peak() <= GIB
