@@ -227,6 +227,8 @@ class Agent:
             ledger=self.ledger,
             node=self.node_status,
             advertiser=self.advertiser,
+            registration=self.registration,
+            mig_plugins=self.mig_plugins,
             timeout=settings.drain_timeout,
         )
         self.metrics.read_at_scrape(self.ledger, self.registration)
@@ -296,6 +298,7 @@ async def serve(agent: Agent, stop: asyncio.Event) -> None:
         await stop.wait()
         if not agent.registration.taken_over:
             await agent.drain.run()
+        if not agent.registration.taken_over:  # nor in the meantime
             await agent.node_status.withdraw()
         await agent.registration.stop()
         await agent.mig_plugins.stop()

@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hami.agent import drain
-from hami.wire import node_register
+from hami.agent.kubelet import registration
+from hami.agent.main import Agent
+from hami.wire import annotation_keys, node_register
 from hami.wire.objects import Pod
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent.kubelet_rig import Kubelet, short_folder
+from tests.unit.agent.node_cards import cut
 from tests.unit.agent.rig import CARD, NODE, Node, uid
 from tests.unit.agent.test_kubelet_link import another_process
 from tests.unit.kube.following import until
@@ -112,6 +115,118 @@ async def test_an_agent_does_not_wait_for_ever(
     assert record.__dict__["pods"] == ["team/p"]
 
 
+async def test_an_agent_waits_for_the_last_container_of_a_pod(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.running() as agent:
+        _, client = await kubelet.plugin()
+        await until(lambda: in_service(machine))
+        pod = machine.pod("p", init=[PART], main=[PART])
+        await machine.seen(agent)
+        looks = counted_looks(agent, monkeypatch)
+        ending = asyncio.create_task(machine.stop(agent))
+        for number, container in enumerate(("init", "main")):
+            seen = len(looks)
+            await until(lambda seen=seen: ending.done() or len(looks) > seen + 3)  # type: ignore[misc]
+            assert not ending.done()
+            (answer,) = await client.allocate([f"id-{number}"])
+            machine.checkpoint.add(uid(pod), container, [f"id-{number}"], answer)  # type: ignore[arg-type]
+        await ending
+
+
+async def test_an_agent_waits_for_pods_that_its_watch_does_not_show(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.running() as agent:
+        _, client = await kubelet.plugin()
+        await until(lambda: in_service(machine))
+        broken = machine.api.fault(
+            path="/pods", when=lambda request: request.watches, hang=True, times=None
+        )
+        machine.api.close_watches()
+        await until(lambda: broken.hits)
+        pod = machine.pod("p", main=[PART])
+        looks = counted_looks(agent, monkeypatch)
+        ending = asyncio.create_task(machine.stop(agent))
+        await until(lambda: ending.done() or any(looks))
+        assert not ending.done()
+        (answer,) = await client.allocate(["id-0"])
+        machine.checkpoint.add(uid(pod), "main", ["id-0"], answer)  # type: ignore[arg-type]
+        await ending
+
+
+async def test_an_agent_that_has_just_started_waits_until_it_knows_its_pods(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = machine.pod("p", main=[PART])
+    gate = asyncio.Event()
+    machine.api.fault(path="/pods", gate=gate, times=None)
+    async with machine.running(wait=False) as agent:
+        _, client = await kubelet.plugin()
+        looks = counted_looks(agent, monkeypatch)
+        ending = asyncio.create_task(machine.stop(agent))
+        await until(lambda: ending.done() or len(looks) > 3)
+        assert not ending.done()
+        gate.set()
+        await until(lambda: any(looks))
+        (answer,) = await client.allocate(["id-0"])
+        machine.checkpoint.add(uid(pod), "main", ["id-0"], answer)  # type: ignore[arg-type]
+        await ending
+
+
+@pytest.mark.parametrize("how", ["running", "mirror", "without cards"])
+async def test_an_agent_does_not_wait_for_pods_that_kubelet_will_not_ask_for(
+    machine: Node, kubelet: Kubelet, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with machine.running(drain_timeout=5.0) as agent:
+        await kubelet.plugin()
+        pod = machine.pod("p", main=[PART])
+        if how == "running":
+            machine.change(pod, phase="Running")
+        elif how == "mirror":
+            machine.change(pod, {"kubernetes.io/config.mirror": "0123"})
+        else:
+            stored = machine.stored(pod)
+            stored["spec"]["containers"][0]["resources"] = {}
+            machine.api.put(stored)
+        await machine.seen(agent)
+        await machine.stop(agent)
+    assert not [each for each in caplog.records if "in time" in each.getMessage()]
+
+
+async def test_an_agent_waits_for_pods_with_mig_devices(
+    machine: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.kubelet = False
+    machine.driver.listed[1] = cut(1, 1, 2)
+    async with machine.running(mig_strategy="mixed") as agent:
+        await until(lambda: in_service(machine))
+        pod = machine.pod("p", main=[], annotations={annotation_keys.SIGNED_DEVICES: None})
+        stored = machine.stored(pod)
+        stored["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+        machine.api.put(stored)
+        await machine.seen(agent)
+        looks = counted_looks(agent, monkeypatch)
+        ending = asyncio.create_task(machine.stop(agent))
+        await until(lambda: ending.done() or len(looks) > 3)
+        assert not ending.done()
+        machine.change(pod, phase="Running")
+        await ending
+
+
+def counted_looks(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[list[Pod]]:
+    """Return a list that gets what the drain waits for, whenever it looks."""
+    looks: list[list[Pod]] = []
+    missing = agent.drain._missing
+
+    def counted() -> list[Pod]:
+        looks.append(missing())
+        return looks[-1]
+
+    monkeypatch.setattr(agent.drain, "_missing", counted)
+    return looks
+
+
 async def test_nothing_new_comes_for_a_moment_before_an_agent_ends(
     machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +274,25 @@ async def test_an_agent_whose_place_was_taken_writes_nothing_more(
             assert MARK in machine.node_says()
 
 
-async def test_an_agent_whose_successor_died_serves_again(machine: Node, kubelet: Kubelet) -> None:
+async def test_an_agent_whose_place_is_taken_while_it_ends_leaves_the_node_to_the_other(
+    machine: Node, kubelet: Kubelet
+) -> None:
+    async with machine.running() as agent:
+        await kubelet.plugin()
+        await until(lambda: in_service(machine))
+        machine.pod("p", main=[PART])
+        await machine.seen(agent)
+        ending = asyncio.create_task(machine.stop(agent))
+        await until(lambda: not in_service(machine))
+        async with another_process(machine.layout.device_plugins / "nvidia-gpu.sock"):
+            await ending  # the other agent serves kubelet now
+            assert MARK in machine.node_says()
+
+
+async def test_an_agent_whose_successor_died_serves_again(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_GONE_AFTER", 0.0)
     async with machine.running() as agent:
         await kubelet.plugin()
         await until(lambda: in_service(machine))
