@@ -31,8 +31,7 @@ from hami.wire.objects import Pod
 
 _log = logging.getLogger(__name__)
 
-#: Seconds without a pod to wait for, after which no Binding is on its way any more. kubelet asks for
-#: the containers of a pod one after the other, and writes each answer down: so long it has for that.
+#: Seconds without a pod to wait for, after which no Binding is on its way any more.
 _QUIET = 2.0
 _CHECK_EVERY = 0.2
 
@@ -81,9 +80,8 @@ class Drain:
             missing = self._missing()
             if missing or not self._is_out_of_service():
                 quiet_from = self._clock()
-            elif self._clock() - quiet_from >= _QUIET:
-                if await self._pods.refresh() and not self._missing():
-                    return
+            elif self._clock() - quiet_from >= _QUIET and await self._is_all():
+                return
             if self._clock() >= until:
                 names = sorted(f"{pod.namespace}/{pod.name}" for pod in missing)
                 _log.warning(
@@ -94,6 +92,10 @@ class Drain:
                 )
                 return
             await asyncio.sleep(_CHECK_EVERY)
+
+    async def _is_all(self) -> bool:
+        """Whether the API server has no other pod for us."""
+        return await self._pods.refresh() and not self._missing()
 
     def _is_out_of_service(self) -> bool:
         return self._pods.synced and (self._node.fulfilled or self._node.silent)

@@ -9,6 +9,7 @@ is bound to the node, and then the mark of late binding is removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from pathlib import Path
@@ -51,7 +52,7 @@ from hami.node.layout import NodeLayout
 from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
-from hami.serving.lifetime import ServingError
+from hami.serving.lifetime import MustRestartError, ServingError
 from hami.vendors import device_config, table
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import text_values
@@ -309,7 +310,7 @@ async def serve(agent: Agent, stop: asyncio.Event) -> None:
 
 def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
     return {
-        "cards": agent.cards.run(),
+        "cards": _end_in_order(agent.cards.run(), stop),
         "node configuration": agent.config_file.watch(stop),
         "restore containers": agent.reconciler.restore(),
         "pods": agent.pods.informer.run(),
@@ -324,6 +325,17 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "grants of pods": agent.grant_annotations.run(),
         "memory": lifetime.keep_giving_back(),
     }
+
+
+async def _end_in_order(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run work; where only a new process can go on, this one ends as after SIGTERM."""
+    try:
+        await work
+    except MustRestartError:
+        stop.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        raise
 
 
 async def _endless(work: Coroutine[Any, Any, None]) -> NoReturn:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hami.agent import drain
 from hami.agent.kubelet import registration
 from hami.agent.main import Agent
+from hami.node.nvml import NvmlError
+from hami.node.nvml_library import DriverReplacedError
 from hami.wire import annotation_keys, node_register
 from hami.wire.objects import Pod
 from tests.builders import NVIDIA
@@ -20,6 +23,7 @@ from tests.unit.agent.rig import CARD, NODE, Node, uid
 from tests.unit.agent.test_kubelet_link import another_process
 from tests.unit.kube.following import until
 
+MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 REGISTER, MARK = NVIDIA.annotations.register, NVIDIA.annotations.binding
 PART = (CARD, 4000, 30)
 
@@ -301,3 +305,58 @@ async def test_an_agent_whose_successor_died_serves_again(
         await kubelet.plugin()
         await until(lambda: agent.registration.watched)
         await until(lambda: in_service(machine))
+
+
+async def test_an_agent_whose_driver_was_replaced_ends_in_order(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = breaking_driver(monkeypatch)
+    async with machine.running() as agent:
+        _, client = await kubelet.plugin()
+        await until(lambda: in_service(machine))
+        pod = machine.pod("p", main=[PART])
+        await machine.seen(agent)
+        looks = counted_looks(agent, monkeypatch)
+        machine.driver.missing, machine.driver.code = "is of another version", MISMATCH
+        broken.set()
+        await until(lambda: len(looks) > 3)
+        assert not in_service(machine)
+        # kubelet can take up what is bound already.
+        assert any(device.healthy for device in agent.device_list.devices)
+        (answer,) = await client.allocate(["id-0"])
+        machine.checkpoint.add(uid(pod), "main", ["id-0"], answer)  # type: ignore[arg-type]
+        failure = await machine.failure(agent)
+    assert isinstance(failure, ExceptionGroup)
+    assert [type(error) for error in failure.exceptions] == [DriverReplacedError]
+    assert not in_service(machine)
+    assert MARK not in machine.node_says()
+
+
+async def test_a_driver_that_seems_replaced_once_costs_no_card(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = breaking_driver(monkeypatch)
+    async with machine.running() as agent:
+        await kubelet.plugin()
+        await until(lambda: in_service(machine))
+        await machine.seen(agent)
+        before = len(machine.api.sent("PATCH", f"/nodes/{NODE}"))
+        opened = machine.driver.opened
+        broken.set()
+        await until(lambda: machine.driver.opened > opened)
+        await until(lambda: not agent.cards.missing)
+        assert len(machine.api.sent("PATCH", f"/nodes/{NODE}")) == before
+        assert not machine.events("GPUDriverMissing")
+
+
+def breaking_driver(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return an event that lets the driver say once that it is not the library's."""
+    broken = asyncio.Event()
+
+    async def watch(*_args: object) -> None:
+        await broken.wait()
+        broken.clear()
+        raise NvmlError("the driver", "went away", "load it", code=MISMATCH)
+
+    monkeypatch.setattr("hami.agent.cards.health.watch", watch)
+    return broken

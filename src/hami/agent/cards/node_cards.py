@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 #: Seconds between two lists of the cards, and before a missing driver is tried again.
 _LIST_EVERY = 30.0
 _RETRY_AFTER = 5.0
+#: Seconds before a driver that seems to have been replaced is opened again, to make sure.
+_REOPEN_AFTER = 1.0
 
 
 class NodeEvents(Protocol):
@@ -99,7 +101,8 @@ class NodeCards:
     async def run(self) -> NoReturn:
         """Follow the driver for ever; not while the node's configuration holds a mistake.
 
-        Raises DriverReplacedError if only a new process can talk to the driver.
+        Raises DriverReplacedError if only a new process can talk to the driver. The cards that it
+        had are still offered then: the agent takes its node out of service, and ends.
         """
         if self._config_mistake:
             self._offer_nothing("NodeConfigWrong", self._config_mistake)
@@ -109,21 +112,26 @@ class NodeCards:
             try:
                 nvml = await asyncio.to_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
-                self._offer_nothing("GPUDriverMissing", str(error))
                 replaced.check(error)
+                self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
             replaced.opened()
+            listed, doubtful = False, False
             try:
+                await self._list(nvml)
+                listed = True
                 await self._follow(nvml)
             except* NvmlError as errors:
-                self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
+                # Of a replaced driver the pods that are bound here must be taken up first.
+                doubtful = listed and errors.subgroup(_wants_new_library) is not None
+                if not doubtful:
+                    self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
                 await asyncio.to_thread(nvml.close)
-            await asyncio.sleep(_RETRY_AFTER)
+            await asyncio.sleep(_REOPEN_AFTER if doubtful else _RETRY_AFTER)
 
     async def _follow(self, nvml: Nvml) -> None:
-        await self._list(nvml)
         async with asyncio.TaskGroup() as group:
             group.create_task(health.watch(self.health, nvml, lambda: list(self._known)))
             group.create_task(self._keep_listing(nvml))
@@ -198,3 +206,7 @@ class NodeCards:
     def _notify(self) -> None:
         for handler in self._handlers:
             handler()
+
+
+def _wants_new_library(error: Exception) -> bool:
+    return isinstance(error, NvmlError) and error.wants_new_library
