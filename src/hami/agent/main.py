@@ -233,6 +233,17 @@ class Agent:
             timeout=settings.drain_timeout,
         )
         self.metrics.read_at_scrape(self.ledger, self.registration)
+        self._replaced = False
+        self.registration.add_handler(self._place_changed)
+
+    def _place_changed(self) -> None:
+        """Read the ledger again after another agent served in our place, and wrote it."""
+        returned = self._replaced and not self.registration.taken_over
+        self._replaced = self.registration.taken_over
+        if returned:
+            self.ledger.load()
+            self.advertiser.update()
+            self.reconciler.request()
 
     def why_not_ready(self) -> str:
         return self.cards.missing or self.registration.problem

@@ -9,6 +9,7 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hami.agent import drain
+from hami.agent.errors import RefusalError
 from hami.agent.kubelet import registration
 from hami.agent.main import Agent
 from hami.node.nvml import NvmlError
@@ -19,7 +20,7 @@ from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.agent.kubelet_rig import Kubelet, short_folder
 from tests.unit.agent.node_cards import cut
-from tests.unit.agent.rig import CARD, NODE, Node, uid
+from tests.unit.agent.rig import CARD, NODE, WHOLE, Node, uid
 from tests.unit.agent.test_kubelet_link import another_process
 from tests.unit.kube.following import until
 
@@ -305,6 +306,30 @@ async def test_an_agent_whose_successor_died_serves_again(
         await kubelet.plugin()
         await until(lambda: agent.registration.watched)
         await until(lambda: in_service(machine))
+
+
+async def test_an_agent_whose_successor_died_counts_the_pods_of_the_other(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_GONE_AFTER", 0.0)
+    async with machine.running() as agent:
+        await kubelet.plugin()
+        first = machine.pod("first", main=[(CARD, WHOLE // 2, 50)])
+        await machine.run_pod(agent, first, "main", "id-0")
+        async with another_process(machine.layout.device_plugins / "nvidia-gpu.sock"):
+            await until(lambda: agent.registration.taken_over)
+            others = machine.pod("others", main=[(CARD, WHOLE // 2, 50)])
+            await machine.seen(agent)
+            record = machine.layout.record(uid(first)).read_text()
+            machine.layout.record(uid(others)).write_text(
+                record.replace(uid(first), uid(others)).replace('"first"', '"others"')
+            )
+        await kubelet.plugin()
+        await until(lambda: not agent.registration.taken_over)
+        last = machine.pod("last", main=[(CARD, WHOLE // 2, 50)])
+        await machine.seen(agent)
+        with pytest.raises(RefusalError, match="only what fits by this node"):
+            await machine.run_pod(agent, last, "main", "id-2")
 
 
 async def test_an_agent_whose_driver_was_replaced_ends_in_order(
