@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hami.agent import drain
+from hami.agent.cards import node_cards
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet import registration
 from hami.agent.main import Agent
@@ -355,6 +357,30 @@ async def test_an_agent_whose_driver_was_replaced_ends_in_order(
     assert [type(error) for error in failure.exceptions] == [DriverReplacedError]
     assert not in_service(machine)
     assert MARK not in machine.node_says()
+
+
+@pytest.mark.parametrize("call", ["open", "cards", "close"])
+async def test_an_agent_ends_while_its_driver_hangs(
+    machine: Node, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(node_cards, "_CLOSE_WITHIN", 0.01)
+    machine.kubelet = False
+    hanging: list[threading.Thread] = []
+    answer = threading.Event()
+
+    def hang(*_args: object) -> None:
+        hanging.append(threading.current_thread())
+        answer.wait()
+
+    monkeypatch.setattr(machine.driver, call, hang)
+    try:
+        async with machine.running(wait=call == "close") as agent:
+            await until(lambda: call == "close" or hanging)
+            await machine.stop(agent)
+        # Python waits at its end for every other thread.
+        assert [each.daemon for each in hanging] == [True]
+    finally:
+        answer.set()
 
 
 async def test_a_driver_that_seems_replaced_once_costs_no_card(

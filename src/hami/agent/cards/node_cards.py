@@ -2,13 +2,14 @@
 
 Without a driver no card is offered; an event gives the reason, and the driver is tried again every
 few seconds. A card that was listed once and does not answer any more stays in the inventory,
-unhealthy: the pods that hold shares of it must remain visible. Listing blocks, so it runs in a
-thread.
+unhealthy: the pods that hold shares of it must remain visible. The driver blocks, and may hang, so
+it is asked in threads, which do not keep the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
 from hami.node.nvml import Nvml, NvmlError, Replacement
 from hami.node.nvml_cards import Card, Problem
+from hami.serving import lifetime
 from hami.wire import node_register
 from hami.wire.node_register import RegisteredCard
 
@@ -31,6 +33,8 @@ _LIST_EVERY = 30.0
 _RETRY_AFTER = 5.0
 #: Seconds before a driver that seems to have been replaced is opened again, to make sure.
 _REOPEN_AFTER = 1.0
+#: Seconds that the driver has to let itself be closed.
+_CLOSE_WITHIN = 3.0
 
 
 class NodeEvents(Protocol):
@@ -110,7 +114,7 @@ class NodeCards:
         replaced = Replacement(time.monotonic)
         while True:
             try:
-                nvml = await asyncio.to_thread(Nvml.open, self._driver_root)
+                nvml = await lifetime.in_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
                 replaced.check(error)
                 self._offer_nothing("GPUDriverMissing", str(error))
@@ -128,7 +132,7 @@ class NodeCards:
                 if not doubtful:
                     self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
-                await asyncio.to_thread(nvml.close)
+                await _close(nvml)
             await asyncio.sleep(_REOPEN_AFTER if doubtful else _RETRY_AFTER)
 
     async def _follow(self, nvml: Nvml) -> None:
@@ -148,8 +152,8 @@ class NodeCards:
                 _log.warning("cannot list the cards", extra={"error": str(error)})
 
     async def _list(self, nvml: Nvml) -> None:
-        cards, problems = await asyncio.to_thread(nvml.cards)
-        links, link_problems = await asyncio.to_thread(nvml.links, cards)
+        cards, problems = await lifetime.in_thread(nvml.cards)
+        links, link_problems = await lifetime.in_thread(nvml.links, cards)
         self._known.update((card.uuid, card) for card in cards)
         self._problems = (*problems, *link_problems)
         pairs, notes = inventory.pair_scores(links)
@@ -206,6 +210,12 @@ class NodeCards:
     def _notify(self) -> None:
         for handler in self._handlers:
             handler()
+
+
+async def _close(nvml: Nvml) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_WITHIN):
+            await lifetime.in_thread(nvml.close)
 
 
 def _wants_new_library(error: Exception) -> bool:
