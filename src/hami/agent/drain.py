@@ -36,7 +36,7 @@ _QUIET = 2.0
 _CHECK_EVERY = 0.2
 
 #: kubelet's mark of the copy of a static pod, which kubelet does not know by the copy's UID.
-_MIRROR = "kubernetes.io/config.mirror"
+_STATIC_COPY = "kubernetes.io/config.mirror"
 
 
 class Drain:
@@ -123,7 +123,7 @@ class Drain:
 
     def _asking(self, pod: Pod) -> list[tuple[str, str]]:
         """Return container and resource of what kubelet will ask for, or has asked for just now."""
-        if pod.phase not in ("", "Pending") or pod.deleting or pod.annotation(_MIRROR):
+        if pod.phase not in ("", "Pending") or pod.deleting or pod.annotation(_STATIC_COPY):
             return []
         known = self._ledger.get(pod.uid)
         served = {each.container for each in known.allocations} if known is not None else set()

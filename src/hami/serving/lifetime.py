@@ -101,7 +101,7 @@ async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:
 
     def settle(result: _T | None, error: BaseException | None) -> None:
         if answer.done():
-            return  # nobody waits any more
+            return  # the caller was cancelled
         if error is not None:
             answer.set_exception(error)
         else:

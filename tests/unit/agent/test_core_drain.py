@@ -10,6 +10,7 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from hami.agent import drain
+from hami.agent.advertise import Service
 from hami.agent.cards import node_cards
 from hami.agent.errors import RefusalError
 from hami.agent.kubelet import registration
@@ -66,6 +67,26 @@ async def test_a_node_is_in_service_once_kubelet_has_its_devices(machine: Node) 
         await kubelet.start()
         await until(lambda: in_service(machine))
     await kubelet.stop()
+
+
+def test_a_kubelet_that_comes_and_goes_is_not_reported_each_time() -> None:
+    now = 0.0
+    service = Service(clock=lambda: now, random=lambda: 1.0)
+    returns: list[float] = []
+    while now < 600:
+        # Away for a moment every two seconds.
+        possible = now % 2 >= 0.5
+        if service.wait(possible=possible) == 0.0 and (not returns or now - returns[-1] > 2):
+            returns.append(now)
+        now += 0.25
+    assert returns == [0.5, 3.0, 5.5]
+    # Calm for a while: it is back, and the next return is at once.
+    for _second in range(200):
+        now += 1
+        last = service.wait(possible=True)
+    assert last == 0.0
+    assert service.wait(possible=False) is None
+    assert service.wait(possible=True) == 0.0
 
 
 async def test_an_agent_ends_after_kubelet_has_taken_up_every_bound_pod(
@@ -299,7 +320,7 @@ async def test_an_agent_whose_place_is_taken_while_it_ends_leaves_the_node_to_th
 async def test_an_agent_whose_successor_died_serves_again(
     machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "_GONE_AFTER", 0.0)
+    monkeypatch.setattr(registration, "_ENDED_AFTER", 0.0)
     async with machine.running() as agent:
         await kubelet.plugin()
         await until(lambda: in_service(machine))
@@ -313,7 +334,7 @@ async def test_an_agent_whose_successor_died_serves_again(
 async def test_an_agent_whose_successor_died_counts_the_pods_of_the_other(
     machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "_GONE_AFTER", 0.0)
+    monkeypatch.setattr(registration, "_ENDED_AFTER", 0.0)
     async with machine.running() as agent:
         await kubelet.plugin()
         first = machine.pod("first", main=[(CARD, WHOLE // 2, 50)])

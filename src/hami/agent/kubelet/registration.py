@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 CHECK_EVERY = 0.2
 #: Seconds without a kubelet that watches our devices after which we register again.
 UNWATCHED_AFTER = 5.0
-#: Seconds without an agent in our place after which it has gone.
-_GONE_AFTER = 2.0
+#: Seconds without an agent in our place after which it has ended.
+_ENDED_AFTER = 2.0
 #: Seconds for kubelet's answer: it calls us back before it answers.
 _REGISTER_TIMEOUT = 10.0
 #: Longest path of a socket, in bytes.
@@ -190,7 +190,7 @@ class Registration:
 
     def _is_succeeded(self) -> bool:
         """Whether another agent served a moment ago: after a new kubelet it serves again."""
-        return self.taken_over and self._clock() - self._replaced_at <= _GONE_AFTER
+        return self.taken_over and self._clock() - self._replaced_at <= _ENDED_AFTER
 
     def _is_unwatched(self) -> bool:
         if self._streams.open:
