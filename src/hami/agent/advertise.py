@@ -18,6 +18,7 @@ from hami.agent.allocator import Allocator
 from hami.agent.binding_mode import BindingMode
 from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
+from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
@@ -26,7 +27,8 @@ from hami.agent.node_status import Advertisement, NodeStatus
 from hami.agent.static_mig import MigPlugins
 from hami.kube.transport import Backoff
 from hami.vendors.table import AnnotationKeys, Vendor
-from hami.wire import node_marks
+from hami.wire import node_marks, node_register
+from hami.wire.errors import WireError
 
 #: Seconds in service after which the next return is at once again.
 _CALM_AFTER = 60.0
@@ -123,7 +125,10 @@ class Advertiser:
             self._node.silence()  # the other agent writes the Node now
             return
         if not self._cards.asked:
-            return  # an empty list would take every free device from kubelet for a moment
+            # An empty list would take every free device from kubelet for a moment.
+            if self._leaving:
+                self._end_service_of_earlier()
+            return
         self._device_list.set(self._listed())
         self._mig_plugins.refresh()
         # Not before the mode is known: a mark that comes and goes would make bound pods fail.
@@ -158,6 +163,18 @@ class Advertiser:
             lock_reason="" if late else self._mode.mode.reason,
             shares=inventory.shares(self._vendor) if self._advertise_shares else None,
         )
+
+    def _end_service_of_earlier(self) -> None:
+        """Take out of service what an earlier agent registered; we do not know the cards yet."""
+        node, keys = self._node.node(), self._node.keys
+        if node is None:
+            return
+        try:
+            cards = node_register.decode_json(node.annotation(keys.register))
+        except WireError:
+            return  # no scheduler can read it either
+        register = CardInventory(devices=tuple(cards)).register(in_service=False)
+        self._node.advertise(advertisement(keys, register=register))
 
     def _is_in_service(self) -> bool:
         wait = self._service.wait(possible=self._registration.watched and not self._leaving)

@@ -380,6 +380,25 @@ async def test_an_agent_whose_driver_was_replaced_ends_in_order(
     assert MARK not in machine.node_says()
 
 
+async def test_an_agent_without_cards_ends_the_service_that_a_killed_one_left(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with machine.running():
+        await until(lambda: in_service(machine))
+    assert in_service(machine)  # killed
+    answer = threading.Event()
+    monkeypatch.setattr(machine.driver, "open", lambda _root: answer.wait())
+    try:
+        async with machine.running(wait=False) as agent:
+            await until(lambda: agent.node_status.node() is not None)
+            await machine.stop(agent)
+    finally:
+        answer.set()
+    assert not in_service(machine)
+    assert CARD in machine.node_says()[REGISTER]
+    assert MARK not in machine.node_says()
+
+
 @pytest.mark.parametrize("call", ["open", "cards", "close"])
 async def test_an_agent_ends_while_its_driver_hangs(
     machine: Node, monkeypatch: pytest.MonkeyPatch, call: str
