@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from hami.agent import drain
+from hami.agent import drain, node_status
 from hami.agent.advertise import Service
 from hami.agent.cards import node_cards
 from hami.agent.errors import RefusalError
@@ -141,6 +141,22 @@ async def test_an_agent_does_not_wait_for_ever(
         await machine.stop(agent)
     (record,) = [each for each in caplog.records if "has not taken up" in each.getMessage()]
     assert record.__dict__["pods"] == ["team/p"]
+
+
+async def test_an_agent_ends_without_the_api_server_and_says_so(
+    machine: Node,
+    kubelet: Kubelet,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(node_status, "_WITHDRAW_S", 0.05)
+    async with machine.running(drain_timeout=0.05) as agent:
+        await kubelet.plugin()
+        await until(lambda: in_service(machine))
+        machine.api.fault(status=503, times=None)
+        await machine.stop(agent)
+    (record,) = [each for each in caplog.records if "in time" in each.getMessage()]
+    assert "out of service" in record.getMessage()
 
 
 async def test_an_agent_waits_for_the_last_container_of_a_pod(
