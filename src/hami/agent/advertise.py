@@ -10,13 +10,16 @@ card is registered as healthy, so that no scheduler binds a pod that kubelet wou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import random as randomness
+import time
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from hami.agent.allocator import Allocator
 from hami.agent.binding_mode import BindingMode
 from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
+from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.grants import Grants
 from hami.agent.kubelet.plugin_server import DeviceList
@@ -24,11 +27,59 @@ from hami.agent.kubelet.registration import Registration
 from hami.agent.metrics import Metrics
 from hami.agent.node_status import Advertisement, NodeStatus
 from hami.agent.static_mig import MigPlugins
+from hami.kube.transport import Backoff
 from hami.vendors.table import AnnotationKeys, Vendor
-from hami.wire import annotation_keys, node_marks
+from hami.wire import annotation_keys, node_marks, node_register
+from hami.wire.errors import WireError
 
 #: Seconds between two looks at the keys of grants.
 _KEYS_EVERY_S = 5.0
+#: Seconds in service after which the next return is at once again.
+_CALM_AFTER = 60.0
+
+
+class Service:
+    """The node's service: it ends at once, and returns ever more slowly if kubelet flaps.
+
+    Every change is a write to the Node object, which all schedulers read.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = randomness.random,
+    ) -> None:
+        self._clock = clock
+        self._pause = Backoff(first=0.5, longest=30.0, random=random)
+        self._calm = True
+        #: Since when it is in service; None: it is not.
+        self._since: float | None = None
+        #: When it returns, if kubelet has our devices until then.
+        self._returns_at: float | None = None
+
+    def wait(self, *, possible: bool) -> float | None:
+        """Return the seconds until the node is in service, 0: it is; None: it cannot be."""
+        now = self._clock()
+        if not possible:
+            if self._since is not None:
+                self._calm = now - self._since > _CALM_AFTER
+            self._since = self._returns_at = None
+            return None
+        if self._since is None:
+            if self._returns_at is None:
+                self._returns_at = now + self._next_pause()
+            if now < self._returns_at:
+                return self._returns_at - now
+            self._since = now
+        return 0.0
+
+    def _next_pause(self) -> float:
+        if self._calm:
+            self._pause.reset()
+            self._calm = False
+            return 0.0
+        return self._pause.next()
 
 
 class Advertiser:
@@ -66,6 +117,8 @@ class Advertiser:
         allocator.add_handler(self.update)
         registration.add_handler(self.update)
         self._leaving = False
+        self._service = Service()
+        self._return: asyncio.TimerHandle | None = None
 
     def leave(self) -> None:
         """Take the node out of service, for the rest of this process."""
@@ -78,7 +131,10 @@ class Advertiser:
             self._node.silence()  # the other agent writes the Node now
             return
         if not self._cards.asked:
-            return  # an empty list would take every free device from kubelet for a moment
+            # An empty list would take every free device from kubelet for a moment.
+            if self._leaving:
+                self._end_service_of_earlier()
+            return
         self._device_list.set(self._listed())
         self._mig_plugins.refresh()
         # Not before the mode is known: a mark that comes and goes would make bound pods fail.
@@ -116,15 +172,32 @@ class Advertiser:
         late = self._mode.late
         return advertisement(
             keys,
-            register=inventory.register(
-                in_service=self._registration.watched and not self._leaving
-            ),
+            register=inventory.register(in_service=self._is_in_service()),
             scores=self._cards.scores or None,
             late=late,
             lock_reason="" if late else self._mode.mode.reason,
             grant_forms=self._grants.forms(),
             shares=inventory.shares(self._vendor) if self._advertise_shares else None,
         )
+
+    def _end_service_of_earlier(self) -> None:
+        """Take out of service what an earlier agent registered; we do not know the cards yet."""
+        node, keys = self._node.node(), self._node.keys
+        if node is None:
+            return
+        try:
+            cards = node_register.decode_json(node.annotation(keys.register))
+        except WireError:
+            return  # no scheduler can read it either
+        register = CardInventory(devices=tuple(cards)).register(in_service=False)
+        self._node.advertise(advertisement(keys, register=register))
+
+    def _is_in_service(self) -> bool:
+        wait = self._service.wait(possible=self._registration.watched and not self._leaving)
+        if self._return is not None:
+            self._return.cancel()
+        self._return = asyncio.get_running_loop().call_later(wait, self.update) if wait else None
+        return wait == 0.0
 
 
 def advertisement(

@@ -9,6 +9,7 @@ is bound to the node, and then the mark of late binding is removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from pathlib import Path
@@ -52,7 +53,7 @@ from hami.node.layout import NodeLayout
 from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
-from hami.serving.lifetime import ServingError
+from hami.serving.lifetime import MustRestartError, ServingError
 from hami.vendors import device_config, table
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import text_values
@@ -232,9 +233,22 @@ class Agent:
             ledger=self.ledger,
             node=self.node_status,
             advertiser=self.advertiser,
+            registration=self.registration,
+            mig_plugins=self.mig_plugins,
             timeout=settings.drain_timeout,
         )
         self.metrics.read_at_scrape(self.ledger, self.registration)
+        self._replaced = False
+        self.registration.add_handler(self._place_changed)
+
+    def _place_changed(self) -> None:
+        """Read the ledger again after another agent served in our place, and wrote it."""
+        returned = self._replaced and not self.registration.taken_over
+        self._replaced = self.registration.taken_over
+        if returned:
+            self.ledger.load()
+            self.advertiser.update()
+            self.reconciler.request()
 
     def why_not_ready(self) -> str:
         return self.cards.missing or self.registration.problem
@@ -309,6 +323,7 @@ async def serve(agent: Agent, stop: asyncio.Event) -> None:
         await stop.wait()
         if not agent.registration.taken_over:
             await agent.drain.run()
+        if not agent.registration.taken_over:  # nor in the meantime
             await agent.node_status.withdraw()
         await agent.registration.stop()
         await agent.mig_plugins.stop()
@@ -319,7 +334,7 @@ async def serve(agent: Agent, stop: asyncio.Event) -> None:
 
 def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
     return {
-        "cards": agent.cards.run(),
+        "cards": _end_in_order(agent.cards.run(), stop),
         "node configuration": agent.config_file.watch(stop),
         "restore containers": agent.reconciler.restore(),
         "pods": agent.pods.informer.run(),
@@ -335,6 +350,17 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "grant keys": agent.advertiser.follow_keys(),
         "memory": lifetime.keep_giving_back(),
     }
+
+
+async def _end_in_order(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run work; where only a new process can go on, this one ends as after SIGTERM."""
+    try:
+        await work
+    except MustRestartError:
+        stop.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        raise
 
 
 async def _endless(work: Coroutine[Any, Any, None]) -> NoReturn:

@@ -31,7 +31,7 @@ class NodePods:
     def __init__(self, client: Client, node: str, *, resync_interval: float) -> None:
         self._client = client
         self._query = {"fieldSelector": f"spec.nodeName={node}"}
-        self._listing: asyncio.Task[set[str]] | None = None
+        self._listing: asyncio.Task[set[str] | None] | None = None
         self.informer: Informer[Pod] = Informer(
             client,
             paths.pods(),
@@ -74,6 +74,10 @@ class NodePods:
         except TimeoutError:
             return None
 
+    async def refresh(self) -> bool:
+        """Take in what the API server has now; False: it does not answer."""
+        return await self._offer_all() is not None
+
     async def _wait_for_watch(self, uid: str) -> Pod | None:
         try:
             return await self.informer.wait(uid, lambda pod: pod is not None, _LIST_EVERY_S)
@@ -84,9 +88,10 @@ class NodePods:
         """List the node's pods; callers at the same time share one list."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.create_task(self._offer_all())
-        return await asyncio.shield(self._listing)
+        return await asyncio.shield(self._listing) or set()
 
-    async def _offer_all(self) -> set[str]:
+    async def _offer_all(self) -> set[str] | None:
+        """List the node's pods; None: the list is not complete."""
         listed: set[str] = set()
         try:
             async with asyncio.timeout(_LIST_TIMEOUT_S):
@@ -97,4 +102,5 @@ class NodePods:
                             listed.add(listwatch.identity(body)[0])
         except (errors.KubeError, wire_errors.WireError, TimeoutError) as error:
             _log.warning("cannot list the pods of this node", extra={"error": str(error)})
+            return None
         return listed

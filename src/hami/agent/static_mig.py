@@ -44,6 +44,11 @@ class MigPlugins:
         self._registrations: dict[str, Registration] = {}
         self._new = asyncio.Event()
 
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Return the resources of the profiles seen since the start."""
+        return tuple(self._plugins)
+
     def refresh(self) -> None:
         """Give kubelet the current MIG devices; a profile without any has an empty list."""
         for resource in self._cards.inventory.static_mig.keys() - self._plugins.keys():

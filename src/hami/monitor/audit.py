@@ -23,6 +23,7 @@ from hami.monitor.overuse import OveruseMarks
 from hami.monitor.pods import Pods
 from hami.monitor.processes import Processes, Trace
 from hami.monitor.usage import UsageReader
+from hami.serving import lifetime
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Audit:
 
     async def audit(self) -> Findings:
         """Take a sample, find what breaks a rule, and report it."""
-        sample = await asyncio.to_thread(self._sampler.take)
+        sample = await lifetime.in_thread(self._sampler.take)
         traces = await asyncio.to_thread(self._traces, sample)
         containers = self._prepared.read()
         owned = [
@@ -78,7 +79,7 @@ class Audit:
         given = {share.card for container in containers for share in container.shares}
         found = findings.find(sample, owned, living=living, given=given)
         if found.unmanaged:
-            unmanaged = await asyncio.to_thread(self._still_there, found.unmanaged)
+            unmanaged = await lifetime.in_thread(self._still_there, found.unmanaged)
             found = msgspec.structs.replace(found, unmanaged=unmanaged)
         self.latest = found
         self._events.report(found)

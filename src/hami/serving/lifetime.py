@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
 import resource
 import signal
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class ServingError(Exception):
@@ -88,6 +92,32 @@ def log_failure(task: asyncio.Task[Any]) -> None:
     """Log the unexpected error of a task that no other waits for; for `add_done_callback`."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("task failed", extra={"task": task.get_name()}, exc_info=error)
+
+
+async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:
+    """Call a function that may hang in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if answer.done():
+            return  # the caller was cancelled
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(cast("_T", result))
+
+    def call() -> None:
+        result, failure = None, None
+        try:
+            result = function(*arguments)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=call, name="may hang", daemon=True).start()
+    return await answer
 
 
 class Synced(Protocol):

@@ -233,6 +233,7 @@ class Node:
             for module, name, value in (
                 (node_cards, "Nvml", self.driver),
                 (node_cards, "_RETRY_AFTER", 0.01),
+                (node_cards, "_REOPEN_AFTER", 0.01),
                 (main, "StateFiles", preparing.PlainStates),
                 (pods, "_LIST_EVERY_S", 0.02),
                 (reconciler, "_RETRY_EVERY", 0.01),

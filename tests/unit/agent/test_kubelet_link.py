@@ -236,8 +236,8 @@ async def test_a_dead_agents_socket_is_taken_over(layout: NodeLayout) -> None:
 
 
 async def test_another_agent_on_our_socket_is_not_fought(layout: NodeLayout) -> None:
-    kubelet = Kubelet(layout)
-    async with serving(kubelet), linked(layout) as link:
+    kubelet, clock = Kubelet(layout), Clock()
+    async with serving(kubelet), linked(layout, clock=clock) as link:
         await kubelet.plugin()
         await until(link, "")
         async with another_process(own(layout)):
@@ -245,8 +245,68 @@ async def test_another_agent_on_our_socket_is_not_fought(layout: NodeLayout) -> 
             taken = own(layout).stat().st_ino
             await link.look_again()
             assert own(layout).stat().st_ino == taken
+        clock.now += 60
         await kubelet.plugin()
         await until(link, "")
+
+
+async def test_the_newer_agent_serves_after_a_restart_of_kubelet(layout: NodeLayout) -> None:
+    clock = Clock()
+    async with linked(layout, clock=clock) as link:
+        kubelet = Kubelet(layout)
+        async with serving(kubelet):
+            await kubelet.plugin()
+            async with another_process(own(layout)):
+                await until(link, "another process serves")
+            # kubelet removes the newer agent's socket; that agent makes another one soon.
+            own(layout).unlink(missing_ok=True)
+            await link.look_again()
+            assert not own(layout).exists()
+            async with another_process(own(layout)):
+                clock.now += 60
+                await link.look_again()
+                assert kubelet.registrations.empty()
+                assert link.taken_over
+
+
+async def test_an_agent_that_ends_leaves_the_socket_of_its_successor(layout: NodeLayout) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet), linked(layout) as link:
+        await kubelet.plugin()
+        async with another_process(own(layout)):
+            await until(link, "another process serves")
+            taken = own(layout).stat().st_ino
+            await link.stop()
+            assert own(layout).stat().st_ino == taken
+
+
+async def test_an_agent_whose_successor_died_has_its_place_again_without_kubelet(
+    layout: NodeLayout,
+) -> None:
+    kubelet, clock = Kubelet(layout), Clock()
+    async with linked(layout, clock=clock) as link:
+        async with serving(kubelet):
+            await kubelet.plugin()
+            async with another_process(own(layout)):
+                await until(link, "another process serves")
+        clock.now += 60
+        await until(link, "is missing")
+        assert not link.taken_over
+
+
+async def test_an_agent_that_was_too_busy_to_be_recognised_is_itself_again(
+    layout: NodeLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubelet = Kubelet(layout)
+    async with serving(kubelet), linked(layout) as link:
+        await kubelet.plugin()
+        await until(link, "")
+        with monkeypatch.context() as busy:
+            busy.setattr(registration, "_listener", lambda _path: 0)
+            own(layout).chmod(0o600)
+            await until(link, "another process serves")
+        await until(link, "")
+        assert not link.taken_over
 
 
 async def test_a_socket_of_ours_with_another_mode_is_still_ours(layout: NodeLayout) -> None:

@@ -2,13 +2,14 @@
 
 Without a driver no card is offered; an event gives the reason, and the driver is tried again every
 few seconds. A card that was listed once and does not answer any more stays in the inventory,
-unhealthy: the pods that hold shares of it must remain visible. Listing blocks, so it runs in a
-thread.
+unhealthy: the pods that hold shares of it must remain visible. The driver blocks, and may hang, so
+it is asked in threads, which do not keep the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
 from hami.node.nvml import Nvml, NvmlError, Replacement
 from hami.node.nvml_cards import Card, Problem
+from hami.serving import lifetime
 from hami.wire import node_register
 from hami.wire.node_register import RegisteredCard
 
@@ -30,6 +32,10 @@ _log = logging.getLogger(__name__)
 #: Seconds between two lists of the cards, and before a missing driver is tried again.
 _LIST_EVERY = 30.0
 _RETRY_AFTER = 5.0
+#: Seconds before a driver that seems to have been replaced is opened again, to make sure.
+_REOPEN_AFTER = 1.0
+#: Seconds that the driver has to let itself be closed.
+_CLOSE_WITHIN = 3.0
 
 
 class NodeEvents(Protocol):
@@ -108,7 +114,8 @@ class NodeCards:
     async def run(self) -> NoReturn:
         """Follow the driver for ever; not while the node's configuration holds a mistake.
 
-        Raises DriverReplacedError if only a new process can talk to the driver.
+        Raises DriverReplacedError if only a new process can talk to the driver. The cards that it
+        had are still offered then: the agent takes its node out of service, and ends.
         """
         if self._config_mistake:
             self._offer_nothing("NodeConfigWrong", self._config_mistake)
@@ -116,23 +123,28 @@ class NodeCards:
         replaced = Replacement(time.monotonic)
         while True:
             try:
-                nvml = await asyncio.to_thread(Nvml.open, self._driver_root)
+                nvml = await lifetime.in_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
-                self._offer_nothing("GPUDriverMissing", str(error))
                 replaced.check(error)
+                self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
             replaced.opened()
+            listed, doubtful = False, False
             try:
+                await self._list(nvml)
+                listed = True
                 await self._follow(nvml)
             except* NvmlError as errors:
-                self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
+                # Of a replaced driver the pods that are bound here must be taken up first.
+                doubtful = listed and errors.subgroup(_wants_new_library) is not None
+                if not doubtful:
+                    self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
-                await asyncio.to_thread(nvml.close)
-            await asyncio.sleep(_RETRY_AFTER)
+                await _close(nvml)
+            await asyncio.sleep(_REOPEN_AFTER if doubtful else _RETRY_AFTER)
 
     async def _follow(self, nvml: Nvml) -> None:
-        await self._list(nvml)
         async with asyncio.TaskGroup() as group:
             group.create_task(health.watch(self.health, nvml, lambda: list(self._known)))
             group.create_task(self._keep_listing(nvml))
@@ -149,9 +161,9 @@ class NodeCards:
                 _log.warning("cannot list the cards", extra={"error": str(error)})
 
     async def _list(self, nvml: Nvml) -> None:
-        cards, problems = await asyncio.to_thread(nvml.cards)
-        links, link_problems = await asyncio.to_thread(nvml.links, cards)
-        await asyncio.to_thread(self._context_costs.observe, nvml, cards)
+        cards, problems = await lifetime.in_thread(nvml.cards)
+        links, link_problems = await lifetime.in_thread(nvml.links, cards)
+        await lifetime.in_thread(self._context_costs.observe, nvml, cards)
         self._known.update((card.uuid, card) for card in cards)
         self._problems = (*problems, *link_problems)
         pairs, notes = inventory.pair_scores(links)
@@ -208,3 +220,13 @@ class NodeCards:
     def _notify(self) -> None:
         for handler in self._handlers:
             handler()
+
+
+async def _close(nvml: Nvml) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_WITHIN):
+            await lifetime.in_thread(nvml.close)
+
+
+def _wants_new_library(error: Exception) -> bool:
+    return isinstance(error, NvmlError) and error.wants_new_library

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import socket
 import struct
 import time
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 CHECK_EVERY = 0.2
 #: Seconds without a kubelet that watches our devices after which we register again.
 UNWATCHED_AFTER = 5.0
+#: Seconds without an agent in our place after which it has ended.
+_ENDED_AFTER = 2.0
 #: Seconds for kubelet's answer: it calls us back before it answers.
 _REGISTER_TIMEOUT = 10.0
 #: Longest path of a socket, in bytes.
@@ -71,6 +74,8 @@ class Registration:
         self.problem = "hami has not registered with kubelet yet"
         #: Whether another agent serves in our place: a newer one, in an update with maxSurge.
         self.taken_over = False
+        #: When that agent last served.
+        self._replaced_at = 0.0
         self._handlers: list[Callable[[], None]] = []
         self._notified = (False, False)
 
@@ -159,13 +164,15 @@ class Registration:
         if self._server is not None and (now := _mark(self._own)) != self._own_mark:
             listener = _listener(self._own) if now is not None else None
             if listener == os.getpid():  # still ours: its mode or its owner was changed
-                self._own_mark = now
-            elif listener is not None:
+                self._own_mark, self.taken_over = now, False
+            elif listener is not None or self._is_succeeded():
                 # Replacing its socket would make two agents fight; one of them must end.
                 self.taken_over = True
                 self._kubelet_mark = None
+                self._replaced_at = self._clock() if listener is not None else self._replaced_at
                 return f"another process serves on {self._own}: only one agent may run on a node"
             else:
+                self.taken_over = False
                 await self._close()
         if kubelet is None:
             self._kubelet_mark = None
@@ -174,13 +181,16 @@ class Registration:
                 "names another folder than its own"
             )
         if self._server is None:
-            self.taken_over = False
             await self._open()
         if kubelet != self._kubelet_mark or self._is_unwatched():
             await self._register()
             self._kubelet_mark = kubelet
             self._watched_at = self._clock()
         return ""
+
+    def _is_succeeded(self) -> bool:
+        """Whether another agent served a moment ago: after a new kubelet it serves again."""
+        return self.taken_over and self._clock() - self._replaced_at <= _ENDED_AFTER
 
     def _is_unwatched(self) -> bool:
         if self._streams.open:
@@ -193,13 +203,17 @@ class Registration:
                 f"the path of a socket has at most {_LONGEST} bytes; choose a shorter --kubelet-dir"
             )
         self._streams = Streams(self._notify)
-        server = grpc.server(self._own, plugin_handler(self._plugin, self._streams))
+        # Made under another name, which is the one that grpc removes at the end: by then the socket
+        # at our path may be another agent's.
+        draft = self._own.with_name(f".{secrets.token_hex(4)}")
+        server = grpc.server(draft, plugin_handler(self._plugin, self._streams))
+        draft.rename(self._own)
         # The socket exists from now on, also if the start fails.
         self._server, self._own_mark, self._kubelet_mark = server, _mark(self._own), None
         await server.start()
 
     async def _close(self) -> None:
-        """Disconnect at once; grpc removes the socket."""
+        """Disconnect at once, and remove the socket if it is ours."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
