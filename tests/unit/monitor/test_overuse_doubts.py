@@ -1,4 +1,4 @@
-"""Where it is not certain that a pod has too much, its mark stays as it is."""
+"""Pods of which it is not certain that they have too much are left as they are."""
 
 from __future__ import annotations
 
