@@ -179,11 +179,11 @@ class Sampler:
         if card.mig_enabled:
             # Processes run on its MIG devices; NVML does not report how busy those are.
             for mig in card.mig:
-                found = _asked(driver.processes, mig.uuid)
+                found = _on(driver, mig.uuid, card)
                 if found is not None:
                     yield CardProcesses(uuid=mig.uuid, index=card.index, mig=True, processes=found)
             return
-        found = _asked(driver.processes, card.uuid)
+        found = _on(driver, card.uuid, card)
         if found is not None:
             compute = self._compute(driver, card)
             yield CardProcesses(uuid=card.uuid, index=card.index, processes=found, compute=compute)
@@ -218,6 +218,17 @@ def _card_sample(driver: Driver, card: Card) -> CardSample:
         card=card,
         memory_used=_asked(driver.memory_used, card.uuid),
         utilization=_asked(driver.utilization, card.uuid),
+    )
+
+
+def _on(driver: Driver, uuid: str, card: Card) -> tuple[GpuProcess, ...] | None:
+    """Ask for processes; None: no answer. More memory than the card has is not known."""
+    found = _asked(driver.processes, uuid)
+    if found is None or not card.memory:
+        return found
+    return tuple(
+        GpuProcess(pid=each.pid, memory=None) if (each.memory or 0) > card.memory else each
+        for each in found
     )
 
 
