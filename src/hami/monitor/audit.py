@@ -78,9 +78,10 @@ class Audit:
         self._report_missing(owned, living)
         given = {share.card for container in containers for share in container.shares}
         found = findings.find(sample, owned, living=living, given=given)
+        resized = {each.key: each.generation for each in containers if each.generation > 1}
+        found = msgspec.structs.replace(found, resized=resized)
         if found.unmanaged:
-            unmanaged = await lifetime.in_thread(self._still_there, found.unmanaged)
-            found = msgspec.structs.replace(found, unmanaged=unmanaged)
+            found = await lifetime.in_thread(self._still_there, found)
         self.latest = found
         self._events.report(found)
         self._marks.observe(found)
@@ -115,17 +116,24 @@ class Audit:
             if container is not None and container.limited and container.key not in living:
                 self._usage.report_missing(container)
 
-    def _still_there(self, found: Sequence[OwnedProcess]) -> tuple[OwnedProcess, ...]:
-        """Leave out processes that have ended since the driver was first asked, or are ending."""
-        there = self._sampler.still_there(sorted({process.card for process in found}))
-        traces = {process.pid: self._processes.trace(process.pid) for process in found}
-        return tuple(
+    def _still_there(self, found: Findings) -> Findings:
+        """Leave out processes that have ended since the driver was first asked, or are ending.
+
+        A card that does not answer the second question was not sampled.
+        """
+        asked = {process.card for process in found.unmanaged}
+        there = self._sampler.still_there(sorted(asked))
+        traces = {process.pid: self._processes.trace(process.pid) for process in found.unmanaged}
+        unmanaged = tuple(
             process
-            for process in found
+            for process in found.unmanaged
             if process.pid in there.get(process.card, ())
             and (trace := traces[process.pid]) is not None
             and trace.start == process.start
         )
+        silent = asked - there.keys()
+        memory = {card: used for card, used in found.memory.items() if card not in silent}
+        return msgspec.structs.replace(found, unmanaged=unmanaged, memory=memory)
 
 
 def _owned(

@@ -63,6 +63,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     limited: bool
     #: Unix nanoseconds; of two containers that Prometheus would take for one, the younger counts.
     since: int = 0
+    #: Of its policy; above 1: it was written again, with other limits perhaps.
+    generation: int = 1
 
     def share(self, card: str) -> tuple[int, Share] | None:
         """Return a card's index in the container, and the share of it; None: it has none."""
@@ -248,6 +250,7 @@ def _limited(allocation_id: str, policy: Policy, since: int | None) -> Container
         allocation_ids=(allocation_id,),
         limited=True,
         since=since or 0,
+        generation=policy.generation,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -132,7 +132,7 @@ class Sampler:
         )
 
     def still_there(self, uuids: Sequence[str]) -> dict[str, frozenset[int]]:
-        """Return the pids that are now on these cards and MIG devices."""
+        """Return the pids that are now on these cards and MIG devices, of those that answer."""
         driver = self._driver
         if driver is None:
             return {}
@@ -140,7 +140,8 @@ class Sampler:
         found = {}
         for uuid in uuids:
             processes = _asked(driver.processes, uuid)
-            found[uuid] = frozenset(process.pid for process in processes or ())
+            if processes is not None:
+                found[uuid] = frozenset(process.pid for process in processes)
         self._asked_at = None
         return found
 
@@ -173,27 +174,19 @@ class Sampler:
         self._cards = cards
         self._next_list = self._clock() + _RELIST
 
-    def _processes(self, driver: Driver, card: Card) -> list[CardProcesses]:
+    def _processes(self, driver: Driver, card: Card) -> Iterator[CardProcesses]:
+        """Ask for the processes of a card; one that does not answer is left out."""
         if card.mig_enabled:
             # Processes run on its MIG devices; NVML does not report how busy those are.
-            return [
-                CardProcesses(
-                    uuid=mig.uuid,
-                    index=card.index,
-                    mig=True,
-                    processes=_asked(driver.processes, mig.uuid) or (),
-                )
-                for mig in card.mig
-            ]
-        processes = _asked(driver.processes, card.uuid)
-        return [
-            CardProcesses(
-                uuid=card.uuid,
-                index=card.index,
-                processes=processes or (),
-                compute=self._compute(driver, card) if processes is not None else None,
-            )
-        ]
+            for mig in card.mig:
+                found = _on(driver, mig.uuid, card)
+                if found is not None:
+                    yield CardProcesses(uuid=mig.uuid, index=card.index, mig=True, processes=found)
+            return
+        found = _on(driver, card.uuid, card)
+        if found is not None:
+            compute = self._compute(driver, card)
+            yield CardProcesses(uuid=card.uuid, index=card.index, processes=found, compute=compute)
 
     def _compute(self, driver: Driver, card: Card) -> dict[int, int] | None:
         now = int(self._now() * 1e6)
@@ -225,6 +218,17 @@ def _card_sample(driver: Driver, card: Card) -> CardSample:
         card=card,
         memory_used=_asked(driver.memory_used, card.uuid),
         utilization=_asked(driver.utilization, card.uuid),
+    )
+
+
+def _on(driver: Driver, uuid: str, card: Card) -> tuple[GpuProcess, ...] | None:
+    """Ask for processes; None: no answer. More memory than the card has is not known."""
+    found = _asked(driver.processes, uuid)
+    if found is None or not card.memory:
+        return found
+    return tuple(
+        GpuProcess(pid=each.pid, memory=None) if (each.memory or 0) > card.memory else each
+        for each in found
     )
 
 

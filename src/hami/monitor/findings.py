@@ -64,6 +64,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     memory: Mapping[str, Mapping[Key, int]] = {}
     #: Percent of compute by card and container; of a missing card the driver does not report it.
     compute: Mapping[str, Mapping[Key, int]] = {}
+    #: Generation of the policy of each container whose limits were written again.
+    resized: Mapping[Key, int] = {}
 
 
 def find(

@@ -4,10 +4,11 @@ The scheduler's leader reads the marks, counts such pods and, with `--overuse=ev
 after a grace. So a mark must be right: it needs two audits in a row, memory above the limit by
 more than what is natural (the driver takes memory for loaded code before libvgpu can count it), and
 the driver's account alone. It is written again while that lasts, and removed by the first audit in
-which it does not. If the driver does not answer, marks are neither renewed nor removed, and the
-leader ignores those that are not renewed.
+which it does not. If the driver or one card does not answer, marks are neither renewed nor removed,
+and the leader ignores those that are not renewed.
 
-A container has too much above its limit, or on a card that it was not given; one that asks for no
+A container has too much above its limit (one whose limit was lowered: above what it had then, until
+that is freed), or on a card that it was not given; one that asks for no
 device, with any memory. A container that asks for devices and has no share of ours, such as one of
 HAMi's plugin, is not judged. A process without libvgpu in a container that stays within its limit
 is reported (`hami.monitor.events`), and no overuse.
@@ -26,6 +27,7 @@ import msgspec
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
+from hami.monitor.containers import Key
 from hami.monitor.findings import Findings
 from hami.monitor.pods import Pods, WatchedPod
 from hami.wire import annotation_keys, codec, pod_marks
@@ -86,8 +88,10 @@ class OveruseMarks:
         self._clock = clock
         self._now = now
         self._overusing: dict[str, _Overusing] = {}
-        #: Cards that the last audit has seen; None: none has taken place.
-        self._sampled: frozenset[str] | None = None
+        #: Cards of this node that the last audit has not seen; None: none has taken place.
+        self._silent: frozenset[str] | None = None
+        #: By container, card and generation of its policy, what it may keep after a resize.
+        self._kept: dict[tuple[Key, str, int], int] = {}
         self._audited = asyncio.Event()
 
     def observe(self, findings: Findings) -> None:
@@ -96,6 +100,8 @@ class OveruseMarks:
             overusing.found = False
         if not findings.memory:
             return  # the driver did not answer
+        self._silent = _cards(findings) - findings.memory.keys()
+        self._keep(findings)
         worst: dict[str, tuple[WatchedPod, _Excess]] = {}
         for pod, excess in self._excesses(findings):
             known = worst.get(pod.uid)
@@ -114,10 +120,20 @@ class OveruseMarks:
             self._overusing[uid] = known_pod
         for uid, old in before.items():
             # Its card was not sampled this time, so it has not been seen below the limit.
-            if uid not in worst and old.excess.card not in findings.memory:
+            if uid not in worst and old.excess.card in self._silent:
                 self._overusing[uid] = old
-        self._sampled = frozenset(findings.memory)
         self._audited.set()
+
+    def _keep(self, findings: Findings) -> None:
+        """Note what resized containers have: a lower limit takes no memory away."""
+        before, self._kept = self._kept, {}
+        for key, generation in findings.resized.items():
+            for card in _cards(findings) | findings.memory.keys():
+                place = key, card, generation
+                used = findings.memory[card].get(key, 0) if card in findings.memory else None
+                known = before.get(place, used)
+                if known is not None:
+                    self._kept[place] = known if used is None else min(known, used)
 
     def _excesses(self, findings: Findings) -> Iterator[tuple[WatchedPod, _Excess]]:
         unmanaged = {(process.card, process.pid) for process in findings.unmanaged}
@@ -125,7 +141,9 @@ class OveruseMarks:
             pod = self._pods.get(over.container.key.uid)
             # Each process loads code; those without libvgpu are not excused by it.
             loading = sum((each.card, each.pid) not in unmanaged for each in over.processes)
-            if pod is not None and over.excess > self._tolerance * max(loading, 1):
+            place = over.container.key, over.share.card, over.container.generation
+            may = max(over.share.memory_bytes, self._kept.get(place, 0))
+            if pod is not None and over.used > may + self._tolerance * max(loading, 1):
                 yield (
                     pod,
                     _Excess(
@@ -167,7 +185,7 @@ class OveruseMarks:
             if overusing.audits >= TIMES and self._is_due(overusing):
                 await self._mark(overusing)
         for pod in [pod for pod in self._pods if pod.overuse]:
-            if pod.uid not in self._overusing and self._is_sampled(pod):
+            if pod.uid not in self._overusing and self._is_wrong(pod):
                 await self._patch(pod, None)
 
     def _is_due(self, overusing: _Overusing) -> bool:
@@ -177,10 +195,13 @@ class OveruseMarks:
         late = self._clock() - overusing.written_at >= RENEW_S
         return not overusing.written or late or pod.overuse != overusing.written
 
-    def _is_sampled(self, pod: WatchedPod) -> bool:
+    def _is_wrong(self, pod: WatchedPod) -> bool:
         """Return whether the last audit would have found what a pod is marked for."""
+        if self._silent is None:
+            return False
         found = _decode(pod.overuse)
-        return self._sampled is not None and (found is None or found.card in self._sampled)
+        ours = found is not None and (found.uid, found.node) == (pod.uid, self._node)
+        return found is None or not ours or found.card not in self._silent
 
     async def _mark(self, overusing: _Overusing) -> None:
         excess, pod = overusing.excess, overusing.pod
@@ -227,6 +248,12 @@ class OveruseMarks:
 
     def _time(self) -> str:
         return dt.datetime.fromtimestamp(self._now(), dt.UTC).isoformat(timespec="seconds")
+
+
+def _cards(findings: Findings) -> frozenset[str]:
+    """Return all cards and MIG devices of the node, as the driver last listed them."""
+    cards = [each.card for each in findings.sample.cards]
+    return frozenset([*(c.uuid for c in cards), *(mig.uuid for c in cards for mig in c.mig)])
 
 
 def _above(excess: _Excess) -> int:

@@ -14,7 +14,7 @@ from hami.kube import paths
 from hami.kube.client import Client
 from hami.kube.informer import Informer
 from hami.monitor.containers import Key
-from hami.wire import annotation_keys, codec, objects, shares
+from hami.wire import annotation_keys, codec, objects, quantity, shares
 
 #: Annotation of a static pod's mirror pod in the API: the UID that kubelet runs it under.
 _STATIC_UID = "kubernetes.io/config.hash"
@@ -138,9 +138,12 @@ def _asking(pod: objects.Pod) -> frozenset[str]:
 
 
 def _resources(container: objects.Container) -> Iterator[str]:
-    if container.resources is not None:
-        yield from container.resources.limits or ()
-        yield from container.resources.requests or ()
+    """Yield the resources that a container asks for; an amount of 0 asks for none."""
+    resources = container.resources
+    for part in (resources.limits, resources.requests) if resources else ():
+        for name, amount in (part or {}).items():
+            if amount is not None and not quantity.is_zero(amount):
+                yield name
 
 
 class Pods:

@@ -147,7 +147,7 @@ def owner_of(trace: Trace, containers: Containers, pods: PodsByUid) -> Owner:
         for container in containers.by_uid.get(inside.uid, ())
         if not name or container.key.container == name
     ]
-    if len(candidates) == 1:
+    if len(candidates) == 1 and not (pod and not name and _others_ask(pod, candidates[0])):
         return _ours(candidates[0])
     named = candidates[0] if candidates else None
     return Owner(
@@ -155,6 +155,11 @@ def owner_of(trace: Trace, containers: Containers, pods: PodsByUid) -> Owner:
         namespace=pod.namespace if pod else named.namespace if named else "",
         pod=pod.name if pod else named.pod if named else "",
     )
+
+
+def _others_ask(pod: WatchedPod, container: Container) -> bool:
+    """Return whether a pod's other containers have devices, too, perhaps of another plugin."""
+    return bool(pod.asking - {container.key.container})
 
 
 def _known_pod(trace: Trace, containers: Containers, pods: PodsByUid) -> CgroupPod:

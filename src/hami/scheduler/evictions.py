@@ -5,12 +5,14 @@ does that, with `--overuse=evict` and `--evict-refused`. A mark of overuse count
 this replica has seen it written again: no clock of a node is compared with ours, and a replica that
 starts counts from 0. A mark that is not renewed (its monitor has stopped) does not count on,
 and no pod is evicted because of it. Time without the mark ends the count only after a whole grace,
-so that a pod gains nothing by dropping below its limit for a moment.
+and a mark that is written again after it was removed counts as one that is renewed, so that a pod
+gains nothing by dropping below its limit for a moment.
 
 Before an eviction the pod is read: it must be the one that was marked (UID, node), and still be
 marked. The eviction names that version of the pod, so a mark that is removed meanwhile stops it.
 PodDisruptionBudgets are respected: a refused eviction is retried and reported. Evictions have a
-rate: a fault of all monitors at once must not empty a cluster.
+rate: a fault of all monitors at once must not empty a cluster. A pod evicted for overuse has ten
+minutes to end, at most, also if its owner has deleted it with more: it would go on until then.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ import msgspec
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.transport import Backoff, TokenBucket
+from hami.scheduler import eviction_requests as requests
 from hami.scheduler.events import PodEvents
+from hami.scheduler.eviction_requests import PodNow
 from hami.scheduler.informers import WatchedCluster, WatchedPod
 from hami.scheduler.leadership import NotLeadingError
 from hami.scheduler.metrics import Metrics
@@ -46,37 +50,16 @@ _TIMEOUT_S = 10.0
 #: Seconds to wait, at most, after the first eviction that failed, and after many.
 _AGAIN_S, _AT_MOST_S = 5.0, 60.0
 _CONNECTIONS = 2
-_MIB = 2**20
 
 EVICT, REPORT = "evict", "report"
-
-
-class _State(codec.Object, frozen=True):
-    running: dict[str, object] | None = None
-
-
-class _ContainerStatus(codec.Object, frozen=True):
-    state: _State | None = None
-
-
-class _Status(codec.Object, frozen=True):
-    container_statuses: list[_ContainerStatus] | None = None
-
-
-class _Containers(codec.Object, frozen=True):
-    status: _Status | None = None
-
-    @property
-    def all_run(self) -> bool:
-        statuses = (self.status and self.status.container_statuses) or []
-        return bool(statuses) and all(s.state and s.state.running is not None for s in statuses)
 
 
 class _MarkedPod(msgspec.Struct):
     """A pod that is or was marked, and for how long."""
 
     pod: WatchedPod
-    #: `since` and `seen` of the overuse, as written; empty: not marked with it now.
+    #: Whether it is marked for overuse now; `since` and `seen` of that mark, or of the last one.
+    overuses: bool = False
     since: str = ""
     seen: str = ""
     #: By our clock: when that was last seen to change, and removed.
@@ -84,7 +67,7 @@ class _MarkedPod(msgspec.Struct):
     removed: float = math.inf
     #: When the pod was last seen with any mark; infinity: it has one.
     ended: float = math.inf
-    #: Whether the mark was renewed since it was first seen.
+    #: Whether the mark was seen to be written: renewed, or again after it was removed.
     renewed: bool = False
     #: Seconds of overuse.
     counted: float = 0.0
@@ -92,8 +75,10 @@ class _MarkedPod(msgspec.Struct):
     backoff: Backoff = msgspec.field(
         default_factory=lambda: Backoff(first=_AGAIN_S, longest=_AT_MOST_S)
     )
-    #: Whether it is on its way, and the cause of an eviction whose answer was lost.
+    #: Whether it is being deleted, and will certainly end soon.
     leaving: bool = False
+    ends: bool = False
+    #: The cause of an eviction whose answer was lost.
     unanswered: Overuse | Refusal | None = None
     warned: bool = False
 
@@ -128,7 +113,7 @@ class Evictions:
 
     def overusing(self) -> int:
         """Return how many pods are marked for overuse now."""
-        return sum(bool(marked.seen) for marked in self._marked.values())
+        return sum(marked.overuses for marked in self._marked.values())
 
     async def run(self) -> None:
         while True:
@@ -180,12 +165,16 @@ class Evictions:
         """Add the time since the mark was last seen to change."""
         now = self._clock()
         if overuse is None:
-            if marked.seen:
-                marked.seen, marked.removed = "", now
+            if marked.overuses:
+                marked.overuses, marked.removed = False, now
+                if marked.renewed and now - marked.changed <= FRESH_S:
+                    marked.counted += now - marked.changed
             return
-        if not marked.seen:
-            # The first sight proves nothing: the monitor may have stopped long ago.
-            marked.renewed = False
+        if not marked.overuses:
+            # The first sight proves nothing: the monitor may have stopped long ago. Nor does the
+            # mark that was removed, if it comes back as it was.
+            marked.overuses = True
+            marked.renewed = marked.seen not in ("", overuse.seen)
             if now - marked.removed > self._grace:
                 marked.counted = 0.0
         elif overuse.seen != marked.seen:
@@ -199,20 +188,20 @@ class Evictions:
     def _cause(self, marked: _MarkedPod) -> Overuse | Refusal | None:
         """Return the mark for which a pod is to be evicted now; None: it stays."""
         pod, marks = marked.pod, marked.pod.marks
-        if marks is None or marked.leaving or marked.ended < math.inf:
+        if marks is None or marked.ends or marked.ended < math.inf:
             return None
         if self._evict_overuse and marks.overuse is not None and pod.namespace not in self._exempt:
             fresh = self._clock() - marked.changed <= FRESH_S
             if marked.renewed and fresh and marked.counted >= self._grace:
                 return marks.overuse
-        return marks.refusal if self._evict_refused else None
+        return marks.refusal if self._evict_refused and not marked.leaving else None
 
     async def _evict(self, marked: _MarkedPod, cause: Overuse | Refusal) -> None:
         try:
-            version = await self._still_marked(marked, cause)
-            if version and self._cause(marked) is not None:
-                await self._send(marked, cause, version)
-            elif not marked.leaving:
+            eviction = await self._still_marked(marked, cause)
+            if eviction and self._cause(marked) is not None:
+                await self._send(marked, cause, eviction)
+            elif not marked.ends:
                 marked.unanswered = None  # it has not arrived, or its pod was written since
                 marked.try_from = self._clock() + marked.backoff.next()
         except NotLeadingError:
@@ -220,63 +209,71 @@ class Evictions:
         except (errors.KubeError, wire_errors.WireError) as error:
             self._failed(marked, cause, error)
 
-    async def _still_marked(self, marked: _MarkedPod, cause: Overuse | Refusal) -> str:
-        """Read a pod; return its version if it is still to be evicted, else nothing."""
+    async def _still_marked(self, marked: _MarkedPod, cause: Overuse | Refusal) -> bytes:
+        """Read a pod; return its eviction if it is still to be evicted, else nothing."""
         pod = marked.pod
         try:
             body = await self._client.get(paths.pods(pod.namespace, pod.name), timeout=_TIMEOUT_S)
         except errors.NotFound:
-            self._is_leaving(marked)
-            return ""
+            self._is_leaving(marked, ends=True)
+            return b""
         now = codec.decode(body, objects.Pod, what=f"pod {pod.namespace}/{pod.name}")
-        if now.uid != pod.uid or now.deleting:
-            self._is_leaving(marked)
-            return ""
+        more = codec.decode(body, PodNow, what=f"pod {pod.namespace}/{pod.name}")
+        for_long = isinstance(cause, Overuse) and more.deleted_for_long
+        if now.uid != pod.uid or (now.deleting and not for_long):
+            self._is_leaving(marked, ends=True)
+            return b""
         marks = PodMarks.of(now)
         if marks is None or now.finished or annotation_keys.MIRROR in now.annotations:
-            return ""  # a static pod would be started again at once
+            return b""  # a static pod would be started again at once
+        end_s = None
         if isinstance(cause, Overuse):
             found = marks.overuse is not None and marks.overuse.since == cause.since
+            end_s = more.end_s
         else:
             # It may have started before the agent could remove its mark.
-            running = codec.decode(body, _Containers, what="pod").all_run
-            found = marks.refusal is not None and not running
-        return (now.metadata and now.metadata.resource_version) or "" if found else ""
+            found = marks.refusal is not None and not more.started_after(marks.refusal)
+        version = now.metadata and now.metadata.resource_version
+        return requests.eviction(pod, version, end_s) if found and version else b""
 
-    def _is_leaving(self, marked: _MarkedPod) -> None:
+    def _is_leaving(self, marked: _MarkedPod, *, ends: bool = False) -> None:
         """Note that a pod is being deleted; by us, if the answer to an eviction was lost."""
         marked.leaving = True
+        marked.ends = marked.ends or ends
         if marked.unanswered is not None:
             cause, marked.unanswered = marked.unanswered, None
             self._done(marked, cause)
 
-    async def _send(self, marked: _MarkedPod, cause: Overuse | Refusal, version: str) -> None:
+    async def _send(self, marked: _MarkedPod, cause: Overuse | Refusal, eviction: bytes) -> None:
         pod, marked.unanswered = marked.pod, None
+        deleted_before = marked.leaving
         try:
             await self._client.create(
                 paths.eviction(pod.namespace, pod.name),
-                _eviction(pod, version),
+                eviction,
                 guard=self._check,
                 timeout=_TIMEOUT_S,
                 retry_busy=False,
             )
         except errors.NotFound:
-            marked.leaving = True
+            marked.ends = True
         except errors.Conflict:
             # It was written since it was read: by kubelet, or its mark was removed. Read it again.
             marked.try_from = self._clock() + ROUND_S
         except errors.TooManyRequests as error:
             marked.try_from = self._clock() + marked.backoff.next(error.retry_after)
-            self._counter.labels(_reason(cause), "blocked").inc()
+            self._counter.labels(requests.reason(cause), "blocked").inc()
             _log.warning("cannot evict a pod yet", extra=_about(pod) | {"error": str(error)})
             self._pod_events.eviction_blocked(
-                pod, f"not evicted yet, although it {_why(cause)}: {error.message}. This is retried"
+                pod,
+                f"not evicted yet, although it {requests.why(cause)}: {error.message}. This is "
+                "retried",
             )
         except errors.KubeError as error:
             if not error.outcome_unknown:
                 raise
             marked.unanswered = cause
-            if not marked.leaving:
+            if deleted_before or not marked.leaving:
                 raise
             self._is_leaving(marked)  # the watch was quicker
         else:
@@ -285,16 +282,19 @@ class Evictions:
     def _failed(self, marked: _MarkedPod, cause: Overuse | Refusal, error: Exception) -> None:
         retry_after = error.retry_after if isinstance(error, errors.KubeError) else None
         marked.try_from = self._clock() + marked.backoff.next(retry_after)
-        self._counter.labels(_reason(cause), "failed").inc()
+        self._counter.labels(requests.reason(cause), "failed").inc()
         _log.warning(
             "cannot evict a pod, retrying", extra=_about(marked.pod) | {"error": str(error)}
         )
 
     def _done(self, marked: _MarkedPod, cause: Overuse | Refusal) -> None:
-        marked.leaving = True
-        self._counter.labels(_reason(cause), "evicted").inc()
-        _log.info("evicted a pod", extra=_about(marked.pod) | {"reason": _reason(cause)})
-        self._pod_events.evicted(marked.pod, f"evicted: it {_why(cause)}. {_remedy(cause)}")
+        marked.leaving = marked.ends = True
+        self._counter.labels(requests.reason(cause), "evicted").inc()
+        _log.info("evicted a pod", extra=_about(marked.pod) | {"reason": requests.reason(cause)})
+        self._pod_events.evicted(
+            marked.pod,
+            f"evicted: it {requests.why(cause)}. {requests.remedy(cause)}",
+        )
 
     def _check(self) -> None:
         if not self._readiness.ready:
@@ -303,40 +303,3 @@ class Evictions:
 
 def _about(pod: WatchedPod) -> dict[str, str]:
     return {"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "node": pod.node}
-
-
-def _reason(cause: Overuse | Refusal) -> str:
-    return "overuse" if isinstance(cause, Overuse) else "refused"
-
-
-def _eviction(pod: WatchedPod, version: str) -> bytes:
-    return codec.encode(
-        {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": version}},
-        }
-    )
-
-
-def _why(cause: Overuse | Refusal) -> str:
-    if isinstance(cause, Refusal):
-        return f"was refused again and again by the agent on {cause.node}: {cause.reason}"
-    container = f" in container {cause.container}" if cause.container else ""
-    limit = f"its limit is {cause.limit // _MIB} MiB" if cause.limit else "it was not given this"
-    return (
-        f"had {cause.used // _MIB} MiB of card {cause.card} on {cause.node}{container} by the "
-        f"driver's account since {cause.since}, but {limit}"
-    )
-
-
-def _remedy(cause: Overuse | Refusal) -> str:
-    if isinstance(cause, Refusal):
-        return "A pod that its controller creates in its place is scheduled again"
-    if cause.limit:
-        return (
-            "Ask for more memory of the card in the pod's limits, or use less; programs that avoid "
-            "libvgpu (static ones, own preloads) are not kept within their limit"
-        )
-    return "Ask for a card in the pod's limits: a container may use only the cards it was given"

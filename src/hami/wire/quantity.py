@@ -75,6 +75,14 @@ def parse(amount: objects.Amount, *, what: str) -> Fraction:
     return -value if found["sign"] == "-" else value
 
 
+def is_zero(amount: objects.Amount) -> bool:
+    """Return whether an amount is 0; what is no quantity is not."""
+    try:
+        return parse(amount, what="") == 0
+    except errors.WireError:
+        return False
+
+
 def exact_integer(
     amount: objects.Amount,
     *,

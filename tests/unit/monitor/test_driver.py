@@ -21,7 +21,7 @@ def card(index: int, *mig: MigDevice) -> Card:
         index=index,
         minor=index,
         name="NVIDIA A10",
-        memory=1,
+        memory=8,
         numa=0,
         bus_id="",
         mig_enabled=bool(mig),
@@ -39,6 +39,7 @@ class Driver:
         self.busy: tuple[ProcessUtilization, ...] | None = ()
         self.asked_since: list[int] = []
         self.asked_until: list[int] = []
+        self.held: int | None = 3
         self.reopened = 0
         self.closed = False
 
@@ -59,7 +60,7 @@ class Driver:
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         self._answer(uuid)
-        return (GpuProcess(pid=9, memory=3),)
+        return (GpuProcess(pid=9, memory=self.held),)
 
     def process_utilization(
         self, uuid: str, since_us: int, now_us: int
@@ -199,14 +200,26 @@ def test_a_card_that_is_lost_leaves_the_others_as_they_are() -> None:
     driver.lost = {"GPU-1"}
     sample = taking.take()
     assert [each.memory_used for each in sample.cards] == [7, None]
-    assert [each.processes for each in sample.processes] == [(GpuProcess(pid=9, memory=3),), ()]
-    assert sample.processes[1].compute is None
+    # Not sampled, which is not the same as without processes.
+    assert [(each.uuid, each.processes) for each in sample.processes] == [
+        ("GPU-0", (GpuProcess(pid=9, memory=3),))
+    ]
     clock.now = 61
     assert [each.card.index for each in taking.take().cards] == [0]
     assert driver.reopened == 1
     driver.lost = set()
     clock.now = 122
     assert [each.card.index for each in taking.take().cards] == [0, 1]
+
+
+@pytest.mark.parametrize(("reported", "memory"), [(8, 8), (9, None), (2**63, None), (None, None)])
+def test_more_memory_than_the_card_has_is_none_that_is_known(
+    reported: int | None, memory: int | None
+) -> None:
+    """A driver's garbage is no proof against a pod."""
+    driver = Driver(card(0))
+    driver.held = reported
+    assert sampler(driver).take().processes[0].processes == (GpuProcess(pid=9, memory=memory),)
 
 
 def test_processes_on_mig_devices_are_sampled_by_device() -> None:
@@ -269,7 +282,4 @@ def test_processes_that_are_still_there() -> None:
     assert taking.still_there(["GPU-0"]) == {}
     taking.take()
     driver.lost = {"GPU-1"}
-    assert taking.still_there(["GPU-0", "GPU-1"]) == {
-        "GPU-0": frozenset({9}),
-        "GPU-1": frozenset(),
-    }
+    assert taking.still_there(["GPU-0", "GPU-1"]) == {"GPU-0": frozenset({9})}

@@ -51,8 +51,8 @@ def overuse(name: str, **fields: Any) -> str:
     return pod_marks.encode(Overuse(**(values | fields)))
 
 
-def refusal(uid: str) -> str:
-    return pod_marks.encode(Refusal(uid=uid, node="a", reason="not signed", seen="t"))
+def refusal(uid: str, seen: str = "t") -> str:
+    return pod_marks.encode(Refusal(uid=uid, node="a", reason="not signed", seen=seen))
 
 
 class Recording:
