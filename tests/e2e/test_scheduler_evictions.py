@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from hami.scheduler import eviction_requests
 from hami.wire import annotation_keys, pod_marks
 from hami.wire.pod_marks import Overuse, Refusal
 from tests.e2e import pods
@@ -123,6 +124,30 @@ def test_a_pod_that_goes_on_with_too_much_is_evicted_but_not_against_its_budget(
     assert (
         client.get(pods_path(namespace, "honest"))["metadata"]["uid"] == honest["metadata"]["uid"]
     )
+
+
+def test_a_pod_that_was_deleted_with_years_to_end_has_minutes(
+    client: Client, namespace: str, install: Install
+) -> None:
+    deaf = ("sh", "-c", "trap '' TERM; while true; do sleep 1; done")
+    (endless,) = pods.create(
+        client,
+        namespace,
+        pods.pod("endless", deaf, nodeName=NODE, terminationGracePeriodSeconds=10**8),
+    )
+    pods.await_phase(client, namespace, "endless")
+    path = pods_path(namespace, "endless")
+    try:
+        client.delete(path)
+        assert client.get(path)["metadata"]["deletionGracePeriodSeconds"] == 10**8
+
+        def shortened() -> bool:
+            left: int = client.get(path)["metadata"]["deletionGracePeriodSeconds"]
+            return left <= eviction_requests.LONGEST_END_S
+
+        _overused_until(client, shortened, endless)
+    finally:
+        client.delete(path, gracePeriodSeconds=0)
 
 
 def test_a_refused_pod_is_evicted_and_one_that_runs_is_not(
