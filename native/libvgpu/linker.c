@@ -39,13 +39,17 @@ struct hash_table {
     uint64_t bloom[];
 };
 
+/* glibc has made addresses of these; a linker that has not leaves offsets, which are below the object. */
+BEFORE_SANITIZERS static uintptr_t place_of(const struct link_map *map, const ElfW(Dyn) *entry) {
+    return entry->d_un.d_ptr < map->l_addr ? entry->d_un.d_ptr + map->l_addr : entry->d_un.d_ptr;
+}
+
 BEFORE_SANITIZERS static void *search(const struct link_map *map, const char *wanted) {
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
     const struct hash_table *table = NULL;
     for (const ElfW(Dyn) *entry = map->l_ld; entry != NULL && entry->d_tag != DT_NULL; entry++) {
-        /* glibc has made addresses of these; a linker that has not leaves offsets, which are below the object. */
-        uintptr_t place = entry->d_un.d_ptr < map->l_addr ? entry->d_un.d_ptr + map->l_addr : entry->d_un.d_ptr;
+        uintptr_t place = place_of(map, entry);
         if (entry->d_tag == DT_SYMTAB) {
             symbols = (const ElfW(Sym) *)place;
         } else if (entry->d_tag == DT_STRTAB) {
@@ -113,6 +117,37 @@ BEFORE_SANITIZERS static void *next_of(_Atomic(void *) *known, const char *name)
     return next;
 }
 
+static bool is_called(const struct link_map *map, const char *name) {
+    const char *strings = NULL;
+    const ElfW(Dyn) *own = NULL;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_STRTAB) {
+            strings = (const char *)place_of(map, entry);
+        } else if (entry->d_tag == DT_SONAME) {
+            own = entry;
+        }
+    }
+    return strings != NULL && own != NULL && same(strings + own->d_un.d_val, name);
+}
+
+/* Files are loaded each in one piece: an address lies in the one that begins last before it. */
+static const struct link_map *file_of(const void *address) {
+    const struct link_map *found = NULL;
+    for (const struct link_map *map = _r_debug.r_map; map != NULL; map = map->l_next) {
+        if (map->l_addr <= (uintptr_t)address && (found == NULL || map->l_addr > found->l_addr)) {
+            found = map;
+        }
+    }
+    return found;
+}
+
+bool linker_lies_in(const void *address, const char *name) {
+    const struct link_map *map = file_of(address);
+    return map != NULL && is_called(map, name);
+}
+
+bool linker_lie_together(const void *one, const void *other) { return file_of(one) == file_of(other); }
+
 static _Atomic(void *) next_dlopen;
 static _Atomic(void *) next_dlmopen;
 
@@ -139,14 +174,14 @@ BEFORE_SANITIZERS void *linker_own_door(const char *name, const void *found) {
     return NULL;
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlopen_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlopen_hook(uintptr_t call[4]) {
     if ((int)call[1] & RTLD_DEEPBIND && is_held()) {
         call[1] &= ~(uintptr_t)RTLD_DEEPBIND;
     }
     return (struct linker_answer){NULL, next_of(&next_dlopen, "dlopen")};
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlmopen_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlmopen_hook(uintptr_t call[4]) {
     if (((Lmid_t)call[0] != LM_ID_BASE || (int)call[2] & RTLD_DEEPBIND) && is_held()) {
         call[0] = (uintptr_t)LM_ID_BASE;
         call[2] &= ~(uintptr_t)RTLD_DEEPBIND;
@@ -154,8 +189,8 @@ BEFORE_SANITIZERS struct linker_answer linker_dlmopen_hook(uintptr_t call[3]) {
     return (struct linker_answer){NULL, next_of(&next_dlmopen, "dlmopen")};
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlvsym_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlvsym_hook(uintptr_t call[4]) {
     dlvsym_function next = linker_real_dlvsym();
-    void *found = next != NULL ? intercept_redirected((void *)call[0], (const char *)call[1], (const char *)call[2]) : NULL;
+    void *found = next != NULL ? intercept_redirected(call, (const char *)call[2]) : NULL;
     return (struct linker_answer){found, (void *)next};
 }
