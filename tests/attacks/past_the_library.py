@@ -4,16 +4,14 @@
 
 By `address` it first uses CUDA as any program does, so it has a process entry. Then it takes memory
 by a function whose address it has read from the driver's ELF file, as a program would that talks to
-/dev/nvidia* by itself. `copy` looks it up in a second copy of the driver, `renamed` in the only one, which has
-another name for itself. `crowded` has no file
-descriptor left when the library looks for its policy, and `blinded` reads what has no end as empty.
-The others are doors of the dynamic linker. It prints the driver's results and stays until its input
-ends.
+/dev/nvidia* by itself. `copy` looks it up in a second copy of the driver, `renamed` in the only
+one, which has another name for itself. `crowded` has no file descriptor left when the library looks
+for its policy, and for `blinded` every file of /proc is empty. The others are doors of the dynamic
+linker. It prints the driver's results and stays until its input ends.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import resource
@@ -23,12 +21,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+_RTLD_DEEPBIND = 8
+if sys.argv[1:2] == ["deepbind"]:
+    # The module that looks everything up is opened so: it prefers the linker's own dlsym.
+    sys.setdlopenflags(os.RTLD_NOW | _RTLD_DEEPBIND)
+import ctypes  # noqa: E402
+
 _DYNSYM = 11
 _DRIVER = b"libcuda.so.1"
-_RTLD_DEEPBIND = 8
 _NEW_NAMESPACE = -1
+_VERSIONS = (b"GLIBC_2.34", b"GLIBC_2.2.5", b"GLIBC_2.17")
 #: These look the first functions up as any program does.
-_ORDINARY = ("address", "crowded", "blinded")
+_ORDINARY = ("address", "deepbind", "crowded", "blinded")
 
 Lookup = Callable[[str], Callable[..., int]]
 
@@ -69,16 +73,25 @@ def by_the_linker(how: str) -> Lookup:
     elif how == "renamed":
         handle = linker.dlopen(copied(_DRIVER[::-1]), os.RTLD_NOW)
     else:
-        flags = os.RTLD_NOW | (_RTLD_DEEPBIND if how == "deepbind" else 0)
-        handle = linker.dlopen(_DRIVER, flags)
+        handle = linker.dlopen(_DRIVER, os.RTLD_NOW)
     assert handle
 
+    look = _dlsym_of_libc(linker) if how == "dlvsym" else linker.dlsym
+
     def look_up(name: str) -> Callable[..., int]:
-        asked = ctypes.c_void_p(handle), name.encode()
-        found = linker.dlvsym(*asked, b"CUDA_1") if how == "dlvsym" else None
-        return _function(found or linker.dlsym(*asked))
+        return _function(look(ctypes.c_void_p(handle), name.encode()))
 
     return look_up
+
+
+def _dlsym_of_libc(linker: ctypes.CDLL) -> Callable[..., int]:
+    """Return the C library's own dlsym, by one of the versions that it has had."""
+    places = [(file, version) for file in (b"libc.so.6", b"libdl.so.2") for version in _VERSIONS]
+    for file, version in places:
+        library = ctypes.c_void_p(linker.dlopen(file, os.RTLD_NOW))
+        if library.value and (found := linker.dlvsym(library, b"dlsym", version)):
+            return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(found)
+    raise LookupError("dlsym")
 
 
 def copied(name: bytes) -> bytes:

@@ -132,6 +132,7 @@ def test_a_broken_policy(tenant: Tenant) -> Result:
 )
 def test_an_older_policy(tenant: Tenant) -> Result:
     container = tenant.container
+    container.resize(tenants.LIMIT)
     probe = tenant.program().start()
     large = tenants.policy(container, 8 * GIB, generation=1)
     container.policy_path.write_bytes(large)
