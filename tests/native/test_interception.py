@@ -433,6 +433,7 @@ def test_without_a_limit_libraries_are_opened_as_they_ask(world: MakeWorld, how:
     assert world({}).ask(question) == {question: "libcuda.so.1 cuMemAlloc_v2"}
 
 
+@plain_only
 def test_a_library_is_looked_for_where_its_caller_says(world: MakeWorld) -> None:
     """The program's own run path is beside itself; libvgpu has none."""
     limited = world({**LIMITED, "LD_LIBRARY_PATH": ""})
