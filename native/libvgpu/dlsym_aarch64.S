@@ -15,7 +15,7 @@
     .cfi_offset x30, -40
     mov x29, sp
     stp x0, x1, [sp, #16]
-    str x2, [sp, #32]
+    stp x2, x30, [sp, #32]
     add x0, sp, #16
     bl linker_\name\()_hook
     mov x9, x0

@@ -261,45 +261,63 @@ static void *look_up(void *handle, const char *name, const char *version) {
     return intercept_real_dlsym(handle, name);
 }
 
-static void *redirect(struct driver *driver, void *handle, const char *name, const char *version) {
+/* What a lookup by handle gets instead of what it finds: functions of the driver are exchanged in every copy of it. */
+static void *exchange_found(const struct driver *driver, const struct row *row, void *found) {
+    if (*place_of(row) == found) {
+        return row->hook;
+    }
+    void *answer = intercept_exchange(found);
+    return answer == found && linker_lies_in(found, driver->file) ? row->hook : answer;
+}
+
+static void *redirect(struct driver *driver, const uintptr_t call[4], const char *version) {
+    void *handle = (void *)call[0];
+    const char *name = (const char *)call[1];
     const struct row *row = find_hook(driver, name);
     if (row == NULL) {
-        count_newer(driver, handle, name);
+        if (handle != RTLD_NEXT) {
+            count_newer(driver, handle, name);
+        }
         return NULL;
     }
     int error = errno;
     void *answer = NULL;
     /* A driver that is not loaded cannot be what the handle leads to: it is not loaded for a lookup. The lookup comes last, so that
-     * dlerror afterwards speaks of it and not of our search. */
-    if (guard_mode() != GUARD_OFF && find_loaded(driver)) {
-        void *found = look_up(handle, name, version);
-        if (found != NULL) {
-            answer = *place_of(row) == found ? row->hook : intercept_exchange(found);
+     * dlerror afterwards speaks of it and not of our search. A driver that is a wrapper around another must find that one. */
+    if (guard_mode() != GUARD_OFF && find_loaded(driver) && !linker_lie_together((void *)call[3], *place_of(row))) {
+        if (handle == RTLD_NEXT) {
+            /* Who it really is depends on the caller's place, which only the real dlsym knows; in the end it is the driver. */
+            answer = *place_of(row) != driver->missing ? row->hook : NULL;
+        } else {
+            void *found = look_up(handle, name, version);
+            answer = found != NULL ? exchange_found(driver, row, found) : NULL;
         }
     }
     errno = error;
     return answer;
 }
 
-BEFORE_SANITIZERS void *intercept_redirected(void *handle, const char *name, const char *version) {
-    if (name == NULL || handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+BEFORE_SANITIZERS void *intercept_redirected(const uintptr_t call[4], const char *version) {
+    void *handle = (void *)call[0];
+    const char *name = (const char *)call[1];
+    if (name == NULL || handle == RTLD_DEFAULT) {
         return NULL;
     }
     if (name[0] == 'c' && name[1] == 'u') {
-        return redirect(&cuda, handle, name, version);
+        return redirect(&cuda, call, version);
     }
     if (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
-        return redirect(&nvml, handle, name, version);
+        return redirect(&nvml, call, version);
     }
-    if (name[0] == 'd' && name[1] == 'l') {
+    if (name[0] == 'd' && name[1] == 'l' && handle != RTLD_NEXT) {
         void *found = look_up(handle, name, version);
         return found != NULL ? linker_own_door(name, found) : NULL;
     }
     return NULL;
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlsym_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlsym_hook(uintptr_t call[4]) {
     dlsym_function next = find_next_dlsym();
-    void *found = next != NULL ? intercept_redirected((void *)call[0], (const char *)call[1], NULL) : NULL;
+    void *found = next != NULL ? intercept_redirected(call, NULL) : NULL;
     return (struct linker_answer){found, (void *)next};
 }

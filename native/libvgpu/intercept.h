@@ -3,13 +3,15 @@
  * `real` has every name of entry_points.def as a typed pointer into libcuda.so.1 and libnvidia-ml.so.1. Where the driver lacks one, a
  * hooked name leads to a function that says so, and a needed one is NULL. Callers reach our hooks in three ways: by linking (our exported
  * symbols come first, we are preloaded), by dlsym, by cuGetProcAddress. The last two ask the real function first and exchange the pointer
- * only if it is, bit for bit, an entry point that we hook: right for every version and stream mode, and nothing else is touched. What is
- * not ours is a tail-jump to the real dlsym, so that RTLD_NEXT still means "after the caller".
+ * only if it is, bit for bit, an entry point that we hook, or of that name in a copy of the driver: right for every version and stream
+ * mode, and nothing else is touched. What is not ours is a tail-jump to the real dlsym, so that RTLD_NEXT still means "after the caller".
+ * Of a hooked name we are the next: after the caller there may be the driver alone.
  */
 #ifndef HAMI_VGPU_INTERCEPT_H
 #define HAMI_VGPU_INTERCEPT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "cuda_abi.h"
 #include "nvml_abi.h"
@@ -62,7 +64,8 @@ void hooks_count_unknown(const char *symbol);
 /* The real dlsym. */
 void *intercept_real_dlsym(void *handle, const char *name);
 
-/* The hook for what dlsym (dlvsym, where there is a version) would find, or NULL where the caller shall get what that says. */
-void *intercept_redirected(void *handle, const char *name, const char *version);
+/* The hook for what dlsym (dlvsym, where there is a version) would find, or NULL where the caller shall get what that says. `call` is as
+ * in linker.h. */
+void *intercept_redirected(const uintptr_t call[4], const char *version);
 
 #endif

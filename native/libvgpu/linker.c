@@ -39,13 +39,17 @@ struct hash_table {
     uint64_t bloom[];
 };
 
+/* glibc has made addresses of these; a linker that has not leaves offsets, which are below the object. */
+BEFORE_SANITIZERS static uintptr_t place_of(uintptr_t base, const ElfW(Dyn) *entry) {
+    return entry->d_un.d_ptr < base ? entry->d_un.d_ptr + base : entry->d_un.d_ptr;
+}
+
 BEFORE_SANITIZERS static void *search(const struct link_map *map, const char *wanted) {
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
     const struct hash_table *table = NULL;
     for (const ElfW(Dyn) *entry = map->l_ld; entry != NULL && entry->d_tag != DT_NULL; entry++) {
-        /* glibc has made addresses of these; a linker that has not leaves offsets, which are below the object. */
-        uintptr_t place = entry->d_un.d_ptr < map->l_addr ? entry->d_un.d_ptr + map->l_addr : entry->d_un.d_ptr;
+        uintptr_t place = place_of(map->l_addr, entry);
         if (entry->d_tag == DT_SYMTAB) {
             symbols = (const ElfW(Sym) *)place;
         } else if (entry->d_tag == DT_STRTAB) {
@@ -113,6 +117,60 @@ BEFORE_SANITIZERS static void *next_of(_Atomic(void *) *known, const char *name)
     return next;
 }
 
+static bool is_called(uintptr_t base, const ElfW(Dyn) *dynamic, const char *name) {
+    const char *strings = NULL;
+    const ElfW(Dyn) *own = NULL;
+    for (const ElfW(Dyn) *entry = dynamic; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_STRTAB) {
+            strings = (const char *)place_of(base, entry);
+        } else if (entry->d_tag == DT_SONAME) {
+            own = entry;
+        }
+    }
+    return strings != NULL && own != NULL && same(strings + own->d_un.d_val, name);
+}
+
+/* A loaded file, found by an address in it. */
+struct loaded {
+    uintptr_t address;
+    const char *name; /* NULL: any */
+    const ElfW(Dyn) *dynamic;
+    bool called; /* the file has that name for itself */
+};
+
+/* Called under the linker's lock, so that no other thread unloads the file meanwhile. */
+static int is_it(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    struct loaded *loaded = data;
+    const ElfW(Dyn) *dynamic = NULL;
+    bool inside = false;
+    for (int at = 0; at < info->dlpi_phnum; at++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[at];
+        uintptr_t begin = info->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_LOAD && loaded->address - begin < part->p_memsz) {
+            inside = true;
+        } else if (part->p_type == PT_DYNAMIC) {
+            dynamic = (const ElfW(Dyn) *)begin;
+        }
+    }
+    if (inside) {
+        loaded->dynamic = dynamic;
+        loaded->called = loaded->name != NULL && is_called(info->dlpi_addr, dynamic, loaded->name);
+    }
+    return inside;
+}
+
+bool linker_lies_in(const void *address, const char *name) {
+    struct loaded loaded = {(uintptr_t)address, name, NULL, false};
+    return dl_iterate_phdr(is_it, &loaded) != 0 && loaded.called;
+}
+
+bool linker_lie_together(const void *one, const void *other) {
+    struct loaded first = {(uintptr_t)one, NULL, NULL, false};
+    struct loaded second = {(uintptr_t)other, NULL, NULL, false};
+    return dl_iterate_phdr(is_it, &first) != 0 && dl_iterate_phdr(is_it, &second) != 0 && first.dynamic == second.dynamic;
+}
+
 static _Atomic(void *) next_dlopen;
 static _Atomic(void *) next_dlmopen;
 
@@ -139,14 +197,14 @@ BEFORE_SANITIZERS void *linker_own_door(const char *name, const void *found) {
     return NULL;
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlopen_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlopen_hook(uintptr_t call[4]) {
     if ((int)call[1] & RTLD_DEEPBIND && is_held()) {
         call[1] &= ~(uintptr_t)RTLD_DEEPBIND;
     }
     return (struct linker_answer){NULL, next_of(&next_dlopen, "dlopen")};
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlmopen_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlmopen_hook(uintptr_t call[4]) {
     if (((Lmid_t)call[0] != LM_ID_BASE || (int)call[2] & RTLD_DEEPBIND) && is_held()) {
         call[0] = (uintptr_t)LM_ID_BASE;
         call[2] &= ~(uintptr_t)RTLD_DEEPBIND;
@@ -154,8 +212,8 @@ BEFORE_SANITIZERS struct linker_answer linker_dlmopen_hook(uintptr_t call[3]) {
     return (struct linker_answer){NULL, next_of(&next_dlmopen, "dlmopen")};
 }
 
-BEFORE_SANITIZERS struct linker_answer linker_dlvsym_hook(uintptr_t call[3]) {
+BEFORE_SANITIZERS struct linker_answer linker_dlvsym_hook(uintptr_t call[4]) {
     dlvsym_function next = linker_real_dlvsym();
-    void *found = next != NULL ? intercept_redirected((void *)call[0], (const char *)call[1], (const char *)call[2]) : NULL;
+    void *found = next != NULL ? intercept_redirected(call, (const char *)call[2]) : NULL;
     return (struct linker_answer){found, (void *)next};
 }

@@ -8,6 +8,7 @@
 #ifndef HAMI_VGPU_LINKER_H
 #define HAMI_VGPU_LINKER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* dlsym and its like run before a sanitizer's shadow memory exists: what they touch on the way to the real one is not instrumented. */
@@ -15,18 +16,18 @@
 
 typedef void *(*dlvsym_function)(void *handle, const char *name, const char *version);
 
-/* Called by the exported functions (dlsym_*.S) with their arguments, which they may change. Those return `found` or, if that is NULL,
- * jump to `next` with the arguments as they are then. */
+/* Called by the exported functions (dlsym_*.S) with their arguments, which they may change, and after these the address they return to.
+ * They return `found` or, if that is NULL, jump to `next` with the arguments as they are then. */
 struct linker_answer {
     void *found;
     void *next;
 };
 
 #define HIDDEN __attribute__((visibility("hidden")))
-HIDDEN struct linker_answer linker_dlsym_hook(uintptr_t call[3]); /* in intercept.c */
-HIDDEN struct linker_answer linker_dlopen_hook(uintptr_t call[3]);
-HIDDEN struct linker_answer linker_dlmopen_hook(uintptr_t call[3]);
-HIDDEN struct linker_answer linker_dlvsym_hook(uintptr_t call[3]);
+HIDDEN struct linker_answer linker_dlsym_hook(uintptr_t call[4]); /* in intercept.c */
+HIDDEN struct linker_answer linker_dlopen_hook(uintptr_t call[4]);
+HIDDEN struct linker_answer linker_dlmopen_hook(uintptr_t call[4]);
+HIDDEN struct linker_answer linker_dlvsym_hook(uintptr_t call[4]);
 #undef HIDDEN
 
 /* The C library's dlvsym, found in its symbol table: the name alone would lead to ours. */
@@ -34,6 +35,12 @@ dlvsym_function linker_real_dlvsym(void);
 
 /* Ours, if `found` is the C library's own function of that name: the real dlsym would lead past us. Else NULL. */
 void *linker_own_door(const char *name, const void *found);
+
+/* Whether an address lies in a file that has this name for itself (DT_SONAME), as every copy of that file has. */
+bool linker_lies_in(const void *address, const char *name);
+
+/* Whether two addresses lie in the same loaded file. */
+bool linker_lie_together(const void *one, const void *other);
 
 /* The next dlopen after ours. */
 void *linker_real_dlopen(const char *file, int flags);

@@ -123,18 +123,23 @@ static bool is_policy_folder(char *line, struct mounted *mounted) {
     return last != NULL && strcmp(last, "/policy") == 0 && ends_with_allocation_id(mounted->root);
 }
 
+#define UNREADABLE (-1)
+
 /* How many policy folders of the agent are mounted here; the folder above the last is in places->folder. The same one may be mounted
- * twice. A path with a space stands there in another form, and so leads to no file. */
+ * twice. A path with a space stands there in another form, and so leads to no file. A list that is there, but cannot be read (no
+ * descriptor left) or is empty, which none is, may have the agent's folder: UNREADABLE. */
 static int count_shares(struct places *places) {
     FILE *mounts = fopen("/proc/self/mountinfo", "re");
     if (mounts == NULL) {
-        return 0;
+        return errno == ENOENT || errno == ENOTDIR ? 0 : UNREADABLE;
     }
     int count = 0;
+    bool empty = true;
     char first[2 * 4096]; /* device and root */
     char line[3 * 4096];  /* two paths; what follows them may be longer, and is left out */
     while (fgets(line, sizeof line, mounts) != NULL) {
         bool cut = strchr(line, '\n') == NULL;
+        empty = false;
         struct mounted mounted;
         if (is_policy_folder(line, &mounted)) {
             char own[sizeof first];
@@ -151,18 +156,19 @@ static int count_shares(struct places *places) {
             next = fgetc(mounts);
         }
     }
+    bool whole = !empty && ferror(mounts) == 0;
     fclose(mounts);
-    return count;
+    return whole ? count : UNREADABLE;
 }
 
 static void find_folder(struct places *places) {
     int mounted = count_shares(places);
     if (mounted == 0) {
         join(places->folder, sizeof places->folder, VGPU_SHARE, "");
-    } else if (mounted > 1) {
+    } else if (mounted != 1) {
         places->folder[0] = '\0';
     }
-    places->late_bound = mounted > 0 || may_exist(VGPU_SHARE "/policy", true);
+    places->late_bound = mounted != 0 || may_exist(VGPU_SHARE "/policy", true);
 }
 #endif
 

@@ -17,6 +17,8 @@ SEEN_FROM_THE_HOST = frozenset(
         "unshare",
         "chroot",
         "preload-symlink",
+        "driver-preloaded",
+        "driver-renamed",
         "state-zeroed",
     }
 )

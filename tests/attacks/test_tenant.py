@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hami.node.layout import SHARE
 from hami.wire import file_layout
 from hami.wire.file_layout import PROCESS_ENTRY, PROCESS_USAGE, STATE, STATE_CARD
 from tests.attacks import attack as attacks
@@ -131,6 +132,7 @@ def test_a_broken_policy(tenant: Tenant) -> Result:
 )
 def test_an_older_policy(tenant: Tenant) -> Result:
     container = tenant.container
+    container.resize(tenants.LIMIT)
     probe = tenant.program().start()
     large = tenants.policy(container, 8 * GIB, generation=1)
     container.policy_path.write_bytes(large)
@@ -152,6 +154,17 @@ def past(tenant: Tenant, how: str, size: int) -> Probe:
 def test_other_doors_of_the_linker(tenant: Tenant, how: str) -> Result:
     probe = past(tenant, how, 2 * GIB)
     assert probe.hear().text == "ok 0 0 0 2"
+    return tenant.result()
+
+
+@attack(
+    "driver-twice",
+    "loads the driver, then a copy of it, and takes the copy's functions",
+    NO_GAIN,
+    "a function of the driver is replaced in every copy, by the name that its file has for itself",
+)
+def test_a_second_copy_of_the_driver(tenant: Tenant) -> Result:
+    assert not past(tenant, "copy", 2 * GIB).hear().text.endswith(" 0")
     return tenant.result()
 
 
@@ -194,6 +207,27 @@ def test_a_hidden_policy(tmp_path: Path, steps: Sequence[str]) -> Result:
         probe = box.inside(*(step.format(forged=forged) for step in steps))
         answer = probe.ask("init")
         return tenants.judged(box, refusal="" if answer.ok else answer.text)
+
+
+@attack(
+    "mounts-unreadable",
+    "moves the policy away, and starts a program that cannot read the list of mounts",
+    REFUSED,
+    "where the list of mounts cannot be read there is no GPU",
+)
+@pytest.mark.parametrize("how", ["crowded", "blinded"])
+@pytest.mark.parametrize(
+    "then",
+    ["true", f"mkdir -p {SHARE} && cp -r {{forged}} {POLICY} && touch {SHARE}/state"],
+    ids=["moved", "forged"],
+)
+def test_an_unreadable_list_of_mounts(tmp_path: Path, how: str, then: str) -> Result:
+    with Mounted(tmp_path, (tenants.LIMIT,)) as box:
+        command = (sys.executable, past_the_library.__file__, how, str(2 * GIB))
+        steps = ("mv /run/hami /run/elsewhere", then.format(forged=box.forged("forged")))
+        probe = box.inside(*steps, command=command)
+        answer = probe.hear()
+        return tenants.judged(box, refusal="" if answer.text == "ok 0 0 0 0" else answer.text)
 
 
 # The CUDA API.
@@ -560,6 +594,33 @@ def test_a_pod_without_a_request(tenant: Tenant) -> Result:
 )
 def test_the_driver_by_address(tenant: Tenant) -> Result:
     probe = past(tenant, "address", 2 * GIB)
+    assert probe.hear().text == "ok 0 0 0 0"
+    return tenant.reported(probe)
+
+
+@attack(
+    "driver-preloaded",
+    "names the driver in LD_PRELOAD, so that programs are linked to it and not to the library",
+    REPORTED,
+    "the monitor compares NVML's processes with the container's",
+)
+def test_a_preloaded_driver(tenant: Tenant) -> Result:
+    env = tenant.container.environment()
+    driver = Path(env["LD_LIBRARY_PATH"]) / "libcuda.so.1"
+    names = {"LD_PRELOAD": f"{driver} {env['LD_PRELOAD']}"}
+    probe = tenant.program(program="probe-linked", names=names).start()
+    probe.do(f"take alloc x {2 * GIB}")
+    return tenant.reported(probe)
+
+
+@attack(
+    "driver-renamed",
+    "loads a copy of the driver that has another name for itself",
+    REPORTED,
+    "the monitor compares NVML's processes with the container's",
+)
+def test_a_renamed_driver(tenant: Tenant) -> Result:
+    probe = past(tenant, "renamed", 2 * GIB)
     assert probe.hear().text == "ok 0 0 0 0"
     return tenant.reported(probe)
 

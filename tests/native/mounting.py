@@ -81,6 +81,7 @@ class Mounted(Container):
         preload: Sequence[Path] = (),
         user: Sequence[str] = (),
         names: Mapping[str, str] | None = None,
+        command: Sequence[str] = ("probe",),
     ) -> Probe:
         """Start a probe in the container after the steps; `user` is a command that drops rights."""
         lines = ["set -e", "mount -t tmpfs run /run"]
@@ -92,4 +93,6 @@ class Mounted(Container):
         before = [*namespace(), "sh", "-c", "\n".join(lines), "sh", *user]
         own = " ".join(str(library) for library in preload or [self.library])
         preloaded = {"LD_PRELOAD": self._build.preload(Path(own))}
-        return self.probe(before=before, names={**preloaded, **(names or {})})
+        program, *arguments = command
+        named = {**preloaded, **(names or {})}
+        return self.probe(*arguments, program=program, before=before, names=named)

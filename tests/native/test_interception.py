@@ -386,7 +386,7 @@ def test_forked_children_and_many_threads_get_hooks(world: MakeWorld, how: str) 
 
 
 @plain_only
-@pytest.mark.parametrize("function", ["linked", "looked_up"])
+@pytest.mark.parametrize("function", ["linked", "looked_up", "next", "next_versioned"])
 @pytest.mark.parametrize("how", ["plain", "deep", "apart"])
 def test_a_library_that_is_opened_apart_gets_hooks_under_a_limit(
     world: MakeWorld, how: str, function: str
@@ -396,12 +396,44 @@ def test_a_library_that_is_opened_apart_gets_hooks_under_a_limit(
 
 
 @plain_only
+def test_what_is_not_hooked_comes_next_from_the_driver(world: MakeWorld) -> None:
+    questions = ("user plain next_unknown", "user plain next")
+    for question, name in zip(questions, ("cuLaunchKernel", "cuMemAlloc_v2"), strict=True):
+        assert world({}).ask(question) == {question: f"libcuda.so.1 {name}"}
+    assert world(LIMITED).ask(questions[0]) == {questions[0]: "libcuda.so.1 cuLaunchKernel"}
+
+
+def test_a_second_copy_of_the_driver_gets_hooks(world: MakeWorld, tmp_path: Path) -> None:
+    limited = world(LIMITED)
+    copy = shutil.copy(limited.tools / "libcuda.so.1", tmp_path / "other.so")
+    first, hooked = "handle libcuda.so.1 cuInit", f"handle {copy} cuMemAlloc_v2"
+    launch = f"handle {copy} cuLaunchKernel"
+    assert limited.ask(first, hooked, launch) == {
+        first: "libvgpu.so cuInit",
+        hooked: "libvgpu.so cuMemAlloc_v2",
+        launch: "other.so cuLaunchKernel",
+    }
+
+
+def test_a_wrapper_in_the_drivers_place_finds_the_driver(world: MakeWorld, tmp_path: Path) -> None:
+    limited = world(LIMITED)
+    behind = shutil.copy(limited.tools / "libcuda.so.1", tmp_path / "behind.so")
+    wrapper = tmp_path / "wrapped/libcuda.so.1"
+    wrapper.parent.mkdir()
+    compile_c(wrapper, ["interception_wrapper.c"], f'-DBEHIND="{behind}"')
+    plainly = limited.ask("call cuInit")
+    limited.environment["LD_LIBRARY_PATH"] = str(wrapper.parent)
+    assert limited.ask("call cuInit") == plainly
+
+
+@plain_only
 @pytest.mark.parametrize("how", ["deep", "apart"])
 def test_without_a_limit_libraries_are_opened_as_they_ask(world: MakeWorld, how: str) -> None:
     question = f"user {how} linked"
     assert world({}).ask(question) == {question: "libcuda.so.1 cuMemAlloc_v2"}
 
 
+@plain_only
 def test_a_library_is_looked_for_where_its_caller_says(world: MakeWorld) -> None:
     """The program's own run path is beside itself; libvgpu has none."""
     limited = world({**LIMITED, "LD_LIBRARY_PATH": ""})
