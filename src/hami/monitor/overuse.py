@@ -8,10 +8,10 @@ which it does not. If the driver or one card does not answer, marks are neither 
 and the leader ignores those that are not renewed.
 
 A container has too much above its limit (one whose limit was lowered: above what it had then, until
-that is freed), or on a card that it was not given; one that asks for no
-device, with any memory. A container that asks for devices and has no share of ours, such as one of
-HAMi's plugin, is not judged. A process without libvgpu in a container that stays within its limit
-is reported (`hami.monitor.events`), and no overuse.
+that is freed), or on a card that it was not given; one that asks for no device, with any memory. A
+container that asks for devices and has no share of ours, such as one of HAMi's plugin, is not
+judged. A process without libvgpu in a container that stays within its limit is reported
+(`hami.monitor.events`), and no overuse.
 """
 
 from __future__ import annotations
