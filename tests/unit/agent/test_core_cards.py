@@ -240,7 +240,10 @@ async def test_what_is_not_offered_is_reported_once_and_affects_no_other_card(no
         assert len(agent.events._series) == 2
 
 
-async def test_what_a_context_costs_is_written_into_policies(node: Node) -> None:
+async def test_what_a_context_costs_is_written_into_policies(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hami.agent.cards.node_cards._LIST_EVERY", 0.01)  # it needs two lists
     cost = 518 << 20
     node.driver.on_cards = (GpuProcess(pid=7, memory=cost),)
     async with node.running() as agent:
