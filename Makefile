@@ -35,7 +35,7 @@ mutants: setup ## the proof that the tests notice deliberate errors in the produ
 	$(PYTEST) -n $(WORKERS) --dist loadgroup tests/mutants
 
 # At most so many of each list, chosen by a seed that is printed (tests/mutants/choosing.py).
-SOME := 6
+SOME := 3
 some-mutants: setup native
 	HAMI_MUTANTS=$(SOME) $(PYTEST) -n $(WORKERS) --dist loadgroup tests/mutants
 
