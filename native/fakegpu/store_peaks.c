@@ -10,6 +10,8 @@
 
 #include "store_internal.h"
 
+enum { LONGEST_LINE = 4096 };
+
 struct peaks {
     uint64_t process, owner, card;
 };
@@ -85,10 +87,26 @@ static void forget_peaks(void)
     }
 }
 
+/* A process killed inside write(2) leaves the first part of its line, where the line crosses a page. The next writer takes that part away, or its
+ * own line would be appended to it and both be lost. All of this happens under the store's lock. */
+static off_t without_torn_line(int fd, off_t size)
+{
+    char last[LONGEST_LINE];
+    ssize_t length = size < LONGEST_LINE ? (ssize_t)size : LONGEST_LINE;
+    if (length == 0 || pread(fd, last, (size_t)length, size - length) != length || last[length - 1] == '\n') {
+        return size;
+    }
+    ssize_t torn = 1;
+    while (torn < length && last[length - 1 - torn] != '\n') {
+        torn++;
+    }
+    return ftruncate(fd, size - torn) == 0 ? size - torn : size;
+}
+
 static int open_peaks(void)
 {
     char path[4096];
-    int fd = store_path(path, sizeof path, "peaks.jsonl") ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+    int fd = store_path(path, sizeof path, "peaks.jsonl") ? open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
     struct stat facts;
     if (fd < 0 || fstat(fd, &facts) < 0) {
         return fd;
@@ -96,11 +114,12 @@ static int open_peaks(void)
     if ((facts.st_mode & 0666) != 0666) {
         (void)fchmod(fd, 0666);
     }
+    off_t size = without_torn_line(fd, facts.st_size);
     struct store_state *map = store_map();
-    if (map->peaks_file != facts.st_ino || map->peaks_length > (uint64_t)facts.st_size) {
+    if (map->peaks_file != facts.st_ino || map->peaks_length > (uint64_t)size) {
         forget_peaks();
         map->peaks_file = facts.st_ino;
-        map->peaks_length = (uint64_t)facts.st_size;
+        map->peaks_length = (uint64_t)size;
     }
     return fd;
 }
@@ -129,7 +148,7 @@ static void quote(char *quoted, size_t size, const char *text)
 
 static bool write_line(int fd, const struct fake_device *card, const char *owner, int pid, uint64_t bytes)
 {
-    char line[4096];
+    char line[LONGEST_LINE];
     char quoted_card[sizeof card->uuid * 6 + 8];
     char quoted_owner[STORE_OWNER_SIZE * 6 + 8];
     struct timespec now;

@@ -139,6 +139,18 @@ def test_an_owner_with_strange_letters_leaves_the_record_readable(start: Start, 
     assert {peak.owner for peak in found} == {'u"\\\n\x01/mä'.encode().decode("latin-1"), ""}
 
 
+def test_a_line_cut_off_by_a_kill_spoils_no_other(start: Start, node: Path) -> None:
+    """Linux ends a write of a killed process at a page's end: the line's first part stays."""
+    first = start(FAKEGPU_OWNER="uid/main")
+    first.ask("take 0 1000")
+    with (node / peaks.FILE).open("a") as file:
+        file.write('{"time": 1785320000.250000, "card": "GPU-')
+    first.ask("take 0 10")
+    found, bad = peaks.read((node / peaks.FILE).read_text())
+    assert bad == []
+    assert {peak.bytes for peak in found} == {1010 * MIB}
+
+
 def test_a_record_that_was_removed_is_written_anew(start: Start, node: Path) -> None:
     first = start(FAKEGPU_OWNER="uid/main")
     first.ask("take 0 1000")
