@@ -9,12 +9,16 @@
 #include "pools.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t settling = PTHREAD_MUTEX_INITIALIZER;
 struct books books;
 
 void books_lock(void) { pthread_mutex_lock(&lock); }
 void books_unlock(void) { pthread_mutex_unlock(&lock); }
+void books_settling(void) { pthread_mutex_lock(&settling); }
+void books_settled(void) { pthread_mutex_unlock(&settling); }
 
 void books_forget_after_fork(void) {
+    pthread_mutex_init(&settling, NULL);
     pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
     table_forget(&books.allocations);
     table_forget(&books.managed);

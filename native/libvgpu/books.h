@@ -9,6 +9,11 @@
 void books_lock(void);
 void books_unlock(void);
 
+/* A second lock, taken before the books' and the state's: around reading what the driver has of a kind and writing that into the ledger.
+ * Two threads that did so at once would write in another order than they read. */
+void books_settling(void);
+void books_settled(void);
+
 struct books {
     struct table allocations; /* device pointer -> size, card, context */
     struct table managed;     /* pointer of managed memory -> size, cards, context */

@@ -101,12 +101,15 @@ static void add_up(CUgraph graph, struct need *need, int depth) {
 
 /* Charges the larger of what executables may take and what the driver has. */
 static void charge(int index, uint64_t reserved) {
+    books_settling();
     uint64_t has = graphs_reserved(index);
     books_lock();
     uint64_t may = promised[index];
     uint64_t besides = unsure[index];
     books_unlock();
+    TEST_POINT("graphs.charge.between");
     ledger_set(index, LEDGER_GRAPH, (has > may ? has : may) + besides, reserved);
+    books_settled();
 }
 
 static uint64_t total(const struct need *need, int index) { return need->bytes[index] + need->unsure[index]; }

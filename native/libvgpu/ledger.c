@@ -26,8 +26,9 @@ static uint64_t less(uint64_t from, uint64_t bytes) { return from > bytes ? from
 static uint64_t limit_of(int index) { return guard_limits()->devices[index].memory; }
 
 /* With the lock held: `kind` loses `take` and gains `add`, and `reserved` bytes are no longer pending. */
-static void change(struct vgpu_state *state, int index, enum ledger_kind kind, uint64_t take, uint64_t add, uint64_t reserved) {
-    struct vgpu_slot *slot = &state->slots[state_own_slot()];
+static void change_slot(struct vgpu_state *state, int number, int index, enum ledger_kind kind, uint64_t take, uint64_t add,
+                        uint64_t reserved) {
+    struct vgpu_slot *slot = &state->slots[number];
     struct vgpu_usage *usage = &slot->usage[index];
     struct vgpu_state_device *device = &state->devices[index];
     uint64_t before = state_slot_sum(slot, (uint32_t)index);
@@ -47,6 +48,15 @@ static void change(struct vgpu_state *state, int index, enum ledger_kind kind, u
         device->peak = device->used;
     }
     state->writing = 0;
+}
+
+static void change(struct vgpu_state *state, int index, enum ledger_kind kind, uint64_t take, uint64_t add, uint64_t reserved) {
+    change_slot(state, state_own_slot(), index, kind, take, add, reserved);
+}
+
+void ledger_charge_other(struct vgpu_state *state, int slot, int index, uint64_t bytes) {
+    change_slot(state, slot, index, LEDGER_OVERHEAD, 0, bytes, 0);
+    mirror_usage(slot, (uint32_t)index, &state->slots[slot].usage[index]);
 }
 
 static struct vgpu_state *locked(void) {

@@ -45,6 +45,10 @@ void ledger_return(int index, enum ledger_kind kind, uint64_t bytes);
 /* A kind that is measured as a whole, not counted up and down. */
 void ledger_set(int index, enum ledger_kind kind, uint64_t bytes, uint64_t reserved);
 
+/* With the state locked: another process's slot has more overhead than it knows. Its own next measurement says how much it is. */
+struct vgpu_state;
+void ledger_charge_other(struct vgpu_state *state, int slot, int index, uint64_t bytes);
+
 /* What this process has of a kind. */
 uint64_t ledger_own(int index, enum ledger_kind kind);
 

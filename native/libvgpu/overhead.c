@@ -16,12 +16,14 @@
 #include "pools.h"
 #include "process_list.h"
 #include "state.h"
+#include "test_points.h"
 
 #define NEAR (128 * MIB)     /* loading code grows by up to 96 MiB at once */
 #define REFRESH_MS 1000      /* far from the limit */
 #define ROOM_FOR_PROCESSES 128
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int nvml_opened; /* 0 not tried, 1 there, -1 not to be had */
 static nvmlDevice_t handles[VGPU_MAX_DEVICES];
 
@@ -30,7 +32,7 @@ static atomic_long completed;
 static _Atomic card_set suspected; /* cards that are to be measured before the next allocation */
 static _Atomic int64_t measured_at[VGPU_MAX_DEVICES];
 static _Atomic uint64_t floors[VGPU_MAX_DEVICES];
-static _Atomic uint64_t carried[VGPU_MAX_DEVICES]; /* part of our overhead that others have not noticed as theirs */
+static _Atomic uint64_t measured[VGPU_MAX_DEVICES]; /* our overhead as we charged it ourselves */
 static atomic_bool unsettled[VGPU_MAX_DEVICES]; /* the last measurement was not quiet */
 static atomic_bool anything_unsettled;
 static _Atomic uint64_t suspicions_seen[VGPU_MAX_DEVICES]; /* of the state's counter */
@@ -64,10 +66,14 @@ bool overhead_is_due(int index, uint64_t room) {
 
 void overhead_raise_floor(int index, uint64_t by) {
     /* What is charged now may be an older floor already: floors add up. */
+    pthread_mutex_lock(&measuring);
     uint64_t raised = ledger_own(index, LEDGER_OVERHEAD) + by;
     atomic_store(&floors[index], raised);
+    atomic_store(&measured[index], raised);
     ledger_set(index, LEDGER_OVERHEAD, raised, 0);
+    pthread_mutex_unlock(&measuring);
 }
+
 void overhead_drop_floor(int index) { atomic_store(&floors[index], 0); }
 
 static bool nvml_is_there(void) {
@@ -156,31 +162,37 @@ static void note_changes(uint64_t changes[VGPU_MAX_SLOTS]) {
     state_unlock(state);
 }
 
-/* What the driver counts for the other processes of the container beyond what they have charged themselves with. Only for those that did
- * nothing while the driver was asked: the others are at it themselves. */
-static uint64_t unnoticed_by_others(int index, const nvmlProcessInfo_v2_t *list, unsigned int count, const uint64_t *changes) {
+/* What the driver counts for a process of the container. */
+static uint64_t counted_for(const struct vgpu_slot *slot, const nvmlProcessInfo_v2_t *list, unsigned int count) {
+    uint64_t bytes = 0;
+    for (unsigned int process = 0; process < count; process++) {
+        bool its = list[process].pid == (unsigned int)slot->pid ||
+                   (slot->host_pid != 0 && list[process].pid == (unsigned int)slot->host_pid);
+        bytes += its ? bytes_of(&list[process]) : 0;
+    }
+    return bytes;
+}
+
+/* Charges the other processes of the container with what the driver counts for them beyond what they have charged themselves with, until
+ * they measure again. Only those that did nothing while the driver was asked: the others are at it themselves. */
+static void charge_others(int index, const nvmlProcessInfo_v2_t *list, unsigned int count, const uint64_t *changes) {
     struct vgpu_state *state = guard_state();
-    uint64_t unnoticed = 0;
     if (state == NULL || !state_lock(state)) {
-        return 0;
+        return;
     }
     uint32_t slots = state->slots_used <= VGPU_MAX_SLOTS ? state->slots_used : VGPU_MAX_SLOTS;
     for (uint32_t at = 0; at < slots; at++) {
-        const struct vgpu_slot *slot = &state->slots[at];
+        struct vgpu_slot *slot = &state->slots[at];
         if (slot->pid == 0 || (int)at == state_own_slot() || slot->changes != changes[at]) {
             continue;
         }
         uint64_t charged = state_slot_sum(slot, (uint32_t)index) - slot->usage[index].managed;
-        for (unsigned int process = 0; process < count; process++) {
-            bool its = list[process].pid == (unsigned int)slot->pid ||
-                       (slot->host_pid != 0 && list[process].pid == (unsigned int)slot->host_pid);
-            if (its && bytes_of(&list[process]) > charged) {
-                unnoticed += bytes_of(&list[process]) - charged;
-            }
+        uint64_t counted = counted_for(slot, list, count);
+        if (counted > charged) {
+            ledger_charge_other(state, (int)at, index, counted - charged);
         }
     }
     state_unlock(state);
-    return unnoticed;
 }
 
 static bool own_bytes(const nvmlProcessInfo_v2_t *list, unsigned int count, uint64_t *bytes) {
@@ -204,60 +216,76 @@ static uint64_t counted_by_us(int index) {
            ledger_own(index, LEDGER_ARRAY) + graphs_reserved(index);
 }
 
-uint64_t overhead_own(int index) {
-    uint64_t all = ledger_own(index, LEDGER_OVERHEAD), of_others = atomic_load(&carried[index]);
-    return all > of_others ? all - of_others : 0;
-}
+uint64_t overhead_own(int index) { return atomic_load(&measured[index]); }
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-bool overhead_measure(int index, uint64_t reserved) {
-    atomic_store(&measured_at[index], clock_coarse_ms());
-    atomic_fetch_and(&suspected, ~card_alone(index));
-    atomic_store(&suspicions_seen[index], shared_suspicions());
-    pools_refresh(index);
+static void set(int index, uint64_t bytes, uint64_t reserved) {
+    atomic_store(&measured[index], bytes);
+    TEST_POINT("overhead.measure.before_set");
+    ledger_set(index, LEDGER_OVERHEAD, bytes, reserved);
+}
+
+/* With `measuring` locked. */
+static bool measure(int index, uint64_t reserved) {
     bool without_context = contexts_alive(index) == 0;
     if (without_context) {
         atomic_store(&floors[index], 0);
     }
     long before = atomic_load(&completed);
+    long pools_before = pools_changes();
     bool quiet = atomic_load(&in_flight) == 0;
     uint64_t ours = counted_by_us(index);
     uint64_t changes[VGPU_MAX_SLOTS] = {0};
     note_changes(changes);
     nvmlProcessInfo_v2_t room[ROOM_FOR_PROCESSES];
     unsigned int count = 0;
+    TEST_POINT("overhead.measure.before_list");
     nvmlProcessInfo_v2_t *list = list_processes(index, room, &count);
+    TEST_POINT("overhead.measure.after_list");
     uint64_t counted = 0;
     bool found = list != NULL && own_bytes(list, count, &counted);
-    uint64_t of_others = list != NULL ? unnoticed_by_others(index, list, count, changes) : 0;
+    if (list != NULL) {
+        charge_others(index, list, count, changes);
+    }
     if (list != room) {
         free(list);
     }
     if (!found && without_context) {
-        atomic_store(&carried[index], of_others);
-        ledger_set(index, LEDGER_OVERHEAD, of_others, reserved);
+        set(index, 0, reserved);
         return true;
     }
     if (!found) {
+        atomic_fetch_add(&measured[index], reserved);
         ledger_settle(index, reserved, LEDGER_OVERHEAD, reserved);
         return false;
     }
-    /* Pools grow and shrink in calls that are not counted as operations, to keep those short: their size tells. */
-    quiet = quiet && atomic_load(&in_flight) == 0 && atomic_load(&completed) == before &&
-            pools_reserved(index) == ledger_own(index, LEDGER_POOL);
+    /* Pools and graphs grow and shrink in calls that are not counted as operations, to keep those short: their sizes tell, if they are
+     * still those that `ours` has. */
+    quiet = quiet && atomic_load(&in_flight) == 0 && atomic_load(&completed) == before && counted_by_us(index) == ours &&
+            pools_reserved(index) == ledger_own(index, LEDGER_POOL) && pools_changes() == pools_before;
     uint64_t overhead = counted > ours ? counted - ours : 0;
     atomic_store(&unsettled[index], !quiet);
     if (!quiet) {
         atomic_store(&anything_unsettled, true);
-        /* Something was allocated or freed meanwhile. What is above all that may be on its way is overhead for certain. */
+        /* Something was allocated or freed meanwhile. What is above all that may be on its way is most likely overhead. */
         uint64_t pending = ledger_own(index, LEDGER_PENDING);
-        uint64_t known = ledger_own(index, LEDGER_OVERHEAD) - atomic_load(&carried[index]);
-        overhead = larger(known, overhead > pending ? overhead - pending : 0);
+        overhead = larger(ledger_own(index, LEDGER_OVERHEAD), overhead > pending ? overhead - pending : 0);
     }
-    atomic_store(&carried[index], of_others);
-    ledger_set(index, LEDGER_OVERHEAD, larger(overhead, atomic_load(&floors[index])) + of_others, reserved);
+    set(index, larger(overhead, atomic_load(&floors[index])), reserved);
     return true;
+}
+
+bool overhead_measure(int index, uint64_t reserved) {
+    atomic_store(&measured_at[index], clock_coarse_ms());
+    atomic_fetch_and(&suspected, ~card_alone(index));
+    atomic_store(&suspicions_seen[index], shared_suspicions());
+    pools_refresh(index);
+    /* One after the other: what was read earlier must not be written later. */
+    pthread_mutex_lock(&measuring);
+    bool told = measure(index, reserved);
+    pthread_mutex_unlock(&measuring);
+    return told;
 }
 
 void overhead_measure_each(card_set cards) {
@@ -316,11 +344,12 @@ uint64_t overhead_still_counted(int32_t pid, uint32_t device, uint64_t dead_sinc
 
 void overhead_forget_after_fork(void) {
     pthread_mutex_init(&opening, NULL);
+    pthread_mutex_init(&measuring, NULL);
     atomic_store(&nvml_opened, 0);
     memset(handles, 0, sizeof handles);
     atomic_store(&in_flight, 0);
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
         atomic_store(&floors[index], 0);
-        atomic_store(&carried[index], 0);
+        atomic_store(&measured[index], 0);
     }
 }

@@ -3,8 +3,8 @@
  * allocation that comes near the limit. Without NVML (a container may lack it) the reserved estimates stay as charges.
  *
  * The same list shows the container's other processes. One for which the driver counts more than it has charged itself (memory that it
- * imported from a process that is gone, code that it just loaded) cannot be made to notice; whoever sees it carries the difference until
- * it does.
+ * imported from a process that is gone, code that it just loaded) cannot be made to notice; whoever sees it charges it with the
+ * difference, which counts until it measures itself.
  */
 #ifndef HAMI_VGPU_OVERHEAD_H
 #define HAMI_VGPU_OVERHEAD_H
@@ -24,7 +24,7 @@ void overhead_operation_ends(void);
 bool overhead_measure(int index, uint64_t reserved);
 void overhead_measure_each(card_set cards);
 
-/* What is charged as overhead, less what was found to be other processes'. */
+/* What this process found to be its overhead, without what others charged it with since. */
 uint64_t overhead_own(int index);
 
 /* A measurement in the midst of other threads' calls errs on the safe side; this repeats it if that is over. Costs nothing otherwise. */

@@ -123,12 +123,14 @@ static bool add_cards(struct pool *pool, card_set cards, card_set *added) {
     if (!cards_reserve(missing, bytes)) {
         return false;
     }
+    books_settling();
     books_lock();
     *added = missing & ~pool->kind.cards;
     pool->kind.cards |= *added;
     uint64_t now = atomic_load(&pool->charged);
     books_unlock();
     cards_settle(*added, bytes, LEDGER_MANAGED, now);
+    books_settled();
     cards_return(missing & ~*added, LEDGER_PENDING, bytes);
     return true;
 }
@@ -163,6 +165,7 @@ bool pools_may_move(CUdeviceptr pointer, card_set cards, card_set *added) {
 }
 
 void pools_did_not_move(CUdeviceptr pointer, card_set added) {
+    books_settling();
     books_lock();
     struct pool *pool = pool_of_piece(pointer);
     uint64_t bytes = pool != NULL ? atomic_load(&pool->charged) : 0;
@@ -171,6 +174,7 @@ void pools_did_not_move(CUdeviceptr pointer, card_set added) {
     }
     books_unlock();
     cards_return(pool != NULL ? added : 0, LEDGER_MANAGED, bytes);
+    books_settled();
 }
 
 bool managed_pool_reserve(CUmemoryPool handle, uint64_t growth, card_set *cards) {
@@ -196,20 +200,19 @@ static uint64_t has_now(struct pool *pool) {
 }
 
 void managed_pool_settle(struct pool *pool) {
+    books_settling();
     books_lock();
-    if (pool->handle == NULL || pool->handle == POOL_DESTROYED) {
-        books_unlock();
-        return;
-    }
-    uint64_t now = has_now(pool);
-    uint64_t before = atomic_exchange(&pool->charged, now);
+    bool there = pool->handle != NULL && pool->handle != POOL_DESTROYED;
+    uint64_t now = there ? has_now(pool) : 0;
+    uint64_t before = there ? atomic_exchange(&pool->charged, now) : 0;
     card_set cards = pool->kind.cards;
     books_unlock();
     if (now > before) {
         cards_settle(cards, 0, LEDGER_MANAGED, now - before);
-    } else {
+    } else if (before > now) {
         cards_return(cards, LEDGER_MANAGED, before - now);
     }
+    books_settled();
 }
 
 void managed_pool_allocated(CUmemoryPool handle, CUdeviceptr pointer, uint64_t bytes) {
@@ -251,6 +254,7 @@ bool pools_piece_take(CUdeviceptr pointer, struct record *piece) {
 void pools_piece_freed(const struct record *piece, CUresult result) {
     struct pool *pool = &pools[piece->kind];
     uint64_t charged = 0;
+    books_settling();
     books_lock();
     card_set cards = pool->kind.cards;
     if (result != CUDA_SUCCESS) {
@@ -265,11 +269,13 @@ void pools_piece_freed(const struct record *piece, CUresult result) {
         }
     }
     books_unlock();
-    cards_return(cards, LEDGER_MANAGED, charged);
+    cards_return(charged > 0 ? cards : 0, LEDGER_MANAGED, charged);
+    books_settled();
 }
 
 void pools_without_contexts(void) {
     for (int at = 0; at < pool_entries_known(); at++) {
+        books_settling();
         books_lock();
         bool managed = pools[at].handle != NULL && pools[at].kind.managed;
         uint64_t charged = managed ? atomic_exchange(&pools[at].charged, 0) : 0;
@@ -282,7 +288,8 @@ void pools_without_contexts(void) {
             }
         }
         books_unlock();
-        cards_return(cards, LEDGER_MANAGED, charged);
+        cards_return(charged > 0 ? cards : 0, LEDGER_MANAGED, charged);
+        books_settled();
     }
     books_lock();
     table_forget(&books.pool_pieces);

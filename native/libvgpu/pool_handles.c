@@ -94,6 +94,7 @@ CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool) {
 /* What a destroyed pool was charged with. Its memory lives until its last piece is freed: of the device's memory the charge moves to the
  * card's overhead, which is measured; of managed memory it stays. */
 static void ended(struct pool *entry, const struct pool_kind *kind, uint64_t cover) {
+    books_settling();
     books_lock();
     bool stays = kind->managed && entry->live > 0;
     uint64_t charged = stays ? 0 : atomic_exchange(&entry->charged, 0);
@@ -103,6 +104,7 @@ static void ended(struct pool *entry, const struct pool_kind *kind, uint64_t cov
     books_unlock();
     cards_return(kind->cards, LEDGER_PENDING, cover);
     cards_return(kind->cards, kind->managed ? LEDGER_MANAGED : LEDGER_POOL, charged);
+    books_settled();
     for (int index = 0; index < VGPU_MAX_DEVICES && !kind->managed; index++) {
         if ((kind->cards & card_alone(index)) != 0) {
             overhead_measure(index, 0);

@@ -19,7 +19,7 @@
 
 static _Atomic(CUmemoryPool) current_pool[VGPU_MAX_DEVICES];
 static atomic_long frees;            /* calls that may give pool memory back */
-static atomic_long frees_looked_at; /* value of `frees` when pools were last refreshed for it */
+static atomic_long changes;          /* sizes of pools that were not the same as before */
 
 void pools_forget_current(void) {
     for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
@@ -35,11 +35,13 @@ void pools_forget_after_fork(void) {
 /* Charges a pool with what it has now; `reserved` pending bytes were taken for growth, and stay as cover up to a chunk.
  * Returns how much it grew. */
 static uint64_t settle(CUmemoryPool handle, const struct pool_kind *kind, uint64_t reserved) {
+    books_settling();
     books_lock();
     struct pool *pool = pool_entry(handle, kind);
     /* Under the lock, so that two threads cannot charge an older reading over a newer one. The driver answers this from memory. */
     uint64_t now = pool_reserved_by(handle);
     uint64_t before = atomic_exchange(&pool->charged, now);
+    atomic_fetch_add(&changes, now != before ? 1 : 0);
     uint64_t growth = now > before ? now - before : 0;
     uint64_t left = reserved > growth ? reserved - growth : 0;
     uint64_t has = atomic_load(&pool->cover);
@@ -51,16 +53,18 @@ static uint64_t settle(CUmemoryPool handle, const struct pool_kind *kind, uint64
         release = atomic_exchange(&pool->cover, 0); /* an empty pool keeps nothing ready */
     }
     books_unlock();
+    TEST_POINT("pools.settle.between");
     if (growth > 0) {
         cards_settle(kind->cards, release, LEDGER_POOL, growth);
     } else {
         if (before > now) {
             cards_return(kind->cards, LEDGER_POOL, before - now);
         }
-        if (before > now && kind->unsure) {
-            overhead_measure_each(kind->cards); /* where it was not, as much of the overhead was taken for it */
-        }
         cards_return(release > 0 ? kind->cards : 0, LEDGER_PENDING, release);
+    }
+    books_settled();
+    if (before > now && kind->unsure) {
+        overhead_measure_each(kind->cards); /* where it was not, as much of the overhead was taken for it */
     }
     return growth;
 }
@@ -84,6 +88,8 @@ void pools_refresh(int index) {
         }
     }
 }
+
+long pools_changes(void) { return atomic_load(&changes); }
 
 uint64_t pools_reserved(int index) {
     uint64_t bytes = 0;
@@ -327,40 +333,32 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemor
 
 void pools_something_was_freed(void) { atomic_fetch_add_explicit(&frees, 1, memory_order_relaxed); }
 
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+static CUresult free_async(CUresult (*call)(CUdeviceptr pointer, CUstream stream), CUdeviceptr pointer, CUstream stream) {
+    pools_something_was_freed();
     struct record piece;
-    bool of_managed = false;
-    if (guard_on()) {
-        pools_something_was_freed();
-        of_managed = pools_piece_take(pointer, &piece);
-    }
-    CUresult result = real.cuMemFreeAsync(pointer, stream);
+    bool of_managed = pools_piece_take(pointer, &piece);
+    TEST_POINT("pools.free.before");
+    CUresult result = call(pointer, stream);
     if (of_managed) {
         pools_piece_freed(&piece, result);
     }
     return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    return guard_on() ? free_async(real.cuMemFreeAsync, pointer, stream) : real.cuMemFreeAsync(pointer, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    struct record piece;
-    bool of_managed = false;
-    if (guard_on()) {
-        pools_something_was_freed();
-        of_managed = pools_piece_take(pointer, &piece);
-    }
-    CUresult result = real.cuMemFreeAsync_ptsz(pointer, stream);
-    if (of_managed) {
-        pools_piece_freed(&piece, result);
-    }
-    return result;
+    return guard_on() ? free_async(real.cuMemFreeAsync_ptsz, pointer, stream) : real.cuMemFreeAsync_ptsz(pointer, stream);
 }
 
-/* After a wait: memory freed before it may have gone back to the card. */
+/* After a wait: memory freed before it may have gone back to the card. Which free this wait was for nobody can tell, with more than one
+ * stream or thread: the pools themselves are asked. One that is as it was costs nothing shared. */
 static void after_waiting(CUresult result) {
+    TEST_POINT("pools.waited");
     overhead_settle();
-    long now = atomic_load_explicit(&frees, memory_order_relaxed);
-    if (result == CUDA_SUCCESS && now != atomic_load_explicit(&frees_looked_at, memory_order_relaxed) && guard_attached()) {
-        atomic_store_explicit(&frees_looked_at, now, memory_order_relaxed);
+    if (result == CUDA_SUCCESS && pool_entries_known() > 0 && guard_attached()) {
         for (int index = 0; index < VGPU_MAX_DEVICES; index++) {
             if (guard_device_of(index) >= 0) {
                 pools_refresh(index);

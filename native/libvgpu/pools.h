@@ -14,6 +14,9 @@ void pools_refresh(int index);
 /* What the card's pools have now, charged or not. */
 uint64_t pools_reserved(int index);
 
+/* How often any pool was seen to have changed. */
+long pools_changes(void);
+
 /* The same as pools_refresh after asking the driver to give back what no allocation uses, as it does itself when the card is full. */
 void pools_trim(int index);
 

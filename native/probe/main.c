@@ -10,7 +10,7 @@
  *   doors.c      prefetch, advise, access, poolaccess, poolat, poolof, vmmat, graphat, green, peer, multicast
  *   views.c      info, total, uuid, nvml, nvml-init, where
  *   load.c       fill, drop, abandon, mix, churn, time
- *   threads.c    threads, forks, retains, wrong
+ *   threads.c    threads, forks, retains, wrong, beside, join
  *   processes.c  fork, clone, background, spawn, exec, pid, closefds
  *   here         quit
  *
@@ -110,6 +110,15 @@ void *need(void *memory) {
         _exit(70);
     }
     return memory;
+}
+
+void command_rest(const struct command *command, int from, char *line, size_t room) {
+    size_t length = 0;
+    line[0] = '\0';
+    for (int i = from; i < command->count && length < room; i++) {
+        int written = snprintf(line + length, room - length, "%s%s", i > from ? " " : "", command->words[i]);
+        length += written > 0 ? (size_t)written : 0;
+    }
 }
 
 void run_line(char *line, struct answer *answer) {

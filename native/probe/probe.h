@@ -40,6 +40,9 @@ bool parse_number(const char *text, long long *number);
 size_t size_word(const struct command *command, int index, size_t otherwise);
 const char *word(const struct command *command, int index, const char *otherwise);
 
+/* The words were cut at blanks: those from `from` on as one line again, which may be cut at ";" into commands. */
+void command_rest(const struct command *command, int from, char *line, size_t room);
+
 /* A group of commands takes a command or returns false for a stranger. */
 typedef bool command_group(const struct command *command, struct answer *answer);
 command_group context_commands, memory_commands, pool_commands, vmm_commands, graph_commands, module_commands, share_commands,

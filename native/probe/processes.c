@@ -19,16 +19,6 @@
 
 #include "probe.h"
 
-/* The words of a command were cut at blanks: one line again, then cut at ";" into commands. */
-static void joined(const struct command *command, int from, char *line, size_t room) {
-    size_t length = 0;
-    line[0] = '\0';
-    for (int i = from; i < command->count && length < room; i++) {
-        int written = snprintf(line + length, room - length, "%s%s", i > from ? " " : "", command->words[i]);
-        length += written > 0 ? (size_t)written : 0;
-    }
-}
-
 static void run_all(char *line, int output) {
     static struct answer answer;
     char *rest = NULL;
@@ -82,7 +72,7 @@ static void finish(pid_t child, int input, struct answer *answer, bool wait_for_
 
 static void child_command(const struct command *command, struct answer *answer) {
     char line[4096];
-    joined(command, 1, line, sizeof line);
+    command_rest(command, 1, line, sizeof line);
     int ends[2];
     if (pipe(ends) != 0) {
         answer_bad(answer, "no pipe: %s", strerror(errno));
@@ -108,7 +98,7 @@ static void child_command(const struct command *command, struct answer *answer) 
 
 static void spawn_command(const struct command *command, struct answer *answer) {
     char line[4096];
-    joined(command, 1, line, sizeof line);
+    command_rest(command, 1, line, sizeof line);
     for (char *part = strchr(line, ';'); part != NULL; part = strchr(part, ';')) {
         *part = '\n';
     }

@@ -3,6 +3,9 @@
  *   threads <n> <kinds> <count> <least> <most>  `mix` in n threads at once, all given back; answers refusals
  *   forks <n> <kinds> <count> <least> <most>    n threads mix on while <count> children are forked, which ask the driver something and end
  *   retains <n> <device>                        n threads retain the primary context at once, and release it; answers how many were refused
+ *   beside <command>; ...                       the commands in a thread of their own, while this one reads on; one at a time of those that
+ *                                               take or give named things
+ *   join                                        waits for the threads so made; answers what the commands answered, separated by " | "
  *   wrong memory|threads                        an error on purpose: shows that a sanitizer is at work
  */
 #include <pthread.h>
@@ -159,6 +162,53 @@ static void retains_command(const struct command *command, struct answer *answer
     answer_ok(answer, "%zu", refused);
 }
 
+struct beside {
+    struct beside *next;
+    pthread_t thread;
+    CUcontext context;
+    char line[4096];
+    struct answer answer;
+};
+static struct beside *besides;
+
+static void *do_beside(void *argument) {
+    struct beside *beside = argument;
+    CALL(cuCtxSetCurrent, beside->context);
+    struct answer *answer = need(calloc(1, sizeof *answer));
+    char *rest = NULL;
+    for (char *part = strtok_r(beside->line, ";", &rest); part != NULL; part = strtok_r(NULL, ";", &rest)) {
+        run_line(part, answer);
+        answer_more(&beside->answer, "%s%.*s", beside->answer.length > 0 ? " | " : "", (int)answer->length, answer->text);
+    }
+    free(answer);
+    return NULL;
+}
+
+static void beside_command(const struct command *command, struct answer *answer) {
+    struct beside *beside = need(calloc(1, sizeof *beside));
+    command_rest(command, 1, beside->line, sizeof beside->line);
+    CUresult result = CALL(cuCtxGetCurrent, &beside->context);
+    if (result != CUDA_SUCCESS || pthread_create(&beside->thread, NULL, do_beside, beside) != 0) {
+        free(beside);
+        answer_bad(answer, "no context, or no thread");
+        return;
+    }
+    beside->next = besides;
+    besides = beside;
+    answer_ok(answer, "%s", "");
+}
+
+static void join_command(struct answer *answer) {
+    answer->length = 0;
+    answer_more(answer, "ok");
+    for (struct beside *next; besides != NULL; besides = next) {
+        next = besides->next;
+        pthread_join(besides->thread, NULL);
+        answer_more(answer, "%s%.*s", answer->length > 2 ? " | " : " ", (int)besides->answer.length, besides->answer.text);
+        free(besides);
+    }
+}
+
 /* Many places, and none of them optimised away: of two writes in the very same moment a sanitizer may miss one. */
 static volatile int shared_by_accident[256];
 
@@ -191,6 +241,10 @@ bool thread_commands(const struct command *command, struct answer *answer) {
         wrong_command(command, answer);
     } else if (strcmp(name, "retains") == 0) {
         retains_command(command, answer);
+    } else if (strcmp(name, "beside") == 0) {
+        beside_command(command, answer);
+    } else if (strcmp(name, "join") == 0) {
+        join_command(answer);
     } else if (strcmp(name, "threads") == 0 || strcmp(name, "forks") == 0) {
         threads_command(command, answer);
     } else {

@@ -22,6 +22,7 @@ FILES = (
     *("test_memory_views.py", "test_memory_policy.py", "test_memory_faults.py"),
     "test_memory_places.py",
     *("test_oversubscription.py", "test_processes.py", "test_crashes.py", "test_accounting.py"),
+    "test_schedules.py",
 )
 
 
