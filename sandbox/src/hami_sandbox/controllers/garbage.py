@@ -1,7 +1,9 @@
 """Delete what deleted objects owned; finalizers of owners.
 
 The graph of owners comes from watches and may be behind; so before an object is deleted, its
-owners are read. Leases change too often to be watched for this: a node's lease has its name.
+owners are read. Leases change too often to be watched for this: a node's lease has its name. Those
+of nodes that came and went unseen (before the start, or while a watch was broken) are looked for
+now and then.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from hami_sandbox.controllers.controller import (
     Item,
     Owner,
     Watches,
+    decode,
     known,
     path,
 )
@@ -37,6 +40,8 @@ _WATCHED = tuple(
 )
 #: Seconds after which a new object's owner should be known.
 _PATIENCE = 0.2
+#: Seconds between two looks at all leases of nodes.
+_LEASES_EVERY = 10.0
 
 
 class _Node(msgspec.Struct):
@@ -58,10 +63,13 @@ class Garbage(Controller):
         for kind in _WATCHED:
             watches.follow(kind, self._follow(kind))
         watches.follow(_NODE, self._node_changed)
+        self.queue.add(_NODE_LEASES)
 
     async def reconcile(self, key: str) -> None:
         node = self._known.get(key)
-        if node is None:
+        if key == _NODE_LEASES:
+            await self._end_leases()
+        elif node is None:
             await self._end_lease(key)
         elif node.item.deleting and ORPHAN in node.item.finalizers:
             await self._let_go(node)
@@ -182,6 +190,13 @@ class Garbage(Controller):
             "finalizers": kept or None,
         }
         await self._api.patch(where, {"metadata": metadata})
+
+    async def _end_leases(self) -> None:
+        for lease in await self._api.items(path(_LEASE, _NODE_LEASES)):
+            for owner in decode(msgspec.json.encode(lease)).owners:
+                if owner.kind == "Node" and await self._is_deleted(owner, ""):
+                    await self._end_lease(f"{_LEASES}/{owner.name}/{owner.uid}")
+        self.queue.add_after(_NODE_LEASES, _LEASES_EVERY)
 
     async def _end_lease(self, key: str) -> None:
         resource, _, rest = key.partition("/")
