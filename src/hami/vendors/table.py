@@ -204,6 +204,13 @@ def device_lists(vendors: Iterable[Vendor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in found if key))
 
 
+def lists_under_lock(vendors: Iterable[Vendor], of: Vendor) -> tuple[str, ...]:
+    """Return the lists that plugins of other vendors hand out under a vendor's lock."""
+    keys = (vendor.annotations for vendor in vendors if vendor.name != of.name)
+    lock = of.annotations.lock
+    return tuple(key.to_allocate for key in keys if lock and key.lock == lock and key.to_allocate)
+
+
 def switched_on(vendors: Iterable[Vendor], switches: Collection[str]) -> tuple[Vendor, ...]:
     """Return the vendors that are always on, and those whose flag is given."""
     return tuple(vendor for vendor in vendors if not vendor.switch or vendor.switch in switches)
