@@ -59,6 +59,11 @@ class Families(Mapping[str, Family]):
     def __len__(self) -> int:
         return len(self._families)
 
+    def words(self) -> list[str]:
+        """Return annotations and resources of which every pod with cards has one, in its JSON."""
+        asking = [name for family in self.values() for name in family.asking()]
+        return [*self._lists, *dict.fromkeys(asking)]
+
     def of_pod(self, pod: objects.Pod, containers: Iterable[objects.Container]) -> list[Family]:
         """Return the families whose cards a pod asks for, or has a list of."""
         found: dict[str, None] = {}
