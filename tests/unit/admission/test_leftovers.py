@@ -9,7 +9,7 @@ import pytest
 
 from hami.admission import checks
 from hami.wire import annotation_keys
-from tests.builders import NVIDIA, VENDORS
+from tests.builders import NVIDIA
 from tests.unit.admission import desk, pods
 from tests.unit.admission.desk import Desk
 from tests.unit.admission.pods import Document, Door, variable
