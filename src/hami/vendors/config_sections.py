@@ -3,13 +3,13 @@
 The tables have the keys of HAMi 2.8, 2.9 and 2.10, so that a file of each is accepted as it is. A
 section is checked whether a family serves its vendor or not: what is wrong today would otherwise
 come to light on the day when the vendor is served. A key that is in no table is an error; HAMi
-ignores it, and with it the wish of its author.
+ignores it, and what its author wanted with it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from hami.vendors.config_file import ConfigError, Section, nearest
 
@@ -17,7 +17,7 @@ from hami.vendors.config_file import ConfigError, Section, nearest
 Kind = Callable[[Section, str], object]
 Keys = Mapping[str, Kind]
 
-#: A vendor's word is a part of annotation keys, which have 63 characters after the slash.
+#: It is a part of annotation keys, which have at most 63 characters after the slash.
 _WORD = re.compile(r"[A-Za-z0-9](?:[-._A-Za-z0-9]{0,30}[A-Za-z0-9])?")
 
 
@@ -145,12 +145,18 @@ def resource_keys(name: str) -> tuple[str, ...]:
     return tuple(key for key, kind in keys.items() if kind is _resource)
 
 
-def read(name: str, data: object, *, source: str) -> tuple[Section, ...]:
-    """Check a section; return it, or its entries where it is a list of them."""
+def read(
+    name: str, data: object, *, source: str, resources: Iterable[str] = ()
+) -> tuple[Section, ...]:
+    """Check a section; return it, or its entries where it is a list of them.
+
+    A section that is in no table has the usual keys, and for resources those that its rows name.
+    """
     if name in LISTS:
         return _entries(name, data, source=source)
     section = Section(data, source=source, path=name)
-    check(section, MAPPINGS.get(name) or {**PLAIN, **_MEMORY_FACTOR})
+    added = {**PLAIN, **_MEMORY_FACTOR, **dict.fromkeys(resources, _resource)}
+    check(section, MAPPINGS.get(name, added))
     return (section,)
 
 
@@ -178,13 +184,10 @@ def _entries(name: str, data: object, *, source: str) -> tuple[Section, ...]:
 def refuse_unknown(data: Mapping[object, object], *, known: tuple[str, ...], source: str) -> None:
     """Raise the error about the first section that is not known."""
     for name in data:
+        remedy = f"sections are {', '.join(known)}"
+        if not isinstance(name, str):
+            rule = "is not a section's name"
+            raise ConfigError(source=source, place="", value=name, rule=rule, remedy=remedy)
         if name not in known:
-            raise ConfigError(
-                source=source,
-                place=name if isinstance(name, str) else "",
-                value=... if isinstance(name, str) else name,
-                rule="no such section" + nearest(name, known)
-                if isinstance(name, str)
-                else "is not a section's name",
-                remedy=f"sections are {', '.join(known)}; remove it, or correct its name",
-            )
+            rule = f"no such section{nearest(name, known)}"
+            raise ConfigError(source=source, place=name, rule=rule, remedy=remedy)

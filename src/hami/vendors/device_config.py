@@ -13,7 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeVar, cast, get_args
+from typing import Literal, cast, get_args
 
 import msgspec
 
@@ -27,27 +27,13 @@ CorePolicy = Literal["default", "force", "disable"]
 
 _START = "write at least\nnvidia:\n  resourceCountName: nvidia.com/gpu"
 
-#: Key in the file by field of the row, for NVIDIA and for vendors that are not listed below.
+#: Key in the file by field of `Vendor.resources`, where the row names no other.
 _RESOURCE_KEYS: Mapping[str, str] = {
     "count": "resourceCountName",
     "memory": "resourceMemoryName",
     "memory_percentage": "resourceMemoryPercentageName",
     "cores": "resourceCoreName",
     "priority": "resourcePriorityName",
-}
-
-#: The same for vendors whose keys are named otherwise, by the vendor's name.
-_OWN_KEYS: Mapping[str, Mapping[str, str]] = {
-    "GCU": {"count": "resourceNameGCU"},
-    "Enflame": {
-        "count": "resourceNameDRSGCU",
-        "memory": "resourceNameGCUMemory",
-        "cores": "resourceNameGCUCore",
-    },
-    "EnflameVGCU": {
-        "count": "resourceNameVGCU",
-        "memory_percentage": "resourceNameVGCUPercentage",
-    },
 }
 
 _MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.\S+")
@@ -139,33 +125,34 @@ def parse(text: str, *, source: str, rows: tuple[table.Vendor, ...] | None = Non
     nvidia = Section(data.get("nvidia"), source=source, path="nvidia")
     settings, warnings = _settings(nvidia)
     others = {
-        name: config_sections.read(name, data[name], source=source)
+        name: config_sections.read(
+            name,
+            data[name],
+            source=source,
+            resources=[
+                key for row in rows if row.section == name for key in row.config_keys.values()
+            ],
+        )
         for name in known
         if name in data and name != "nvidia"
     }
     served = list(_served(rows, nvidia, others))
     nvidia.refuse_unknown()
-    speaking = [
-        name
-        for name, parts in others.items()
-        if any(part.text(key, "") for part in parts for key in config_sections.resource_keys(name))
-    ]
-    if nvidia.is_silent() and not speaking:
-        raise ConfigError(
-            source=source,
-            place="",
-            rule="no section holds a value",
-            remedy=_START,
-        )
     ours = {row.section for row in rows}
-    unserved = tuple(name for name in speaking if name not in ours)
+    unserved = {
+        name: claims
+        for name, parts in others.items()
+        if name not in ours and (claims := list(_claims_unserved(name, parts)))
+    }
+    if nvidia.is_silent() and len(served) == 1 and not unserved:
+        raise ConfigError(source=source, place="", rule="no section holds a value", remedy=_START)
     claims = [claim for vendor, given in served for claim in _claims(vendor, given)]
-    claims += [claim for name in unserved for claim in _claims_unserved(name, others[name])]
+    claims += [claim for found in unserved.values() for claim in found]
     _refuse_doubles(claims, source)
     return DeviceConfig(
         vendors=tuple(vendor for vendor, _ in served),
         nvidia=settings,
-        unserved=unserved,
+        unserved=tuple(unserved),
         warnings=warnings,
     )
 
@@ -197,16 +184,13 @@ def _row_of(entry: Section, like: table.Vendor, rows: tuple[table.Vendor, ...]) 
     for row in rows:
         if row.name == word and row.section == like.section:
             return row
-    made = msgspec.structs.replace(
-        like,
-        name=word,
-        resources=_renamed(like.resources, like.name, word),
-        annotations=_renamed(like.annotations, like.name, word),
-    )
+    made = msgspec.convert(_renamed(msgspec.to_builtins(like), like.name, word), table.Vendor)
     for row in rows:
-        taken = set(msgspec.structs.astuple(row.annotations)) - {""}
-        shared = taken.intersection(msgspec.structs.astuple(made.annotations))
-        if row.name.lower() == word.lower() or shared:
+        shared = {row.annotations.register, row.annotations.allocated} - {""}
+        if row.name.lower() == word.lower() or shared & {
+            made.annotations.register,
+            made.annotations.allocated,
+        }:
             raise entry.error(
                 config_sections.WORD,
                 f"is taken: it would have the name or the annotations of {row.name}",
@@ -215,28 +199,30 @@ def _row_of(entry: Section, like: table.Vendor, rows: tuple[table.Vendor, ...]) 
     return made
 
 
-Names = TypeVar("Names", table.ResourceNames, table.AnnotationKeys)
-
-
-def _renamed(names: Names, old: str, new: str) -> Names:
-    fields = msgspec.structs.asdict(names)
-    return type(names)(**{field: text.replace(old, new) for field, text in fields.items()})
+def _renamed(part: object, old: str, new: str) -> object:
+    """Return a row's data with another word wherever the old one is."""
+    if isinstance(part, dict):
+        return {key: _renamed(value, old, new) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_renamed(value, old, new) for value in part]
+    return part.replace(old, new) if isinstance(part, str) else part
 
 
 def _keys(vendor: table.Vendor) -> Mapping[str, str]:
     """Return the keys of the file by the fields of the row that they override."""
     if vendor.section == "nvidia":
         return _RESOURCE_KEYS
+    if vendor.config_keys:
+        return vendor.config_keys
     known = config_sections.resource_keys(vendor.section)
-    keys = _OWN_KEYS.get(vendor.name, _RESOURCE_KEYS)
-    return {field: key for field, key in keys.items() if key in known}
+    return {field: key for field, key in _RESOURCE_KEYS.items() if key in known}
 
 
 def _settings(nvidia: Section) -> tuple[NvidiaSettings, tuple[str, ...]]:
     base = NvidiaSettings()
     allowances = [_allowance(entry) for entry in nvidia.sections("migProfileAllowlist")]
     geometries = [_geometry(entry) for entry in nvidia.sections("knownMigGeometries")]
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if allowances and geometries:
         place = nvidia.place("knownMigGeometries")
         warnings = (f"{place}: has no effect beside migProfileAllowlist; remove it",)
@@ -342,7 +328,8 @@ def _claims(vendor: table.Vendor, given: Section) -> Iterable[Claim]:
 def _claims_unserved(name: str, parts: tuple[Section, ...]) -> Iterable[Claim]:
     for part in parts:
         for key in config_sections.resource_keys(name):
-            yield part.text(key, ""), part.place(key)
+            if resource := part.text(key, ""):
+                yield resource, part.place(key)
 
 
 def _refuse_doubles(claims: Iterable[Claim], source: str) -> None:

@@ -1,4 +1,4 @@
-"""device-config.yaml as the charts of HAMi 2.8 and 2.10 write it: tables of keys and defaults.
+"""device-config.yaml of HAMi 2.8 and 2.10: tables of keys and defaults.
 
 Facts, not HAMi's text: the file is put together from them. Each table says what differs between the
 two versions.
@@ -131,6 +131,8 @@ ASCENDS: tuple[Chip, ...] = (
     ("310P3", "Ascend310P", 21527, 24576, 8, 7,
      (("vir01", 3072, 1, 1), ("vir02", 6144, 2, 2), ("vir04", 12288, 4, 4))),
 )  # fmt: skip
+#: 2.8 has these names for its templates of the same sizes.
+NAMES_IN_2_8 = {"910B4-1": {"vir05_1c_16g": "vir05_1c_8g", "vir10_3c_32g": "vir10_3c_16g"}}
 ASCEND_SINCE_2_10: Chip = ("Ascend910", "Ascend910C", 65536, 65536, 20, 7, _FIFTHS)
 
 
@@ -188,6 +190,7 @@ def _iluvatar(word: str) -> dict[str, Any]:
 
 def _ascend(chip: Chip, *, newer: bool) -> dict[str, Any]:
     name, word, allocatable, capacity, core, cpu, templates = chip
+    older = {} if newer else NAMES_IN_2_8.get(name, {})
     made: dict[str, Any] = {
         "chipName": name,
         "commonWord": word,
@@ -199,8 +202,13 @@ def _ascend(chip: Chip, *, newer: bool) -> dict[str, Any]:
         "aiCore": core,
         **({"aiCPU": cpu} if cpu else {}),
         "templates": [
-            {"name": name, "memory": memory, "aiCore": core, **({"aiCPU": cpu} if cpu else {})}
-            for name, memory, core, cpu in templates
+            {
+                "name": older.get(template, template),
+                "memory": memory,
+                "aiCore": core,
+                **({"aiCPU": cpu} if cpu else {}),
+            }
+            for template, memory, core, cpu in templates
         ],
     }
     if newer:
