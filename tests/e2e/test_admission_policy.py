@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hami.vendors import table
 from hami.wire import annotation_keys
 from tests.e2e import pods
 from tests.e2e.chart import metadata_writes, policy
@@ -26,6 +27,7 @@ from tests.e2e.chart.our_keys import (
     OURS_ON_NODES,
     OURS_ON_PODS,
     RESTORED_BY_THE_AGENT_ON_PODS,
+    VENDORS,
 )
 from tests.e2e.chart.policy import AGENT, ELSEWHERE, NODE, SCHEDULER, Stage
 from tests.e2e.cluster.cluster import Cluster
@@ -395,7 +397,8 @@ def test_an_agent_writes_a_grant_back_on_the_pods_of_its_node_and_of_no_other(
     stage: Stage, plant: Plant, agent: Client
 ) -> None:
     other = GRANT | {annotation_keys.ASSIGNED_NODE: NODE}
-    grant = other | {KEYS.allocated: ";;", annotation_keys.GRANT_MAC: "v1:a:b"}
+    grant = other | dict.fromkeys(table.device_lists(VENDORS), ";;")
+    grant |= {annotation_keys.GRANT_MAC: "v1:a:b"}
     assert set(grant) == RESTORED_BY_THE_AGENT_ON_PODS
     stripped, rewritten = plant(nodeName=NODE), plant(other, nodeName=NODE)
     for pod in (stripped, rewritten):
