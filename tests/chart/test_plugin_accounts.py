@@ -1,4 +1,4 @@
-"""Annotations of other vendors: each plugin's account writes its own, nobody the grants.
+"""Each vendor's device plugin writes its own annotations, and no grants.
 
 The policies are those that Helm renders; the sandbox's CEL evaluates them.
 """
@@ -158,7 +158,7 @@ class TestWithAccounts:
         assert refused(gate, "dcu", "nodes", node_of(hygon), node_keys(hygon), node="") == []
 
     @each_vendor
-    def test_nobody_else_writes_them(self, vendor: Vendor) -> None:
+    def test_no_other_account_writes_them(self, vendor: Vendor) -> None:
         other = next(row for row in LOCKING if row.section != vendor.section)
         for user in ("jane", user_of(other)):
             keys = node_keys(vendor)
