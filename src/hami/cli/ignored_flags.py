@@ -77,9 +77,6 @@ _FAILING = (
     "without a driver the agent keeps running, offers no card and logs the reason; remove the flag"
 )
 _NOT_YET = ("enable-ascend", "sgpu-topology-aware")
-_BY_SECTION = (
-    "device-config.yaml has the section iluvatars where its cards are served; remove the flag"
-)
 
 VERBOSITY = "v"
 """klog's level: the only one of its flags that does something."""
@@ -117,7 +114,6 @@ _TABLE = {
         flag: Ignored("cards of this vendor are not handled yet; remove the flag", is_switch=True)
         for flag in _NOT_YET
     },
-    "enable-iluvatar": Ignored(_BY_SECTION, is_switch=True),
     **_defaults(_NVIDIA_DEFAULTS, "overwrite-env"),
     **_defaults(_PLUGIN_DEFAULTS, "disable-core-limit"),
     **{flag: Ignored(_INJECTION, flag in _PLUGIN_SWITCHES) for flag in _PLUGIN_INJECTION},
