@@ -186,6 +186,11 @@ class NvmlError(Exception):
         """Whether the loaded library is not that of the loaded driver."""
         return bool(self.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the card or the driver has no such call: no fault of the card."""
+        return self.code in UNSUPPORTED
+
 
 class DriverReplacedError(MustRestartError):
     """The driver was replaced, and this process has the library of the old one loaded."""
@@ -236,7 +241,7 @@ def ask_optional(what: str, function: Callable[..., _T], *arguments: Any) -> _T 
     try:
         return ask(what, function, *arguments)
     except NvmlError as error:
-        if error.code in UNSUPPORTED:
+        if error.is_unsupported:
             return None
         raise
 
