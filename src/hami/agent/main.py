@@ -166,6 +166,7 @@ class Agent:
             grants=self.grants,
             events=self.events,
             metrics=self.metrics,
+            active=self.allocator.active,
         )
 
         # kubelet's calls.
@@ -242,11 +243,14 @@ class Agent:
         self.registration.add_handler(self._place_changed)
 
     def _place_changed(self) -> None:
-        """Read the ledger again after another agent served in our place, and wrote it."""
+        """Write nothing while another agent serves in our place; then read what it wrote."""
         returned = self._replaced and not self.registration.taken_over
         self._replaced = self.registration.taken_over
+        if self._replaced:
+            self.allocator.active.clear()
         if returned:
             self.ledger.load()
+            self.allocator.active.set()
             self.advertiser.update()
             self.reconciler.request()
 
