@@ -18,7 +18,14 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from hami.node.nvml import GpuProcess, Nvml, NvmlError, ProcessUtilization, Replacement
+from hami.node.nvml import (
+    GpuProcess,
+    Nvml,
+    NvmlError,
+    ProcessUtilization,
+    Replacement,
+    opens_in_new_process,
+)
 from hami.node.nvml_cards import Card, Problem
 
 _log = logging.getLogger(__name__)
@@ -96,6 +103,7 @@ class Sampler:
         driver_root: str = "",
         *,
         open_driver: Callable[[str], Driver] = Nvml.open,
+        opens: Callable[[str], bool] = opens_in_new_process,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -103,7 +111,7 @@ class Sampler:
         self._open_driver = open_driver
         self._clock = clock
         self._now = now
-        self._replaced = Replacement(clock)
+        self._replaced = Replacement(clock, driver_root, opens)
         #: When the question that is not answered yet was asked; None: no question is open.
         self._asked_at: float | None = None
         self._driver: Driver | None = None

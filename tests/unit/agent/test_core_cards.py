@@ -108,6 +108,33 @@ async def test_a_driver_that_was_replaced_ends_the_agent(
     assert "kubelet starts it again" in str(error)
 
 
+async def test_a_library_of_another_version_at_the_start_is_waited_for_and_starts_go_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits, tried = False, 0
+
+    def opens(_root: str) -> bool:
+        nonlocal tried
+        tried += 1
+        return fits
+
+    monkeypatch.setattr("hami.agent.cards.node_cards.opens_in_new_process", opens)
+    monkeypatch.setattr("hami.node.nvml_library.MISMATCH_PATIENCE", 0.0)
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+    node.driver.missing = "is of another version"
+    node.driver.code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    async with node.running(wait=False) as agent:
+        await until(lambda: tried > 3)
+        assert "is of another version" in agent.why_not_ready()
+        await node.start(agent, "id-0")  # a container that kubelet restarts
+        fits = True
+        failure = await node.failure(agent)
+    assert isinstance(failure, ExceptionGroup)
+    (error,) = failure.exceptions
+    assert isinstance(error, DriverReplacedError)
+
+
 async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])

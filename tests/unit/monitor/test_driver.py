@@ -241,15 +241,22 @@ def test_a_driver_that_was_replaced_ends_the_process() -> None:
 
 
 def test_a_library_of_another_version_is_waited_for_at_the_start() -> None:
-    clock = Clock()
+    clock, fits, tried = Clock(), False, []
 
     def open_driver(_root: str) -> Driver:
         raise mismatch()
 
-    taking = Sampler("", open_driver=open_driver, clock=clock)
-    assert taking.take().cards == ()
-    assert not taking.is_open()
-    clock.now = 30
+    def opens(root: str) -> bool:
+        tried.append((clock.now, root))
+        return fits
+
+    taking = Sampler("/driver", open_driver=open_driver, opens=opens, clock=clock)
+    for clock.now in (0.0, 30.0, 60.0, 3600.0):
+        # A new process would have the same library: to end would gain nothing.
+        assert taking.take().cards == ()
+        assert not taking.is_open()
+    assert tried == [(30.0, "/driver"), (60.0, "/driver"), (3600.0, "/driver")]
+    clock.now, fits = 3630.0, True
     with pytest.raises(DriverReplacedError):
         taking.take()
 

@@ -21,7 +21,7 @@ from hami.agent.cards.health import Health, HealthChange
 from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
-from hami.node.nvml import Nvml, NvmlError, Replacement
+from hami.node.nvml import Nvml, NvmlError, Replacement, opens_in_new_process
 from hami.node.nvml_cards import Card, Problem
 from hami.serving import lifetime
 from hami.wire import node_register
@@ -120,12 +120,12 @@ class NodeCards:
         if self._config_mistake:
             self._offer_nothing("NodeConfigWrong", self._config_mistake)
             await asyncio.Event().wait()
-        replaced = Replacement(time.monotonic)
+        replaced = Replacement(time.monotonic, self._driver_root, opens_in_new_process)
         while True:
             try:
                 nvml = await lifetime.in_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
-                replaced.check(error)
+                await lifetime.in_thread(replaced.check, error)
                 self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
