@@ -198,6 +198,13 @@ class Allocator:
                     "the node's cards are not known: the driver has not listed them",
                     "kubelet tries again; see the log of hami's agent on this node",
                 )
+        for share in record.shares_of(allocation.container_index):
+            if not self._cards.is_listed(share.card):
+                raise RefusalError(
+                    f"card {share.card}",
+                    self._cards.why_not_listed(),
+                    "delete the pod to reschedule it",
+                )
         self.prepare(record, allocation)
 
     def restore(self) -> None:

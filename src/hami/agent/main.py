@@ -38,6 +38,7 @@ from hami.agent.kubelet.registration import Registration
 from hami.agent.late_binding import LateBinding
 from hami.agent.ledger import Ledger
 from hami.agent.lock_binding import LockBinding
+from hami.agent.lost_cards import LostCards
 from hami.agent.metrics import Metrics
 from hami.agent.node_status import NodeStatus
 from hami.agent.pod_status import PodStatus, RefusedPods
@@ -158,6 +159,13 @@ class Agent:
             events=self.events,
         )
 
+        self.lost_cards = LostCards(
+            cards=self.cards,
+            allocator=self.allocator,
+            pods=self.pods,
+            events=self.events,
+            node=self.node_status,
+        )
         self.grant_annotations = GrantAnnotations(
             client,
             node_name,

@@ -381,7 +381,7 @@ async def test_an_agent_whose_place_was_taken_changes_neither_pods_nor_files(
         await kubelet.plugin()
         ended, running = machine.pod("ended", main=[PART]), machine.pod("running", main=[PART])
         waiting = machine.pod("waiting", main=[PART])
-        gone = await machine.run_pod(agent, ended, "main", "id-0")
+        freed = await machine.run_pod(agent, ended, "main", "id-0")
         kept = await machine.run_pod(agent, running, "main", "id-1")
         await machine.allocate(agent, waiting, "main", "id-2")
         await until(lambda: all(each["told"] for each in machine.ledger().values()))
@@ -398,7 +398,7 @@ async def test_an_agent_whose_place_was_taken_changes_neither_pods_nor_files(
             await agent.reconciler.recover_and_clean_up()
             await agent.grant_annotations.restore()
             assert set(machine.ledger()) == {uid(ended), uid(running)}
-            assert machine.layout.policy(gone).exists()
+            assert machine.layout.policy(freed).exists()
             assert machine.limits(kept) == [PART]
             assert len(machine.api.sent("PATCH", "/pods/")) == sent
         await until(lambda: set(machine.ledger()) == {uid(running)})
