@@ -64,6 +64,7 @@ void contexts_forget_after_fork(void) {
         pthread_mutex_init(&primary_locks[index], NULL);
     }
     atomic_store(&only_index, 0);
+    attach_forget_after_fork();
 }
 
 /* What to reserve for a new context; `*measured` says whether anybody knows. */
@@ -360,9 +361,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned 
     CREATE_CONTEXT(real.cuCtxCreate_v4(context, params, flags, device));
 }
 
-typedef CUresult (*end_context)(CUcontext context);
-
-static CUresult destroy(CUcontext context, end_context end) {
+CUresult contexts_end(CUcontext context, CUresult (*end)(CUcontext context)) {
     CUdevice device = device_of_context(context);
     int index = device >= 0 ? guard_index_of(device) : GUARD_FORWARD;
     CUresult result = end(context);
@@ -385,6 +384,5 @@ static CUresult destroy(CUcontext context, end_context end) {
     return result;
 }
 
-CUresult cuCtxDestroy_v2(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDestroy_v2) : real.cuCtxDestroy_v2(context); }
-CUresult cuCtxDestroy(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDestroy) : real.cuCtxDestroy(context); }
-CUresult cuCtxDetach(CUcontext context) { return guard_on() ? destroy(context, real.cuCtxDetach) : real.cuCtxDetach(context); }
+CUresult cuCtxDestroy_v2(CUcontext context) { return guard_on() ? contexts_end(context, real.cuCtxDestroy_v2) : real.cuCtxDestroy_v2(context); }
+CUresult cuCtxDestroy(CUcontext context) { return guard_on() ? contexts_end(context, real.cuCtxDestroy) : real.cuCtxDestroy(context); }

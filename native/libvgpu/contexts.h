@@ -21,7 +21,8 @@ int contexts_only_index(void);
 CUcontext contexts_owner(void);
 CUcontext contexts_primary_of(int index);
 
-/* Kinds of records in books.contexts besides 0, one that only has a size: made by cuCtxCreate, or a green context. */
+/* Kinds of records in books.contexts besides 0, one that only has a size: made by cuCtxCreate (its owner counts
+ * what cuCtxAttach added), or a green context. */
 enum { CONTEXT_CREATED = 1, CONTEXT_GREEN = 2 };
 
 /* Held around a call that may make a card's primary context: two threads that do so at once need room for one. */
@@ -55,7 +56,11 @@ uint64_t contexts_local_memory_everywhere(void);
 /* Visits this process's contexts; stops at the first `false`. */
 bool contexts_each(bool (*visit)(CUcontext context, int index, uint64_t argument), uint64_t argument);
 
+/* Ends a context by that function of the driver, and counts what it took along as gone. */
+CUresult contexts_end(CUcontext context, CUresult (*end)(CUcontext context));
+
 void contexts_forget_after_fork(void);
+void attach_forget_after_fork(void);
 void growth_forget_after_fork(void);
 
 #endif

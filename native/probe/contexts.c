@@ -1,7 +1,7 @@
 /* Commands on devices, contexts, streams and events.
  *
  *   init | count | device <n> (retain the primary context, make it current) | release <n> | reset <n>
- *   ctx create <name> <device> [v4] | ctx destroy|push|set <name> | ctx pop | ctx sync
+ *   ctx create <name> <device> [v4] | ctx destroy|detach|push|set <name> | ctx attach | ctx pop | ctx sync
  *   limit stack|heap|printf [<bytes>]
  *   stream create|destroy|sync <name> | event create|destroy|sync <name> | event record <name> [<stream>]
  */
@@ -33,6 +33,10 @@ static void context_command(const struct command *command, struct answer *answer
         answer_result(answer, CALL(cuCtxSynchronize));
         return;
     }
+    if (strcmp(what, "attach") == 0) {
+        answer_result(answer, CALL(cuCtxAttach, &context, 0));
+        return;
+    }
     if (strcmp(what, "create") == 0) {
         CUdevice device = (CUdevice)size_word(command, 3, 0);
         CUresult result = strcmp(word(command, 4, "v2"), "v4") == 0 ? CALL(cuCtxCreate_v4, &context, NULL, 0, device)
@@ -49,6 +53,8 @@ static void context_command(const struct command *command, struct answer *answer
     } else if (strcmp(what, "destroy") == 0) {
         answer_result(answer, CALL(cuCtxDestroy_v2, thing->object));
         thing_forget(thing);
+    } else if (strcmp(what, "detach") == 0) {
+        answer_result(answer, CALL(cuCtxDetach, thing->object));
     } else if (strcmp(what, "push") == 0) {
         answer_result(answer, CALL(cuCtxPushCurrent_v2, thing->object));
     } else if (strcmp(what, "set") == 0) {

@@ -142,6 +142,8 @@ def test_the_monitor_has_few_rights(values: dict[str, Any], added: list[str] | N
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], "add": added or ["DAC_OVERRIDE", "SYS_ADMIN"]},
+        # Under SELinux no other domain reads /proc of containers.
+        "seLinuxOptions": {"type": "spc_t"},
     }
     # NVIDIA's runtime starts no container that asks for this without SYS_ADMIN.
     names = {each["name"] for each in rendered.container("DaemonSet", NAME, MONITOR)["env"]}

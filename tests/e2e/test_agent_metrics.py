@@ -146,9 +146,14 @@ def _cards(page: str) -> dict[tuple[str, ...], float]:
 
 def _counted(node: GpuNode, driver: Sequence[Memory]) -> dict[tuple[str, ...], float]:
     return {
-        (node.name, str(index), card.uuid, f"NVIDIA-{card.name}"): counted.used
+        (node.name, str(index), card.uuid, _type(card.name)): counted.used
         for index, (card, counted) in enumerate(zip(node.cards, driver, strict=True))
     }
+
+
+def _type(name: str) -> str:
+    """Return a card's type as the scheduler's metrics have it, too."""
+    return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
 
 
 def _require_families(page: str, labels: Mapping[str, str]) -> None:

@@ -255,6 +255,27 @@ def test_every_legal_free_gives_back(tmp_path: Path, kind: str, way: str) -> Non
             assert probe.info()[0] == LIMIT - before
 
 
+@pytest.mark.parametrize("kind", ["alloc", "managed", "array2d"])
+def test_a_context_that_is_attached_twice_keeps_its_memory_until_the_last_detach(
+    tmp_path: Path, kind: str
+) -> None:
+    with Container(tmp_path, (2 * GIB,)) as box:
+        probe = box.started()
+        probe.do("ctx create second 0")
+        probe.do("ctx attach")
+        probe.do("ctx attach")
+        probe.fill(kind, 64 * MIB)
+        for _ in range(2):
+            probe.do("ctx detach second")
+            probe.refused(f"take {kind} more {512 * MIB}")
+            assert box.peak() <= 2 * GIB
+        probe.do("ctx detach second")
+        probe.do("device 0")
+        probe.do("abandon")
+        assert box.physical() == CONTEXT
+        assert probe.info()[0] == 2 * GIB - CONTEXT
+
+
 @pytest.mark.parametrize("kind", ["alloc", "managed", "async", "vmmlost", "array2d"])
 def test_a_context_takes_its_memory_with_it(tmp_path: Path, kind: str) -> None:
     with Container(tmp_path, (2 * GIB,)) as box:

@@ -154,6 +154,8 @@ capabilities:
   drop: [ALL]
   {{- /* NVIDIA's runtime asks for the second before it shows the parts of a card. */}}
   add: [DAC_OVERRIDE{{ if ne $plugin.migStrategy "none" }}, SYS_ADMIN{{ end }}]
+{{- /* It reads the agent's files, and /proc of other containers' processes. Without SELinux this means nothing. */}}
+seLinuxOptions: {type: spc_t}
 {{- end }}
 {{- end }}
 

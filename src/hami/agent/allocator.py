@@ -3,6 +3,7 @@
 Every way to a container leads through the allocator. A grant is recorded only if it fits beside all
 others, whatever annotations say, and it is on disk before any file of a container exists. All
 changes of the ledger are made one after the other, each from the record as it is at that moment.
+While another agent serves the node (an update with maxSurge) nothing is written.
 
 A grant that does not fit raises `CardFull`. The allocator frees nothing itself: the reconciler
 releases the cards of deleted pods and tries again (`hami.agent.reconciler`).
@@ -50,6 +51,9 @@ class Allocator:
         self._cards = cards
         self._pods = pods
         self._writing = asyncio.Lock()
+        #: Not set while another agent serves this node: then nothing is written.
+        self.active = asyncio.Event()
+        self.active.set()
         self._handlers: list[Callable[[], None]] = []
 
     def add_handler(self, handler: Callable[[], None]) -> None:
@@ -71,9 +75,19 @@ class Allocator:
             async with asyncio.timeout(_DRIVER_WAIT):
                 await self.wait_cards()
 
+    def check_active(self) -> None:
+        """Refuse while another agent serves this node: it has its own view of the ledger."""
+        if not self.active.is_set():
+            raise RefusalError(
+                "hami's agent",
+                "another agent serves this node",
+                "kubelet tries again, and asks the other one",
+            )
+
     async def admit(self, uid: str, change: Change) -> LedgerRecord:
         """Add or update a pod's record; CardFull if its shares do not fit."""
         async with self._writing:
+            self.check_active()
             known = self.ledger.get(uid)
             record = change(known)
             if reason := self._why_not(record, known):
@@ -101,6 +115,7 @@ class Allocator:
     ) -> LedgerRecord | None:
         """Change a pod's record without checking that it fits; None: the pod is not known."""
         async with self._writing:
+            self.check_active()
             known = self.ledger.get(uid)
             if known is None:
                 return None
@@ -130,6 +145,7 @@ class Allocator:
     async def remove(self, uid: str) -> None:
         """Remove a pod: its files first, so that every file on disk has a record."""
         async with self._writing:
+            self.check_active()
             known = self.ledger.get(uid)
             if known is None:
                 return
@@ -150,6 +166,7 @@ class Allocator:
 
     def prepare(self, record: LedgerRecord, allocation: AllocationRecord) -> Edits:
         """Write everything that a container needs to start; repeating it changes nothing."""
+        self.check_active()
         # A resize may have come between: an older record must not undo it.
         record = self.ledger.get(record.uid) or record
         container = record.containers[allocation.container_index]
@@ -180,6 +197,13 @@ class Allocator:
                     f"container {allocation.container} of pod {record.namespace}/{record.name}",
                     "the node's cards are not known: the driver has not listed them",
                     "kubelet tries again; see the log of hami's agent on this node",
+                )
+        for share in record.shares_of(allocation.container_index):
+            if not self._cards.is_listed(share.card):
+                raise RefusalError(
+                    f"card {share.card}",
+                    self._cards.why_not_listed(),
+                    "delete the pod to reschedule it",
                 )
         self.prepare(record, allocation)
 

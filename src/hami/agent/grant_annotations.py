@@ -52,6 +52,7 @@ class GrantAnnotations:
         grants: Grants,
         events: EventRecorder,
         metrics: Metrics,
+        active: asyncio.Event,
     ) -> None:
         self._client = client
         self._node = node
@@ -60,6 +61,8 @@ class GrantAnnotations:
         self._grants = grants
         self._events = events
         self._metrics = metrics
+        #: Not set while another agent serves this node, and writes.
+        self._active = active
         #: By pod UID, why its grant cannot be written back: logged once, tried again.
         self._failed: dict[str, str] = {}
 
@@ -72,6 +75,8 @@ class GrantAnnotations:
 
     async def restore(self) -> None:
         """Write back what differs from the ledger, a few pods at a time: one may be slow."""
+        if not self._active.is_set():
+            return
         failed_before, self._failed = self._failed, {}
         free = asyncio.Semaphore(_AT_ONCE)
 

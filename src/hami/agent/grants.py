@@ -8,7 +8,6 @@ docs/designs/002-grants.md.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection
 from typing import Protocol
 
@@ -20,7 +19,7 @@ from hami.serving.grant_keys import Keyring
 from hami.vendors.table import ResourceNames
 from hami.wire import annotation_keys, errors, grant, quantity, shares, text_values
 from hami.wire.objects import Container, Pod
-from hami.wire.shares import PodShares, Share, align
+from hami.wire.shares import align
 
 _OURS = annotation_keys.SIGNED_DEVICES
 _SWITCH = "CUDA_DISABLE_CONTROL"
@@ -148,7 +147,7 @@ class Grants:
                 f"order {seq} is not newer than order {record.resize_seq}, which was applied",
                 "give an order with a higher sequence number",
             )
-        if _cards(new) != _cards(record.shares):
+        if not shares.same_cards(new, record.shares):
             raise RefusalError(
                 what,
                 "names other cards than the pod has; a running container keeps its cards",
@@ -191,10 +190,7 @@ def with_order(record: LedgerRecord, order: grant.Resize) -> LedgerRecord:
     A smaller share releases nothing yet: processes hold what they had until they free it.
     """
     wanted = shares.decode(order.devices, what=annotation_keys.RESIZE)
-    larger = tuple(
-        tuple(map(_larger, before, after))
-        for before, after in itertools.zip_longest(record.held, wanted, fillvalue=())
-    )
+    larger = shares.larger(record.held, wanted)
     return msgspec.structs.replace(
         record,
         resize=order.devices,
@@ -202,23 +198,6 @@ def with_order(record: LedgerRecord, order: grant.Resize) -> LedgerRecord:
         unreleased="" if larger == wanted else shares.encode(larger),
         generation=record.generation + 1,
     )
-
-
-def _larger(before: Share, after: Share) -> Share:
-    """Return a share of the same card with the larger amounts of both."""
-    return msgspec.structs.replace(
-        after,
-        memory_mib=max(before.memory_mib, after.memory_mib),
-        cores=max(before.cores, after.cores),
-    )
-
-
-def _cards(granted: PodShares) -> list[list[str]]:
-    """Return the cards of each container, without empty ones at the end."""
-    cards = [[share.card for share in each] for each in granted]
-    while cards and not cards[-1]:
-        cards.pop()
-    return cards
 
 
 def _amount(container: Container, resource: str, *, otherwise: int) -> int:

@@ -96,6 +96,7 @@ class LateBinding:
 
     async def pre_start(self, device_ids: frozenset[str]) -> LedgerRecord:
         """Prepare every container of the pod that holds exactly these ids; return its record."""
+        self._allocator.check_active()
         try:
             claim = self._identity.claim(device_ids)
         except CheckpointError as error:

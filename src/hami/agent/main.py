@@ -38,6 +38,7 @@ from hami.agent.kubelet.registration import Registration
 from hami.agent.late_binding import LateBinding
 from hami.agent.ledger import Ledger
 from hami.agent.lock_binding import LockBinding
+from hami.agent.lost_cards import LostCards
 from hami.agent.metrics import Metrics
 from hami.agent.node_status import NodeStatus
 from hami.agent.pod_status import PodStatus, RefusedPods
@@ -160,6 +161,13 @@ class Agent:
             events=self.events,
         )
 
+        self.lost_cards = LostCards(
+            cards=self.cards,
+            allocator=self.allocator,
+            pods=self.pods,
+            events=self.events,
+            node=self.node_status,
+        )
         self.grant_annotations = GrantAnnotations(
             client,
             node_name,
@@ -168,6 +176,7 @@ class Agent:
             grants=self.grants,
             events=self.events,
             metrics=self.metrics,
+            active=self.allocator.active,
         )
 
         # kubelet's calls.
@@ -247,11 +256,14 @@ class Agent:
         self.registration.add_handler(self._place_changed)
 
     def _place_changed(self) -> None:
-        """Read the ledger again after another agent served in our place, and wrote it."""
+        """Write nothing while another agent serves in our place; then read what it wrote."""
         returned = self._replaced and not self.registration.taken_over
         self._replaced = self.registration.taken_over
+        if self._replaced:
+            self.allocator.active.clear()
         if returned:
             self.ledger.load()
+            self.allocator.active.set()
             self.advertiser.update()
             self.reconciler.request()
 

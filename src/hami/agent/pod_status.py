@@ -95,6 +95,7 @@ class PodStatus:
     async def _until_done(self, work: Work) -> None:
         backoff = Backoff()
         while True:
+            await self._allocator.active.wait()
             try:
                 await work()
             except errors.KubeError as error:

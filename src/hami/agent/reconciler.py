@@ -149,6 +149,7 @@ class Reconciler:
     async def restore(self) -> NoReturn:
         """Once the cards are known, write again what a reboot removed."""
         await self._allocator.wait_cards()
+        await self._allocator.active.wait()
         self._allocator.restore()
         self.request()
         await asyncio.Event().wait()
@@ -161,6 +162,7 @@ class Reconciler:
             if record.allocations:
                 self._pod_status.prepared(record)
         while True:
+            await self._allocator.active.wait()
             self._requested.clear()
             await self.release_deleted_pods()
             try:
@@ -177,7 +179,7 @@ class Reconciler:
         """Remove records of pods that have ended; return whether one still has processes."""
         async with self._releasing:
             ending = False
-            if not self._pods.synced:
+            if not (self._pods.synced and self._allocator.active.is_set()):
                 return ending
             for record in self._ledger.records():
                 if not await self._has_ended(record):
@@ -228,7 +230,7 @@ class Reconciler:
     async def recover_pods(self) -> None:
         """Record every pod of kubelet's checkpoint that holds allocations of ours."""
         async with self._recovering:
-            if self._allocator.ready:
+            if self._allocator.ready and self._allocator.active.is_set():
                 complete = self._pods.synced
                 await self._recover_pods()
                 self._recovered_once = self._recovered_once or complete
@@ -356,7 +358,7 @@ class Reconciler:
 
     def remove_orphaned_files(self) -> None:
         """Remove files of allocation ids that no pod has; not while a record is unreadable."""
-        if self._ledger.damaged or not self._pods.synced:
+        if self._ledger.damaged or not (self._pods.synced and self._allocator.active.is_set()):
             return
         known = self._ledger.by_allocation_id
         orphans = {each for each in self._preparer.allocation_ids() if known(each) is None}

@@ -72,7 +72,9 @@ class Resizer:
         """Once the cards are known, apply resizes for ever."""
         await self._allocator.wait_cards()
         while True:
-            await self.apply(await self._queue.get())
+            uid = await self._queue.get()
+            await self._allocator.active.wait()
+            await self.apply(uid)
 
     async def apply(self, uid: str) -> None:
         """Apply the resize that a pod asks for, if it asks for one and the resize is allowed."""

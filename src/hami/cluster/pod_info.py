@@ -17,7 +17,7 @@ from hami.vendors.card_request import CardRequest
 from hami.vendors.families import Families
 from hami.vendors.family import Family
 from hami.vendors.table import Vendor
-from hami.wire import annotation_keys, errors, objects, shares
+from hami.wire import annotation_keys, errors, grant, objects, shares
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
 
@@ -49,6 +49,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
 
 
 _ONE_APP = (ContainerKind.APP,)
+_SIGNED = annotation_keys.SIGNED_DEVICES
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +71,8 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     #: (vendor name, device ids kubelet gave or will give), also of pods that others placed.
     ids: tuple[tuple[str, int], ...] = ()
     hold: Hold = Hold.BOUND
+    #: The number of the order to resize that `shares` follow; 0: there is none.
+    resized: int = 0
     #: Whether its init containers have ended and count no more.
     init_done: bool = False
 
@@ -168,8 +171,9 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
 _layouts: dict[tuple[ContainerKind, ...], tuple[ContainerKind, ...]] = {}
 
 
-Verify = Callable[[objects.Pod], bool]
-"""Whether the device list of a bound pod is what our scheduler has signed."""
+Verify = Callable[..., bool]
+"""Whether our scheduler has signed a bound pod's device list, or, as a second argument, its order
+to resize (`hami.wire.grant.Resize`)."""
 
 
 def read_pod(
@@ -195,6 +199,7 @@ def read_pod(
     closed: list[tuple[str, str]] = []
     ids: list[tuple[str, int]] = []
     unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
+    resized = 0
     for family in families.of_pod(pod, containers):
         vendor = family.vendor
         value = pod.annotation(vendor.annotations.allocated)
@@ -209,6 +214,8 @@ def read_pod(
             asked = (_request(family, container, problems) for container in containers)
             unproven.append((vendor.name, tuple(asked)))
         listed, unreadable = _listed(pod, vendor, value, problems)
+        listed, order = _resized(pod, vendor, listed, problems, verify if proven else _nothing)
+        resized = order or resized
         by_index = not proven and len(listed) == len(counts)
         aligned = listed if by_index else shares.align(listed, counts)
         aligned = family.recorded(aligned, pod)
@@ -236,6 +243,7 @@ def read_pod(
         unproven=tuple(unproven),
         ids=tuple(ids),
         hold=Hold.BOUND if pod.node_name else Hold.ANNOTATED,
+        resized=resized,
         init_done=pod.init_done,
     )
     return info, tuple(problems)
@@ -246,8 +254,9 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
 
     A pod that is not bound keeps our reservation. One that is bound keeps, vendor by vendor, the
     shares it was first seen with, whatever becomes of its annotations; only its init containers may
-    end. Where its annotation cannot be read or has no valid signature, what we reserved for it on
-    that node still holds; what it listed itself before it was bound does not.
+    end, and an order to resize that is not older counts. Where its annotation cannot be read or has
+    no valid signature, what we reserved for it on that node still holds; what it listed itself
+    before it was bound does not.
     """
     if known is None:
         return seen
@@ -265,11 +274,17 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
         nothing_proven = vendor in dict(source.unproven) or known.hold is Hold.ANNOTATED
         if nothing_proven and vendor in dict(seen.unproven):
             source = seen  # what is there now counts; before it was bound nothing was signed
+        if seen.resized and seen.resized >= known.resized and not any(_doubt(vendor, seen)):
+            source = seen
         merged += [entry for entry in source.shares if entry[0] == vendor]
         closed += [entry for entry in source.closed if entry[0] == vendor]
         unproven += [entry for entry in source.unproven if entry[0] == vendor]
     return msgspec.structs.replace(
-        seen, shares=tuple(merged), closed=tuple(closed), unproven=tuple(unproven)
+        seen,
+        shares=tuple(merged),
+        closed=tuple(closed),
+        unproven=tuple(unproven),
+        resized=max(known.resized, seen.resized),
     )
 
 
@@ -284,7 +299,7 @@ def _is_proven(pod: objects.Pod, vendor: Vendor, value: str, verify: Verify | No
         return True  # it is not signed before it is bound
     if not value:
         return False
-    signed = vendor.annotations.allocated == annotation_keys.SIGNED_DEVICES
+    signed = vendor.annotations.allocated == _SIGNED
     return verify is None or not signed or verify(pod)
 
 
@@ -300,6 +315,51 @@ def _listed(
     except errors.WireError as error:
         problems.append(str(error))
         return shares.salvage(value)
+
+
+def _nothing(*_signed: object) -> bool:
+    return False
+
+
+def _resized(
+    pod: objects.Pod,
+    vendor: Vendor,
+    granted: PodShares,
+    problems: list[str],
+    verify: Verify | None,
+) -> tuple[PodShares, int]:
+    """Return what a pod counts with after an order to resize, and the order's number; 0: none.
+
+    That is the order, and with it what the agent's answer has: until the processes have released
+    what they had, the larger amounts. The answer is not signed, so nothing counts with less than
+    the order says; without an answer the grant counts as well. Orders without a number have none.
+    """
+    value = pod.annotation(annotation_keys.RESIZE)
+    if not (value and pod.node_name and vendor.annotations.allocated == _SIGNED):
+        return granted, 0
+    what = f"pod {pod.namespace}/{pod.name}"
+    try:
+        seq, devices = grant.decode_order(value, what=f"{what}, {annotation_keys.RESIZE}")
+        ordered = shares.decode(devices, what=f"{what}, {annotation_keys.RESIZE}")
+        order = grant.Resize(uid=pod.uid, node=pod.node_name, devices=devices, seq=seq)
+        if not seq or not shares.same_cards(ordered, granted):
+            return granted, 0
+        if verify is not None and not verify(pod, order):
+            return granted, 0
+    except errors.WireError as error:
+        problems.append(str(error))
+        return granted, 0
+    held = granted
+    if answer := pod.annotation(annotation_keys.RESIZED):
+        try:
+            found = grant.Answer.decode(answer, what=f"{what}, {annotation_keys.RESIZED}")
+            listed = shares.decode(found.devices, what=f"{what}, {annotation_keys.RESIZED}")
+            if shares.same_cards(listed, granted):
+                # The order may be an older one that was put back.
+                held = listed if found.seq <= seq else shares.larger(granted, listed)
+        except errors.WireError as error:
+            problems.append(str(error))
+    return shares.larger(held, ordered), seq
 
 
 def _request(

@@ -24,6 +24,7 @@ import prometheus_client
 
 from hami.node import files
 from hami.node import ledger_record as records
+from hami.node.container_processes import UnreadableError
 from hami.node.layout import NodeLayout, is_allocation_id, is_uid
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
 from hami.wire import errors as wire_errors
@@ -158,14 +159,6 @@ class PreparedContainers:
                 found[allocation_id] = read if read is not None else (None, None)
         self._policies.retain({str(self._layout.policy(each)) for each in found})
         return found
-
-
-class UnreadableError(Exception):
-    """A file cannot be used; `reason` is one word for the counter."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        self.reason = reason
-        super().__init__(detail)
 
 
 class Unreadable:

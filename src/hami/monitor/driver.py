@@ -2,19 +2,30 @@
 
 Each call may take milliseconds, or hang with the driver: `Sampler.take` belongs into a thread of
 its own. Without a driver the sample is empty, which is logged once; the numbers of containers do
-not need it. A value that one card does not report is missing from that card only.
+not need it. A value that one card does not report is missing from that card only, with the reason.
+
+Some drivers show a card as idle while it works, or take no samples of its processes. Each figure is
+checked by the other: a card is at least as busy as its processes, and processes without a sample on
+a busy card are not known to be idle.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from hami.node.nvml import GpuProcess, Nvml, NvmlError, ProcessUtilization, Replacement
+from hami.node.nvml import (
+    GpuProcess,
+    Nvml,
+    NvmlError,
+    ProcessUtilization,
+    Replacement,
+    opens_in_new_process,
+)
 from hami.node.nvml_cards import Card, Problem
 
 _log = logging.getLogger(__name__)
@@ -26,6 +37,7 @@ _RELIST = 60.0
 _REOPEN = 30.0
 #: Seconds after which a driver that has not answered counts as hung; audits begin every 5 s.
 HUNG = 5.0
+_WHOLE = 100
 
 
 class Driver(Protocol):
@@ -42,6 +54,15 @@ class Driver(Protocol):
     def close(self) -> None: ...
 
 
+#: Figures that a card may lack, and why: the driver has no such call for it, the call failed, the
+#: card works and none of its processes has a sample, its processes run on MIG devices.
+MEMORY, COMPUTE, BANDWIDTH, BY_PROCESS = (
+    *("memory_used", "utilization"),
+    *("memory_controller_utilization", "process_utilization"),
+)
+_NOT_SUPPORTED, _NO_ANSWER, _NO_SAMPLES, _MIG = "not_supported", "no_answer", "no_samples", "mig"
+
+
 class CardSample(msgspec.Struct, frozen=True, kw_only=True):
     """One card; None: the driver does not report it."""
 
@@ -49,7 +70,9 @@ class CardSample(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes.
     memory_used: int | None = None
     #: Percent, of compute and of the memory's bandwidth.
-    utilization: tuple[int, int] | None = None
+    utilization: tuple[int, int | None] | None = None
+    #: By figure that is not known, the reason.
+    missing: Mapping[str, str] = {}
 
 
 class CardProcesses(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +82,7 @@ class CardProcesses(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     mig: bool = False
     processes: tuple[GpuProcess, ...] = ()
-    #: Percent of the card's compute by pid, without idle processes. None: not reported.
+    #: Percent of the card's compute by pid, without idle processes. None: not known.
     compute: Mapping[int, int] | None = None
 
 
@@ -80,6 +103,7 @@ class Sampler:
         driver_root: str = "",
         *,
         open_driver: Callable[[str], Driver] = Nvml.open,
+        opens: Callable[[str], bool] = opens_in_new_process,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -87,7 +111,7 @@ class Sampler:
         self._open_driver = open_driver
         self._clock = clock
         self._now = now
-        self._replaced = Replacement(clock)
+        self._replaced = Replacement(clock, driver_root, opens)
         #: When the question that is not answered yet was asked; None: no question is open.
         self._asked_at: float | None = None
         self._driver: Driver | None = None
@@ -125,10 +149,11 @@ class Sampler:
             self._failed(error)
             self._end()
             return DriverSample(taken=taken)
+        found = [self._card(driver, card) for card in self._cards]
         return DriverSample(
             taken=taken,
-            cards=tuple(_card_sample(driver, card) for card in self._cards),
-            processes=tuple(each for card in self._cards for each in self._processes(driver, card)),
+            cards=tuple(card for card, _ in found),
+            processes=tuple(each for _, on_card in found for each in on_card),
         )
 
     def still_there(self, uuids: Sequence[str]) -> dict[str, frozenset[int]]:
@@ -174,26 +199,51 @@ class Sampler:
         self._cards = cards
         self._next_list = self._clock() + _RELIST
 
-    def _processes(self, driver: Driver, card: Card) -> Iterator[CardProcesses]:
-        """Ask for the processes of a card; one that does not answer is left out."""
+    def _card(self, driver: Driver, card: Card) -> tuple[CardSample, tuple[CardProcesses, ...]]:
+        """Ask for a card and for its processes; one that does not answer shows none."""
+        missing: dict[str, str] = {}
+        memory = _asked(driver.memory_used, card.uuid, missing, MEMORY)
+        rates = _asked(driver.utilization, card.uuid, missing, COMPUTE, BANDWIDTH)
+        compute, bandwidth = rates or (0, None)
         if card.mig_enabled:
             # Processes run on its MIG devices; NVML does not report how busy those are.
-            for mig in card.mig:
-                found = _on(driver, mig.uuid, card)
-                if found is not None:
-                    yield CardProcesses(uuid=mig.uuid, index=card.index, mig=True, processes=found)
-            return
-        found = _on(driver, card.uuid, card)
-        if found is not None:
-            compute = self._compute(driver, card)
-            yield CardProcesses(uuid=card.uuid, index=card.index, processes=found, compute=compute)
+            missing[BY_PROCESS] = _MIG
+            parts = [(mig.uuid, True) for mig in card.mig]
+            by_process = None
+        else:
+            parts = [(card.uuid, False)]
+            by_process = self._by_process(driver, card, missing)
+        processes = [
+            CardProcesses(uuid=uuid, index=card.index, mig=mig, processes=on, compute=by_process)
+            for uuid, mig in parts
+            if (on := _on(driver, uuid, card)) is not None
+        ]
+        if by_process and not compute and (compute := min(sum(by_process.values()), _WHOLE)):
+            missing.pop(COMPUTE, None)
+        if compute and by_process == {} and any(each.processes for each in processes):
+            missing[BY_PROCESS] = _NO_SAMPLES
+            processes = [msgspec.structs.replace(each, compute=None) for each in processes]
+        sample = CardSample(
+            card=card,
+            memory_used=memory,
+            utilization=None if COMPUTE in missing else (compute, bandwidth),
+            missing=missing,
+        )
+        return sample, tuple(processes)
 
-    def _compute(self, driver: Driver, card: Card) -> dict[int, int] | None:
+    def _by_process(
+        self, driver: Driver, card: Card, missing: dict[str, str]
+    ) -> dict[int, int] | None:
         now = int(self._now() * 1e6)
         # After the clock was set back, no sample would be newer than the last one for a long time.
         since = min(self._sampled.get(card.uuid, 0), now)
-        samples = _asked(driver.process_utilization, card.uuid, since, now)
+        try:
+            samples = driver.process_utilization(card.uuid, since, now)
+        except NvmlError:
+            missing[BY_PROCESS] = _NO_ANSWER
+            return None
         if samples is None:
+            missing[BY_PROCESS] = _NOT_SUPPORTED
             return None
         self._sampled[card.uuid] = max((each.at_us for each in samples), default=since)
         return {each.pid: each.compute for each in samples}
@@ -213,14 +263,6 @@ class Sampler:
             _log.warning("cannot read all of the driver's numbers", extra={"error": text})
 
 
-def _card_sample(driver: Driver, card: Card) -> CardSample:
-    return CardSample(
-        card=card,
-        memory_used=_asked(driver.memory_used, card.uuid),
-        utilization=_asked(driver.utilization, card.uuid),
-    )
-
-
 def _on(driver: Driver, uuid: str, card: Card) -> tuple[GpuProcess, ...] | None:
     """Ask for processes; None: no answer. More memory than the card has is not known."""
     found = _asked(driver.processes, uuid)
@@ -232,9 +274,17 @@ def _on(driver: Driver, uuid: str, card: Card) -> tuple[GpuProcess, ...] | None:
     )
 
 
-def _asked(question: Callable[..., T], *about: object) -> T | None:
-    """Call the driver; None: it does not answer this for this card."""
+def _asked(
+    question: Callable[[str], T],
+    uuid: str,
+    missing: dict[str, str] | None = None,
+    *figures: str,
+) -> T | None:
+    """Call the driver; None: it does not answer this for this card; `missing` gets the reason."""
     try:
-        return question(*about)
-    except NvmlError:
+        return question(uuid)
+    except NvmlError as error:
+        if missing is not None:
+            reason = _NOT_SUPPORTED if error.is_unsupported else _NO_ANSWER
+            missing.update(dict.fromkeys(figures, reason))
         return None

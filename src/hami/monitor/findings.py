@@ -62,7 +62,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     unmanaged: tuple[OwnedProcess, ...] = ()
     #: Bytes by card and container; a card that is missing was not sampled.
     memory: Mapping[str, Mapping[Key, int]] = {}
-    #: Percent of compute by card and container; of a missing card the driver does not report it.
+    #: Percent of compute by card and container; of a missing card it is not known.
     compute: Mapping[str, Mapping[Key, int]] = {}
     #: Generation of the policy of each container whose limits were written again.
     resized: Mapping[Key, int] = {}
@@ -89,6 +89,7 @@ def find(
         _add(memory.setdefault(card, {}), key, process.memory or 0)
         if card in busy:
             _add(compute[card], key, busy[card].get(process.pid, 0))
+    compute |= _alone(sample, found)
     return Findings(
         sample=sample,
         over=_over(found),
@@ -100,6 +101,25 @@ def find(
         memory=memory,
         compute=compute,
     )
+
+
+def _alone(sample: DriverSample, processes: Iterable[OwnedProcess]) -> dict[str, dict[Key, int]]:
+    """Return the compute of containers that have a card for themselves, where samples are missing.
+
+    A driver that takes no samples of processes may still report how busy the card is.
+    """
+    busy = {each.card.uuid: each.utilization for each in sample.cards}
+    owners: dict[str, dict[int, Key]] = {}
+    for process in processes:
+        owners.setdefault(process.card, {})[process.pid] = process.owner.key
+    found = {}
+    for on in sample.processes:
+        utilization, by_pid = busy.get(on.uuid), owners.get(on.uuid, {})
+        keys = set(by_pid.values())
+        complete = by_pid.keys() == {process.pid for process in on.processes}
+        if on.compute is None and utilization is not None and complete and len(keys) == 1:
+            found[on.uuid] = {keys.pop(): utilization[0]}
+    return found
 
 
 def _add(sums: dict[Key, int], key: Key, number: int) -> None:

@@ -43,6 +43,11 @@ def families(snapshot: NodeSnapshot, *, legacy: bool) -> Iterator[bytes]:
     for name, text, names, card_value in _CARDS:
         yield _family(name, text, _card_lines(snapshot.node, cards, names, card_value))
     yield _family(
+        "hami_host_gpu_figure_missing",
+        "A figure of a card that is not shown because the driver does not report it: always 1.",
+        _missing(snapshot.node, cards),
+    )
+    yield _family(
         "hami_gpu_unmanaged_memory_bytes",
         "Memory of a card in processes that no limiter of hami accounts for; without names: all "
         "that belongs to no pod.",
@@ -219,8 +224,17 @@ def _card_lines(
         number = value(each)
         if number is not None:
             card = each.card
-            values = (node, card.index, card.uuid, f"NVIDIA-{card.name}")
+            # HAMi puts its prefix before every name; the scheduler's metrics have the card's type.
+            kind = f"NVIDIA-{card.name}" if names is _OLD_HOST_NAMES else card.type
+            values = (node, card.index, card.uuid, kind)
             yield _labels(names, values[len(values) - len(names) :]), number
+
+
+def _missing(node: str, cards: Iterable[CardSample]) -> Iterator[tuple[str, Number]]:
+    for each in cards:
+        card = (node, each.card.index, each.card.uuid, each.card.type)
+        for figure, reason in each.missing.items():
+            yield _labels((*_HOST_NAMES, "figure", "reason"), (*card, figure, reason)), 1
 
 
 def _card_memory(each: CardSample) -> int | None:

@@ -20,6 +20,7 @@ import msgspec
 from hami.monitor.containers import Container, Containers, Key
 from hami.monitor.pods import WatchedPod
 from hami.node import files
+from hami.node.container_processes import CgroupPod, cgroup_pods
 
 #: Bytes that are read of a file in /proc; a tenant can make mounts by the thousand.
 _MOST = 1 << 20
@@ -28,19 +29,8 @@ _START_TIME = 19
 _ALLOCATION = re.compile(
     rb"^\d+ \d+ \d+:\d+ \S*/tokens/([0-9a-f]{32})(?://deleted)? ", re.MULTILINE
 )
-_UID = rb"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
-_POD = re.compile(
-    rb"[/-]pod(" + _UID + rb")(?:\.slice)?(?:[/:](?:[a-z][a-z-]*[-:])?([0-9a-f]{64}))?"
-)
 _NS_PIDS = re.compile(rb"^NSpid:((?:\s+\d+)+)\s*$", re.MULTILINE)
 _HAS_MEMORY = re.compile(rb"^VmSize:", re.MULTILINE)
-
-
-class CgroupPod(msgspec.Struct, frozen=True):
-    """A pod in the path of a control group, and the runtime's id of the container, or empty."""
-
-    uid: str
-    container_id: str
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +84,6 @@ class Processes:
             return files.read_at(handle, _MOST, 0)
         finally:
             os.close(handle)
-
-
-def cgroup_pods(cgroup: bytes) -> tuple[CgroupPod, ...]:
-    """Read pods and containers from the content of /proc/<pid>/cgroup."""
-    found = (
-        CgroupPod(uid.decode().replace("_", "-"), container.decode())
-        for uid, container in _POD.findall(cgroup)
-    )
-    return tuple(dict.fromkeys(found))
 
 
 def _allocation_ids(mountinfo: bytes) -> tuple[str, ...]:

@@ -1,9 +1,12 @@
-"""Files on a node: atomic writes, untrusted reads, process locks.
+"""Files on a node: atomic writes, labels, untrusted reads, process locks.
 
 What the agent writes is renamed into place, so that no reader sees half of it, and survives a power
 cut where that matters. What a tenant can write may be a symlink, a pipe, a terabyte, or be
 truncated under the reader: it is opened without following or waiting, checked, and read by offset,
 never mapped.
+
+Where the kernel has SELinux a container may use only files with the label of containers' files, and
+the runtime labels nothing that a CDI spec mounts. So what is mounted into containers gets it here.
 
 Each process of a container holds a lock on byte LOCK_BASE + index of its entry in the state file
 (an OFD lock, which the kernel drops however the process ends). `any_held` only queries it.
@@ -13,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import logging
 import os
 import stat
 import struct
@@ -21,6 +26,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hami.wire import file_layout
+
+_log = logging.getLogger(__name__)
+
+#: Exists where SELinux is on, also in a container.
+_SELINUX = Path("/sys/fs/selinux")
+_ATTRIBUTE = "security.selinux"
+_TYPE = b":container_file_t:"
+#: Without categories: every container may use it that has it mounted.
+_LABEL = b"system_u:object_r" + _TYPE + b"s0\0"
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -51,6 +65,27 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def label_for_containers(*paths: Path) -> None:
+    """Let containers use these files and folders under SELinux; elsewhere do nothing."""
+    if not _SELINUX.is_dir():
+        return
+    for path in paths:
+        try:
+            if _TYPE not in os.getxattr(path, _ATTRIBUTE, follow_symlinks=False):
+                os.setxattr(path, _ATTRIBUTE, _LABEL, follow_symlinks=False)
+        except OSError as error:
+            _report_unlabelled(error.strerror or str(error))
+
+
+@functools.cache  # each error once
+def _report_unlabelled(error: str) -> None:
+    _log.warning(
+        "cannot label files for containers under SELinux; run the agent privileged, or allow its "
+        "domain to relabel to container_file_t",
+        extra={"error": error},
+    )
 
 
 def sync_folder(folder: Path) -> None:

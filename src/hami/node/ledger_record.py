@@ -98,6 +98,11 @@ class LedgerRecord(
         """Return what the pod counts with: its processes may still hold what it had before."""
         return shares.decode(self.unreleased, what=self.uid) if self.unreleased else self.shares
 
+    @property
+    def cards(self) -> frozenset[str]:
+        """Return the UUIDs of the cards of which the pod has a share; they never change."""
+        return frozenset(share.card for granted in self.shares for share in granted)
+
     def shares_of(self, container_index: int) -> tuple[Share, ...]:
         """Return the current shares of one container; empty: it has none."""
         granted = self.shares

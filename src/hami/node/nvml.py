@@ -20,7 +20,13 @@ import pynvml  # type: ignore[import-untyped]
 from hami.node import nvml_cards, nvml_library, nvml_processes
 from hami.node.nvml_cards import Card, CardLinks, Problem
 from hami.node.nvml_events import XidEvent, XidWatch
-from hami.node.nvml_library import NvmlError, Replacement, ask, ask_optional
+from hami.node.nvml_library import (
+    NvmlError,
+    Replacement,
+    ask,
+    ask_optional,
+    opens_in_new_process,
+)
 from hami.node.nvml_processes import GpuProcess, ProcessUtilization
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "Replacement",
     "XidEvent",
     "XidWatch",
+    "opens_in_new_process",
 ]
 
 _WHAT = "NVML"

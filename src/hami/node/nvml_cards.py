@@ -20,6 +20,7 @@ from hami.node.nvml_library import NvmlError, ask, ask_optional
 
 #: The remote end of an NVLink that leads to a switch instead of another card.
 NVSWITCH = "switch"
+_VENDOR = "NVIDIA"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,11 @@ class Card:
     bus_id: str
     mig_enabled: bool
     mig: tuple[MigDevice, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Return the device type, as registers and metrics name it."""
+        return self.name if self.name.startswith(_VENDOR) else f"{_VENDOR}-{self.name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -129,8 +131,11 @@ def _inside(root: Path, path: PurePosixPath) -> Path | None:
 
 _T = TypeVar("_T")
 
-#: Seconds that a process which never opened the driver waits for a library of its version.
+#: Seconds between two tries of a process that never opened the driver whether a new one could.
 MISMATCH_PATIENCE = 30.0
+#: Seconds that such a try has.
+_TRY_WITHIN = 20.0
+_TRY = "import sys; from hami.node.nvml import Nvml; Nvml.open(sys.argv[1]).close()"
 
 _CHECK_NODE = "check `nvidia-smi` and the kernel log on the node"
 _REMEDIES = {
@@ -186,39 +191,75 @@ class NvmlError(Exception):
         """Whether the loaded library is not that of the loaded driver."""
         return bool(self.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
+    @property
+    def is_unsupported(self) -> bool:
+        """Whether the card or the driver has no such call: no fault of the card."""
+        return self.code in UNSUPPORTED
+
 
 class DriverReplacedError(MustRestartError):
     """The driver was replaced, and this process has the library of the old one loaded."""
+
+
+def opens_in_new_process(driver_root: str) -> bool:
+    """Return whether a new process, which has no library loaded yet, can open the driver."""
+    child = subprocess.Popen(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", _TRY, driver_root],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return child.wait(_TRY_WITHIN) == 0
+    except subprocess.TimeoutExpired:
+        child.kill()  # not waited for: the driver may keep it
+        return False
 
 
 class Replacement:
     """Finds out that the driver was replaced while this process ran.
 
     A loaded library cannot be exchanged, so only a new process can talk to the new driver. A
-    process that never opened the driver waits: the library may be about to be replaced, too.
+    process that never opened the driver ends only once a new one would find a library that fits:
+    kubelet starts a process that ends again and again ever more slowly, and containers that were
+    prepared before could not start meanwhile.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], driver_root: str, opens: Callable[[str], bool]
+    ) -> None:
         self._clock = clock
+        self._driver_root = driver_root
+        self._opens = opens
         self._opened = False
-        self._since: float | None = None
+        self._tried_at: float | None = None
 
     def opened(self) -> None:
         """Take note that library and driver belong together."""
-        self._opened, self._since = True, None
+        self._opened, self._tried_at = True, None
 
     def check(self, error: NvmlError) -> None:
-        """Raise DriverReplacedError if this error of the driver needs a new process."""
+        """Raise DriverReplacedError if this error of the driver needs a new process.
+
+        Takes seconds where that has to be tried: call it in a thread.
+        """
         if not error.wants_new_library:
-            self._since = None
+            self._tried_at = None
             return
-        now = self._clock()
-        self._since = now if self._since is None else self._since
-        if self._opened or now - self._since >= MISMATCH_PATIENCE:
+        if self._opened or self._would_open():
             raise DriverReplacedError(
                 f"{error}. The driver was replaced, and this process has the old driver's library "
                 "loaded: it ends, and kubelet starts it again"
             ) from error
+
+    def _would_open(self) -> bool:
+        now = self._clock()
+        if self._tried_at is None:
+            self._tried_at = now
+        if now - self._tried_at < MISMATCH_PATIENCE:
+            return False
+        self._tried_at = now
+        return self._opens(self._driver_root)
 
 
 def ask(what: str, function: Callable[..., _T], *arguments: Any) -> _T:
@@ -236,7 +277,7 @@ def ask_optional(what: str, function: Callable[..., _T], *arguments: Any) -> _T 
     try:
         return ask(what, function, *arguments)
     except NvmlError as error:
-        if error.code in UNSUPPORTED:
+        if error.is_unsupported:
             return None
         raise
 

@@ -36,19 +36,21 @@ class GrantVerifier:
         #: Whether HAMi's scheduler may have placed a pod. It signs nothing.
         self._allow_unsigned = allow_unsigned
 
-    def __call__(self, pod: objects.Pod) -> bool:
-        """Return whether our scheduler made the pod's grant for this pod and node."""
-        mac = pod.annotation(annotation_keys.GRANT_MAC)
+    def __call__(self, pod: objects.Pod, order: grant.Resize | None = None) -> bool:
+        """Return whether our scheduler made the pod's grant, or this order, for pod and node."""
+        key = annotation_keys.GRANT_MAC if order is None else annotation_keys.RESIZE_MAC
+        mac = pod.annotation(key)
         if not mac:
-            return self._allow_unsigned
-        if self._verify(pod, mac):
+            return self._allow_unsigned and order is None
+        if self._verify(pod, mac, order):
             return True
         # Files are looked at only now: they may have changed, but seldom have.
         known, self._keys = self._keys, self._folder.keys()
-        return self._keys != known and self._verify(pod, mac)
+        return self._keys != known and self._verify(pod, mac, order)
 
-    def _verify(self, pod: objects.Pod, mac: str) -> bool:
-        return self._keys.verify(mac, grant.of_pod(pod, pod.node_name, self._signed))
+    def _verify(self, pod: objects.Pod, mac: str, order: grant.Resize | None) -> bool:
+        signed = order or grant.of_pod(pod, pod.node_name, self._signed)
+        return self._keys.verify(mac, signed)
 
 
 def key_folder(settings: Settings) -> KeyFolder | None:

@@ -29,6 +29,10 @@ EXPLANATION = "hami.io/explanation"
 RESIZE = "hami.io/vgpu-resize"
 RESIZE_MAC = "hami.io/vgpu-resize-mac"
 
+# Pod, written by its node.
+#: The agent's answer to RESIZE: what the pod counts with (`hami.wire.grant`).
+RESIZED = "hami.io/vgpu-resized"
+
 # Pod, written by its node; the values are in `hami.wire.pod_marks`.
 #: The monitor's: it has more of a card than it was given.
 OVERUSE = "hami.io/overuse"

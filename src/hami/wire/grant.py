@@ -26,6 +26,7 @@ V1, V3 = "v1", "v3"
 #: The newest first.
 FORMS = (V3, V1)
 
+_APPLIED, _SETTLED = "applied", "settled"
 _ORDER = "2"
 
 
@@ -113,6 +114,30 @@ def decode_order(value: str, *, what: str) -> tuple[int, str]:
         rule = "is not 2;<sequence number>;<device list>, with a number from 1 on"
         raise errors.WireError(what, value, rule)
     return int(number), devices
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent's answer to an order, the value of `hami.io/vgpu-resized`. It is not signed.
+
+    The pod counts with `devices`: until the order is settled, with the larger amounts of before.
+    """
+
+    seq: int
+    settled: bool
+    devices: str
+
+    def encode(self) -> str:
+        return f"{_ORDER};{self.seq};{_SETTLED if self.settled else _APPLIED};{self.devices}"
+
+    @classmethod
+    def decode(cls, value: str, *, what: str) -> Answer:
+        """Read an answer; WireError: it is none."""
+        seq, rest = decode_order(value, what=what)
+        state, _, devices = rest.partition(";")
+        if not seq or state not in (_APPLIED, _SETTLED):
+            rule = "is not 2;<sequence number>;applied or settled;<device list>"
+            raise errors.WireError(what, value, rule)
+        return cls(seq=seq, settled=state == _SETTLED, devices=devices)
 
 
 def encode_forms(forms: Iterable[tuple[str, str]]) -> str:

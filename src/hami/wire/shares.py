@@ -14,8 +14,11 @@ use `peak`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from hami.wire import codec, errors, text_values
 from hami.wire.objects import ContainerKind
@@ -136,6 +139,30 @@ def align(pod_shares: PodShares, counts: Sequence[int]) -> PodShares:
     else:
         aligned[-1] = tuple(share for each in filled for share in each)
     return tuple(aligned)
+
+
+def larger(before: PodShares, after: PodShares) -> PodShares:
+    """Return the shares with the larger amounts of both, which are of the same cards."""
+    return tuple(
+        tuple(map(_larger, one, other))
+        for one, other in itertools.zip_longest(before, after, fillvalue=())
+    )
+
+
+def _larger(before: Share, after: Share) -> Share:
+    return msgspec.structs.replace(
+        after,
+        memory_mib=max(before.memory_mib, after.memory_mib),
+        cores=max(before.cores, after.cores),
+    )
+
+
+def same_cards(one: PodShares, other: PodShares) -> bool:
+    """Return whether each container has the same cards in both; empty ones at the end may lack."""
+    return all(
+        [share.card for share in mine] == [share.card for share in theirs]
+        for mine, theirs in itertools.zip_longest(one, other, fillvalue=())
+    )
 
 
 def peak(steps: Iterable[tuple[ContainerKind, int]], *, init_done: bool = False) -> int:

@@ -337,6 +337,14 @@ class Node:
     def events(self, reason: str) -> list[str]:
         return [e["message"] for e in self.api.objects("events") if e["reason"] == reason]
 
+    def events_of(self, pod: str) -> list[str]:
+        """Return the warnings about a pod."""
+        return [
+            e["message"]
+            for e in self.api.objects("events")
+            if e["involvedObject"]["name"] == pod and e["type"] == "Warning"
+        ]
+
     # The node.
 
     def node_says(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from hami.node.nvml_cards import Problem
 from hami.node.nvml_library import DriverReplacedError
 from hami.wire import node_register, policy_file
 from tests.builders import NVIDIA
-from tests.unit.agent.node_cards import card, cut
+from tests.unit.agent.node_cards import card, cut, uuid
 from tests.unit.agent.rig import CARD, NODE, OTHER, Node
 from tests.unit.kube.following import until
 
@@ -108,6 +108,33 @@ async def test_a_driver_that_was_replaced_ends_the_agent(
     assert "kubelet starts it again" in str(error)
 
 
+async def test_a_library_of_another_version_at_the_start_is_waited_for_and_starts_go_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits, tried = False, 0
+
+    def opens(_root: str) -> bool:
+        nonlocal tried
+        tried += 1
+        return fits
+
+    monkeypatch.setattr("hami.agent.cards.node_cards.opens_in_new_process", opens)
+    monkeypatch.setattr("hami.node.nvml_library.MISMATCH_PATIENCE", 0.0)
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+    node.driver.missing = "is of another version"
+    node.driver.code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    async with node.running(wait=False) as agent:
+        await until(lambda: tried > 3)
+        assert "is of another version" in agent.why_not_ready()
+        await node.start(agent, "id-0")  # a container that kubelet restarts
+        fits = True
+        failure = await node.failure(agent)
+    assert isinstance(failure, ExceptionGroup)
+    (error,) = failure.exceptions
+    assert isinstance(error, DriverReplacedError)
+
+
 async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])
@@ -144,6 +171,106 @@ async def test_held_ids_stay_listed_when_their_card_is_removed(node: Node) -> No
         assert sum(listed.values()) == 10
         assert len(listed) == 12
         await node.start(agent, f"{CARD}-4")
+
+
+LOST = Problem(
+    subject="GPU 0", rule="NVML reports 'GPU is lost' (15)", remedy="it has left the PCIe bus"
+)
+
+
+async def test_a_card_off_the_bus_is_refused_and_its_pods_are_named(node: Node) -> None:
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("a", main=[PART]), "main", "id-0")
+        await node.run_pod(agent, node.pod("b", main=[(OTHER, 1000, 0)]), "main", "id-1")
+        late = node.pod("late", main=[PART])
+        await node.allocate(agent, late, "main", "id-2")
+        agent.cards.health.probed(CARD, "NVML reports 'GPU is lost'")
+        # The others are in service, and take pods.
+        await until(lambda: _healthy(node) == [False, True])
+        await node.run_pod(agent, node.pod("c", main=[(OTHER, 1000, 0)]), "main", "id-3")
+        with pytest.raises(RefusalError, match=f"{CARD}: is not healthy: .*GPU is lost"):
+            await node.start(agent, "id-2")
+        await until(lambda: node.events_of("a"))
+        (reported,) = node.events_of("a")
+        assert CARD in reported
+        assert "GPU is lost" in reported
+        assert "delete the pod to reschedule it" in reported
+        assert not node.events_of("b")
+        assert not node.events_of("c")
+
+
+async def test_a_card_that_is_off_the_bus_at_the_start_leaves_the_others(node: Node) -> None:
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("a", main=[PART]), "main", "id-0")
+        await node.run_pod(agent, node.pod("b", main=[(OTHER, 1000, 0)]), "main", "id-1")
+    node.driver.listed.pop(0)
+    node.driver.problems = (LOST,)
+    async with node.running() as agent:
+        await until(lambda: _healthy(node) == [True])
+        await node.start(agent, "id-1")
+        with pytest.raises(RefusalError, match=r"cards any more: .*GPU is lost"):
+            await node.start(agent, "id-0")
+        await until(lambda: node.events_of("a"))
+        assert "GPU is lost" in node.events_of("a")[0]
+        assert not node.events_of("b")
+
+
+async def test_a_replaced_cards_uuid_is_withdrawn_and_its_pods_are_named(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("a", main=[PART]), "main", "id-0")
+        await node.run_pod(agent, node.pod("b", main=[(OTHER, 1000, 0)]), "main", "id-1")
+    new = card(0, uuid=uuid(7))
+    node.driver.listed[0] = new
+    async with node.running() as agent:
+        await until(lambda: new.uuid in node.node_says()[REGISTER])
+        assert CARD not in node.node_says()[REGISTER]
+        await until(lambda: node.events_of("a") and node.events("GPUMissing"))
+        assert any(
+            f"card {CARD}" in each and "team/a" in each for each in node.events("GPUMissing")
+        )
+        assert "replaced" in node.events_of("a")[0]
+        assert not node.events_of("b")
+        await node.run_pod(agent, node.pod("c", main=[(new.uuid, 1000, 0)]), "main", "id-2")
+        # It is reported once, whatever else changes.
+        agent.cards.health.probed(OTHER, "x")
+        await until(lambda: node.events_of("b"))
+        assert len(node.events_of("a")) == 1
+    (logged,) = [each for each in caplog.records if "is missing" in each.message]
+    assert (logged.card, logged.pods) == (CARD, ["team/a"])  # type: ignore[attr-defined]
+
+
+async def test_a_card_that_is_replaced_in_its_slot_while_the_agent_runs_is_withdrawn(
+    node: Node,
+) -> None:
+    async with node.running() as agent:
+        await node.run_pod(agent, node.pod("a", main=[PART]), "main", "id-0")
+        agent.cards.health.probed(CARD, "it has left the bus")
+        await until(lambda: _healthy(node) == [False, True])
+        node.driver.listed[0] = new = card(0, uuid=uuid(7))
+        await agent.cards._list(node.driver)  # type: ignore[arg-type]
+        await until(lambda: _healthy(node) == [True, True])
+        assert new.uuid in node.node_says()[REGISTER]
+        assert CARD not in node.node_says()[REGISTER]
+        await until(lambda: any("replaced" in each for each in node.events_of("a")))
+
+
+async def test_a_card_with_unified_memory_is_shared_by_the_declared_amount(node: Node) -> None:
+    node.driver.listed[:] = [card(0, name="NVIDIA GB10", memory=0)]
+    file = node.root / "config.json"
+    entry = {"name": NODE, "preconfigureddevicememory": 120_000}
+    file.write_text(json.dumps({"nodeconfig": [entry]}))
+    async with node.running(node_config_file=str(file)) as agent:
+        await until(lambda: _healthy(node) == [True])
+        (registered,) = node_register.decode_json(node.node_says()[REGISTER])
+        assert (registered.devmem, registered.type) == (120_000, "NVIDIA GB10")
+        allocation_id = await node.run_pod(agent, node.pod("p", main=[PART]), "main", "id-0")
+        assert node.limits(allocation_id) == [PART]
+        too_much = node.pod("q", main=[(CARD, 120_000 - PART[1] + 1, 0)])
+        await node.allocate(agent, too_much, "main", "id-1")
+        with pytest.raises(RefusalError, match="has 120000 MiB of memory"):
+            await node.start(agent, "id-1")
 
 
 async def test_a_mistake_in_the_nodes_configuration_offers_nothing_and_stops_no_pod(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from hami.agent import drain, node_status
+from hami.agent import drain, grant_annotations, node_status, reconciler
 from hami.agent.advertise import Service
 from hami.agent.cards import node_cards
 from hami.agent.errors import RefusalError
@@ -369,6 +369,42 @@ async def test_an_agent_whose_successor_died_counts_the_pods_of_the_other(
         await machine.seen(agent)
         with pytest.raises(RefusalError, match="only what fits by this node"):
             await machine.run_pod(agent, last, "main", "id-2")
+
+
+async def test_an_agent_whose_place_was_taken_changes_neither_pods_nor_files(
+    machine: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_ENDED_AFTER", 0.0)
+    monkeypatch.setattr(reconciler, "_EVERY", 0.01)
+    monkeypatch.setattr(grant_annotations, "_EVERY_S", 0.01)
+    async with machine.running() as agent:
+        await kubelet.plugin()
+        ended, running = machine.pod("ended", main=[PART]), machine.pod("running", main=[PART])
+        waiting = machine.pod("waiting", main=[PART])
+        freed = await machine.run_pod(agent, ended, "main", "id-0")
+        kept = await machine.run_pod(agent, running, "main", "id-1")
+        await machine.allocate(agent, waiting, "main", "id-2")
+        await until(lambda: all(each["told"] for each in machine.ledger().values()))
+        async with another_process(machine.layout.device_plugins / "nvidia-gpu.sock"):
+            await until(lambda: agent.registration.taken_over)
+            machine.remove(ended)
+            machine.resize(running, [(CARD, 5000, 30)])
+            machine.change(running, {annotation_keys.ASSIGNED_NODE: "elsewhere"})
+            await machine.seen(agent)
+            sent = len(machine.api.sent("PATCH", "/pods/"))
+            with pytest.raises(RefusalError, match="another agent serves this node"):
+                await machine.start(agent, "id-2")
+            await agent.reconciler.release_deleted_pods()
+            await agent.reconciler.recover_and_clean_up()
+            await agent.grant_annotations.restore()
+            assert set(machine.ledger()) == {uid(ended), uid(running)}
+            assert machine.layout.policy(freed).exists()
+            assert machine.limits(kept) == [PART]
+            assert len(machine.api.sent("PATCH", "/pods/")) == sent
+        await until(lambda: set(machine.ledger()) == {uid(running)})
+        await until(lambda: machine.limits(kept) == [(CARD, 5000, 30)])
+        await until(lambda: machine.says(running)[annotation_keys.ASSIGNED_NODE] == NODE)
+        await machine.start(agent, "id-2")
 
 
 async def test_an_agent_whose_driver_was_replaced_ends_in_order(

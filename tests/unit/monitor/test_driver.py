@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 import pytest
@@ -13,6 +14,14 @@ from hami.node.nvml_cards import Card, MigDevice, Problem
 from hami.node.nvml_library import DriverReplacedError
 
 LOST = NvmlError("GPU 1", "is lost", "reboot")
+
+T = TypeVar("T")
+
+
+def reported(value: T | None) -> T:
+    if value is None:
+        raise NvmlError("GPU 0", "is not reported", "", code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return value
 
 
 def card(index: int, *mig: MigDevice) -> Card:
@@ -40,6 +49,9 @@ class Driver:
         self.asked_since: list[int] = []
         self.asked_until: list[int] = []
         self.held: int | None = 3
+        #: None: the driver does not report it.
+        self.rates: tuple[int, int] | None = (50, 25)
+        self.memory: int | None = 7
         self.reopened = 0
         self.closed = False
 
@@ -52,11 +64,11 @@ class Driver:
 
     def memory_used(self, uuid: str) -> int:
         self._answer(uuid)
-        return 7
+        return reported(self.memory)
 
     def utilization(self, uuid: str) -> tuple[int, int]:
         self._answer(uuid)
-        return 50, 25
+        return reported(self.rates)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         self._answer(uuid)
@@ -106,12 +118,67 @@ def test_cards_and_processes() -> None:
     assert sample.processes[0].compute == {9: 30}
 
 
+def ran(pid: int, compute: int) -> ProcessUtilization:
+    return ProcessUtilization(pid=pid, at_us=100, compute=compute, memory=1)
+
+
+@pytest.mark.parametrize("rates", [None, (0, 0)])
+def test_a_card_is_as_busy_as_its_processes_where_the_driver_shows_nothing(
+    rates: tuple[int, int] | None,
+) -> None:
+    driver = Driver(card(0))
+    driver.rates, driver.busy = rates, (ran(9, 60), ran(8, 55))
+    (sample,) = sampler(driver).take().cards
+    assert sample.utilization == (100, None if rates is None else 0)
+    assert sample.missing == (
+        {"memory_controller_utilization": "not_supported"} if rates is None else {}
+    )
+
+
+def test_an_idle_card_whose_driver_reports_nothing_is_not_shown_as_idle() -> None:
+    driver = Driver(card(0))
+    driver.rates, driver.busy, driver.memory = None, None, None
+    sample = sampler(driver).take()
+    (found,) = sample.cards
+    assert (found.utilization, found.memory_used) == (None, None)
+    assert found.missing == {
+        "memory_used": "not_supported",
+        "utilization": "not_supported",
+        "memory_controller_utilization": "not_supported",
+        "process_utilization": "not_supported",
+    }
+    assert sample.processes[0].compute is None
+
+
+def test_processes_without_samples_on_a_busy_card_are_not_idle() -> None:
+    driver = Driver(card(0))
+    driver.busy = ()
+    sample = sampler(driver).take()
+    assert sample.processes[0].compute is None
+    assert sample.cards[0].utilization == (50, 25)
+    assert sample.cards[0].missing == {"process_utilization": "no_samples"}
+    driver.rates = (0, 0)
+    sample = sampler(driver).take()
+    assert sample.processes[0].compute == {}
+    assert sample.cards[0].missing == {}
+
+
+def test_a_card_that_does_not_answer_has_a_reason_for_every_figure() -> None:
+    driver = Driver(card(0))
+    taking = sampler(driver)
+    taking.take()
+    driver.lost.add("GPU-0")
+    (found,) = taking.take().cards
+    assert set(found.missing.values()) == {"no_answer"}
+    assert len(found.missing) == 4
+
+
 def test_each_sample_of_a_process_counts_once() -> None:
     driver = Driver(card(0))
     driver.busy = (ProcessUtilization(pid=9, at_us=100, compute=30, memory=1),)
     taking = sampler(driver)
     taking.take()
-    driver.busy = ()
+    driver.busy, driver.rates = (), (0, 0)
     assert taking.take().processes[0].compute == {}
     assert driver.asked_since == [0, 100]
 
@@ -174,15 +241,22 @@ def test_a_driver_that_was_replaced_ends_the_process() -> None:
 
 
 def test_a_library_of_another_version_is_waited_for_at_the_start() -> None:
-    clock = Clock()
+    clock, fits, tried = Clock(), False, []
 
     def open_driver(_root: str) -> Driver:
         raise mismatch()
 
-    taking = Sampler("", open_driver=open_driver, clock=clock)
-    assert taking.take().cards == ()
-    assert not taking.is_open()
-    clock.now = 30
+    def opens(root: str) -> bool:
+        tried.append((clock.now, root))
+        return fits
+
+    taking = Sampler("/driver", open_driver=open_driver, opens=opens, clock=clock)
+    for clock.now in (0.0, 30.0, 60.0, 3600.0):
+        # A new process would have the same library: to end would gain nothing.
+        assert taking.take().cards == ()
+        assert not taking.is_open()
+    assert tried == [(30.0, "/driver"), (60.0, "/driver"), (3600.0, "/driver")]
+    clock.now, fits = 3630.0, True
     with pytest.raises(DriverReplacedError):
         taking.take()
 

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from hami.monitor import findings
 from hami.monitor.containers import Container, Key
-from hami.monitor.driver import CardProcesses, DriverSample
+from hami.monitor.driver import CardProcesses, CardSample, DriverSample
 from hami.monitor.findings import Findings, OwnedProcess
 from hami.monitor.processes import NO_OWNER, Owner
+from hami.node.nvml import GpuProcess
+from tests.unit.agent import node_cards
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB, MIB, OTHER
 
@@ -70,6 +72,28 @@ def test_processes_of_a_container_are_added_up() -> None:
     [over] = result.over
     assert (over.excess, over.used, over.share.card) == (5, GIB + 5, CARD)
     assert result.unmanaged == ()
+
+
+def busy_card(*pids: int) -> DriverSample:
+    """Make a card whose driver takes no samples of processes, at 70 percent."""
+    on = tuple(GpuProcess(pid=pid, memory=1) for pid in pids)
+    return DriverSample(
+        taken=0.0,
+        cards=(CardSample(card=node_cards.card(0, uuid=CARD), utilization=(70, 5)),),
+        processes=(CardProcesses(uuid=CARD, index=0, processes=on),),
+    )
+
+
+def test_a_container_alone_on_a_card_is_as_busy_as_the_card() -> None:
+    a, b = container("a"), container("b")
+    both = [on_card(owner(a), 1), on_card(owner(a), 2)]
+    found = findings.find(busy_card(1001, 1002), both, living={}, given={CARD})
+    assert found.compute == {CARD: {a.key: 70}}
+    # Of several containers none is known, nor beside a process that was not found.
+    shared = [on_card(owner(a), 1), on_card(owner(b), 2)]
+    assert findings.find(busy_card(1001, 1002), shared, living={}, given={CARD}).compute == {}
+    hidden = [on_card(owner(a), 1)]
+    assert findings.find(busy_card(1001, 1002), hidden, living={}, given={CARD}).compute == {}
 
 
 def test_at_the_limit_no_container_is_over_it() -> None:

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hami.monitor import hami
-from hami.monitor.containers import Key, UnreadableError
+from hami.monitor.containers import Key
+from hami.node.container_processes import UnreadableError
 from hami.node.files import UntrustedFileError
 from hami.wire import hami_region
 from hami.wire.errors import WireError

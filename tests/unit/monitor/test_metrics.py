@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hami.agent.cards import inventory
+from hami.agent.cards.node_config import NodeConfig
 from hami.monitor import metrics
 from hami.monitor.collect import NodeSnapshot, ShareUsage, share_usages
 from hami.monitor.containers import Container, Key
@@ -40,12 +42,12 @@ def use(last: int = 990, **fields: int) -> ContainerUsage:
     return ContainerUsage(cards=cards, last_kernel_time=last, pids=frozenset({1}))
 
 
-def card() -> CardSample:
+def card(name: str = "NVIDIA A10") -> CardSample:
     made = Card(
         uuid=CARD,
         index=3,
         minor=0,
-        name="NVIDIA A10",
+        name=name,
         memory=24 * GIB,
         numa=0,
         bus_id="0000:1a:00.0",
@@ -113,9 +115,7 @@ def test_everything_of_a_container_under_hamis_names() -> None:
 
 def test_everything_of_a_card() -> None:
     shown = text([], latest())
-    whole = (
-        f'node="n1",device_index="3",device_uuid="{CARD}",device_type="NVIDIA-NVIDIA A10",{ZONE}'
-    )
+    whole = f'node="n1",device_index="3",device_uuid="{CARD}",device_type="NVIDIA A10",{ZONE}'
     assert lines(shown, "hami_host_gpu_memory_used_bytes") == [
         f"hami_host_gpu_memory_used_bytes{{{whole}}} {5 * MIB}"
     ]
@@ -124,6 +124,35 @@ def test_everything_of_a_card() -> None:
     ]
     name = "hami_host_gpu_memory_controller_utilization_ratio"
     assert lines(shown, name) == [f"{name}{{{whole.partition(',')[2]}}} 20"]
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A10", "Tesla P4"])
+def test_a_card_has_the_type_that_the_scheduler_shows(name: str) -> None:
+    found = inventory.build([card(name).card], (), NodeConfig(), lambda _uuid: True)
+    (registered,) = found.devices
+    sample = DriverSample(taken=0.0, cards=(card(name),))
+    shown = nodes.series(text([], Findings(sample=sample), legacy=True))
+    types = {
+        key.startswith("hami_"): dict(labels).get("device_type") or dict(labels).get("devicetype")
+        for key, labels in shown
+    }
+    # HAMi's old names have its prefix always.
+    assert types == {True: registered.type, False: f"NVIDIA-{name}"}
+
+
+def test_a_figure_that_the_driver_does_not_report_is_absent_with_a_reason() -> None:
+    sample = CardSample(
+        card=card().card,
+        missing={"utilization": "not_supported", "process_utilization": "no_samples"},
+    )
+    shown = text([], Findings(sample=DriverSample(taken=0.0, cards=(sample,))))
+    assert not lines(shown, "hami_host_gpu_utilization_ratio")
+    assert not lines(shown, "hami_host_gpu_memory_controller_utilization_ratio")
+    found = nodes.series(shown)
+    name = "hami_host_gpu_figure_missing"
+    assert nodes.values(found, name, figure="utilization", reason="not_supported") == [1]
+    assert nodes.values(found, name, figure="process_utilization", reason="no_samples") == [1]
+    assert len(lines(shown, name)) == 2
 
 
 def test_every_family_is_announced_once_and_can_be_parsed() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami.monitor import usage
-from hami.monitor.containers import UnreadableError
-from hami.node import files
+from hami.node import container_processes, files
+from hami.node.container_processes import UnreadableError
 from hami.wire import file_layout, state_file
 from hami.wire.errors import WireError
 from tests.unit.monitor import nodes
@@ -26,7 +25,7 @@ def state_with(path: Path, *entries: bytes, **fields: int) -> Path:
 
 
 def pids(path: Path) -> list[int]:
-    found = usage.read_state(path)
+    found = container_processes.read_state(path)
     assert found is not None
     return [process.pid for process in found.processes]
 
@@ -57,7 +56,7 @@ def test_the_reader_leaves_no_lock_behind(tmp_path: Path) -> None:
 
 def test_a_file_that_no_process_has_used_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    assert usage.read_state(path) is None
+    assert container_processes.read_state(path) is None
     path.touch()
     assert pids(path) == []
 
@@ -66,7 +65,7 @@ def test_a_file_grown_to_a_tebibyte_is_read_as_far_as_it_is_used(tmp_path: Path)
     path = state_with(tmp_path / "state", nodes.entry(7, nodes.usage(linear=GIB)))
     os.truncate(path, 1 << 40)
     with nodes.held(path, 0):
-        found = usage.read_state(path)
+        found = container_processes.read_state(path)
     assert found is not None
     assert [process.usage[0].total for process in found.processes] == [GIB]
 
@@ -76,7 +75,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     path = state_with(tmp_path / "state", nodes.entry(7))
     os.truncate(path, size)
     with nodes.held(path, 0), pytest.raises(UnreadableError) as caught:
-        usage.read_state(path)
+        container_processes.read_state(path)
     assert caught.value.reason == "truncated"
 
 
@@ -93,7 +92,7 @@ def test_a_file_cut_off_under_the_reader_is_refused(
 
     monkeypatch.setattr(files, "read_at", cut_off)
     with pytest.raises(UnreadableError, match="cut off"):
-        usage.read_state(path)
+        container_processes.read_state(path)
 
 
 def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
         with pytest.raises(files.UntrustedFileError):
-            usage.read_state(tmp_path / name)
+            container_processes.read_state(tmp_path / name)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -124,7 +123,7 @@ def test_garbage_is_refused_or_read_within_its_range(
             file.write(data)
     with nodes.held(path, 0, 1):
         try:
-            found = usage.read_state(path)
+            found = container_processes.read_state(path)
         except REFUSED:
             return
     assert found is not None

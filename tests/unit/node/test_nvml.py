@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hami.node import nvml_library
 from hami_sandbox import gpus
 from tests.unit.node import stand_in
 
@@ -103,6 +104,29 @@ def test_what_a_driver_does_not_report_is_left_open(run: Run, node: Path) -> Non
     assert [(card["memory"], card["minor"], card["mig_enabled"]) for card in cards] == [
         (0, None, False)
     ] * 3
+
+
+def test_a_card_with_unified_memory_answers_a_probe_and_reports_no_memory(
+    run: Run, node: Path
+) -> None:
+    gpus.set_faults(node, ["nvmlDeviceGetMemoryInfo 1+ 3", "nvmlDeviceGetMemoryInfo_v2 1+ 3"])
+    code = """
+nvml = Nvml.open(root)
+try:
+    used = nvml.memory_used(card(0))
+except NvmlError as error:
+    used = error.is_unsupported
+result = [nvml.probe(card(0)), used]
+"""
+    assert run(code) == ["", True]
+
+
+def test_a_new_process_tries_the_driver(
+    root: Path, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKEGPU_DIR", str(node))
+    assert nvml_library.opens_in_new_process(str(root))
+    assert not nvml_library.opens_in_new_process(str(tmp_path / "elsewhere"))
 
 
 def test_mig_devices_are_listed_with_their_card(root: Path, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from hami.wire import errors, mig, node_register
 from hami.wire.node_register import PairScores, RegisteredCard
 
 _MIB = 1024 * 1024
-_PREFIX = "NVIDIA"
 _WHOLE = 100
 
 
@@ -128,7 +127,7 @@ class _Building:
                 count=settings.device_split_count,
                 devmem=_scaled(memory, settings.device_memory_scaling),
                 devcore=_scaled(_WHOLE, settings.device_core_scaling),
-                type=_type(card),
+                type=card.type,
                 numa=card.numa or 0,  # HAMi's annotation has no word for unknown
                 mode=self._config.operating_mode,
                 health=self._healthy(card.uuid),
@@ -200,7 +199,7 @@ class _Building:
                 devmem=memory,
                 devcore=_WHOLE,
                 # As the driver names a MIG device.
-                type=f"{_type(card)} MIG {part.profile}",
+                type=f"{card.type} MIG {part.profile}",
                 numa=card.numa or 0,  # HAMi's annotation has no word for unknown
                 mode=self._config.operating_mode,
                 health=self._healthy(card.uuid),
@@ -244,10 +243,6 @@ class _Building:
 
 def _called(card: Card) -> str:
     return f"GPU {card.index} ({card.uuid})"
-
-
-def _type(card: Card) -> str:
-    return card.name if card.name.startswith(_PREFIX) else f"{_PREFIX}-{card.name}"
 
 
 def _scaled(amount: int, factor: float) -> int:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from hami.agent.cards import health, inventory, xids
@@ -21,7 +21,7 @@ from hami.agent.cards.health import Health, HealthChange
 from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
-from hami.node.nvml import Nvml, NvmlError, Replacement
+from hami.node.nvml import Nvml, NvmlError, Replacement, opens_in_new_process
 from hami.node.nvml_cards import Card, Problem
 from hami.serving import lifetime
 from hami.wire import node_register
@@ -111,6 +111,21 @@ class NodeCards:
             return ""
         return self.health.why(uuid) or "the card that it is a part of is not healthy"
 
+    def is_listed(self, uuid: str) -> bool:
+        """Return whether the driver has listed a card or MIG device; True: it was not asked yet."""
+        return self._inventory is None or any(
+            uuid == card.uuid or any(uuid == part.uuid for part in card.mig)
+            for card in self._known.values()
+        )
+
+    def why_not_listed(self) -> str:
+        """Return what became of a card that the driver does not list."""
+        problems = "".join(f"; the driver reports: {each}" for each in self._problems)
+        return (
+            "is none of this node's cards any more: it was replaced or removed, or has left the "
+            f"bus{problems}"
+        )
+
     async def run(self) -> NoReturn:
         """Follow the driver for ever; not while the node's configuration holds a mistake.
 
@@ -120,12 +135,12 @@ class NodeCards:
         if self._config_mistake:
             self._offer_nothing("NodeConfigWrong", self._config_mistake)
             await asyncio.Event().wait()
-        replaced = Replacement(time.monotonic)
+        replaced = Replacement(time.monotonic, self._driver_root, opens_in_new_process)
         while True:
             try:
                 nvml = await lifetime.in_thread(Nvml.open, self._driver_root)
             except NvmlError as error:
-                replaced.check(error)
+                await lifetime.in_thread(replaced.check, error)
                 self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
@@ -164,6 +179,7 @@ class NodeCards:
         cards, problems = await lifetime.in_thread(nvml.cards)
         links, link_problems = await lifetime.in_thread(nvml.links, cards)
         await lifetime.in_thread(self._context_costs.observe, nvml, cards)
+        self._withdraw_replaced(cards)
         self._known.update((card.uuid, card) for card in cards)
         self._problems = (*problems, *link_problems)
         pairs, notes = inventory.pair_scores(links)
@@ -176,6 +192,16 @@ class NodeCards:
         self.missing = ""
         self.asked = True
         self._build(changed=returned)
+
+    def _withdraw_replaced(self, listed: Sequence[Card]) -> None:
+        """Forget cards in whose slot the driver lists another one: they do not come back."""
+        slots = {card.bus_id: card.uuid for card in listed if card.bus_id}
+        uuids = {card.uuid for card in listed}
+        for old in list(self._known.values()):
+            if old.uuid not in uuids and (new := slots.get(old.bus_id)) is not None:
+                del self._known[old.uuid]
+                extra = {"slot": old.bus_id, "old": old.uuid, "new": new}
+                _log.warning("a card was replaced, its UUID is withdrawn", extra=extra)
 
     def _build(self, *, changed: bool = False) -> None:
         before = self._inventory

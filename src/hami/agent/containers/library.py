@@ -71,6 +71,7 @@ class Library:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 files.write_atomic(path, content, mode=0o755, durable=True)
             self._write_preload()
+            files.label_for_containers(path.parent, path, self._layout.preload)
             good = _holds(path, content)
         except OSError as error:
             raise LibraryInstallError(

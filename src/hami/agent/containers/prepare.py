@@ -149,8 +149,10 @@ class Preparer:
             folder = self._layout.allocation_folder(share.allocation_id)
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o755)  # independent of the umask: containers have processes of any user
+            files.label_for_containers(folder)  # what is made in it gets the same
             if limited:
                 self._write_policy(share, cards)
+                files.label_for_containers(self._layout.policy(share.allocation_id))
                 self._states.ensure(share.allocation_id)
             if cdi:
                 cdi_spec.write(self._layout, share.allocation_id, edits)

@@ -56,6 +56,7 @@ class StateFiles:
             if not folder.is_mount():
                 self._mount(folder)
             _make(path)
+        files.label_for_containers(path.parent, path)
         return path
 
     def remove(self, allocation_id: str) -> None:
