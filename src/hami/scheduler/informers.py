@@ -19,6 +19,7 @@ import msgspec
 
 from hami.admission import edits
 from hami.admission.mig_offer import MigOffer
+from hami.cluster import unproven
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Hold, PodInfo, Verify
 from hami.cluster.quota import QuotaLimits
@@ -26,6 +27,8 @@ from hami.cluster.state import Cluster
 from hami.kube import listwatch, paths
 from hami.kube.client import Client
 from hami.kube.informer import Informer
+from hami.scheduler import rejections
+from hami.scheduler.rejections import Rejection
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, node_marks, objects, text_values
 from hami.wire import errors as wire_errors
@@ -92,6 +95,8 @@ class WatchedPod(msgspec.Struct, frozen=True, gc=False):
     held: Mapping[str, int]
     #: What its node wrote on it, for an eviction.
     marks: PodMarks | None
+    #: Why kubelet rejected it, of a cause of ours.
+    rejection: Rejection | None
 
 
 class WatchedQuota(msgspec.Struct, frozen=True):
@@ -349,9 +354,10 @@ class _PodReader:
             decided_at=None if bound or finished else _decided_at(pod),
             explanation="" if bound else pod.annotation(annotation_keys.EXPLANATION),
             bypassed=self._bypassed(pod) if bound and not finished and not complete else None,
-            unproven=_why_unproven(pod, info) if info is not None and info.unproven else "",
+            unproven=unproven.why(pod, info) if info is not None and info.unproven else "",
             held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
             marks=None if finished else PodMarks.of(pod),
+            rejection=rejections.read(pod, self._cluster) if finished else None,
         )
 
     def _bypassed(self, pod: objects.Pod) -> tuple[str, str] | None:
@@ -370,19 +376,6 @@ class _QuotaReader:
     def __call__(self, body: bytes) -> WatchedQuota:
         quota = codec.decode(body, objects.ResourceQuota, what="resource quota")
         return WatchedQuota(quota.uid, quota.version, self._cluster.read_quota(quota))
-
-
-def _why_unproven(pod: objects.Pod, info: PodInfo) -> str:
-    """Return why a pod's cards are not what its annotations say, for its owner."""
-    (vendor, _), *_ = info.unproven
-    if vendor not in dict(info.shares) and not pod.annotation(annotation_keys.GRANT_MAC):
-        return f"on {info.node} without a grant of the {vendor} cards that it asks for"
-    if not pod.annotation(annotation_keys.GRANT_MAC):
-        return f"its grant is not signed: it has no annotation {annotation_keys.GRANT_MAC}"
-    return (
-        f"its {annotation_keys.SIGNED_DEVICES} is not what {annotation_keys.GRANT_MAC} was made "
-        "for: one of them was removed or changed, or its key or form is not accepted here any more"
-    )
 
 
 def _decided_at(pod: objects.Pod) -> float | None:
