@@ -29,7 +29,7 @@ AIM_S = 10
 LIBRARY = "libnvidia-ml.so.1"
 #: What the library of the driver before answers.
 MISMATCH = 18
-CALLS = ("nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByUUID", "nvmlEventSetWait_v2")
+CALLS = ("nvmlInitWithFlags", "nvmlDeviceGetCount_v2", "nvmlEventSetWait_v2")
 ASKED = ("init", "count", "total 0")
 MEMORY = 600
 #: More than half of a card: two fit on none.
@@ -44,15 +44,17 @@ def _replaced_driver(agents: Agents, client: Client, namespace: str) -> Callable
     """Load another driver: the libraries that processes have open do not belong to it."""
     del client, namespace
     old = [agents.pid(node, each) for node in agents.nodes for each in (AGENT, MONITOR)]
-    for node in agents.nodes.values():
-        library = node.path(f"{PLACE}/{LIBRARY}")
-        new = library.with_name("new")
-        shutil.copy(library, new)
-        gpus.set_faults(node.path(FOLDER), [f"{call} 1+ {MISMATCH}" for call in CALLS])
-        new.replace(library)
-    wait_for("agents and monitors to end", lambda: not _alive(old), BACK_S)
-    for node in agents.nodes.values():
-        gpus.set_faults(node.path(FOLDER), [])
+    try:
+        for node in agents.nodes.values():
+            library = node.path(f"{PLACE}/{LIBRARY}")
+            new = library.with_name("new")
+            shutil.copy(library, new)
+            gpus.set_faults(node.path(FOLDER), [f"{call} 1+ {MISMATCH}" for call in CALLS])
+            new.replace(library)
+        wait_for("agents and monitors to end", lambda: not _alive(old), BACK_S)
+    finally:
+        for node in agents.nodes.values():
+            gpus.set_faults(node.path(FOLDER), [])
     return lambda: True
 
 
