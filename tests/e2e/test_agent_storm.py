@@ -6,9 +6,10 @@ they have, and nothing is granted twice.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.e2e.agent.fixtures import _audited, _diagnosed, sources  # noqa: F401
 from tests.e2e.agent.installation import AGENT, MONITOR, Agents
 from tests.e2e.agent.workloads import MIB
 from tests.e2e.fakegpu.nodes import FOLDER, PLACE
-from tests.kubeapi.client import Client, Object, wait_for
+from tests.kubeapi.client import ApiError, Client, Object, wait_for
 from tests.kubeapi.paths import pods as pods_path
 
 #: Seconds; catches hangs only.
@@ -41,25 +42,34 @@ Blow = Callable[[Agents, Client, str], Callable[[], bool]]
 
 
 def _replaced_driver(agents: Agents, client: Client, namespace: str) -> Callable[[], bool]:
-    """Load another driver: the libraries that processes have open do not belong to it."""
+    """Load another driver: the libraries that processes have open do not belong to it.
+
+    The stand-in's faults are those of all processes, so they end when the old processes have.
+    """
     del client, namespace
-    old = [agents.pid(node, each) for node in agents.nodes for each in (AGENT, MONITOR)]
+    old = {where: [agents.pid(where, each) for each in (AGENT, MONITOR)] for where in agents.nodes}
+    for node in agents.nodes.values():
+        library = node.path(f"{PLACE}/{LIBRARY}")
+        new = library.with_name("new")
+        shutil.copy(library, new)
+        gpus.set_faults(node.path(FOLDER), [f"{call} 1+ {MISMATCH}" for call in CALLS])
+        new.replace(library)
+
+    def ended() -> bool:
+        for where, pids in list(old.items()):
+            with contextlib.suppress(OSError, LookupError, ApiError):
+                agents.metrics(where)  # the monitor asks the driver when it is scraped
+            if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+                gpus.set_faults(agents.nodes[where].path(FOLDER), [])
+                del old[where]
+        return not old
+
     try:
-        for node in agents.nodes.values():
-            library = node.path(f"{PLACE}/{LIBRARY}")
-            new = library.with_name("new")
-            shutil.copy(library, new)
-            gpus.set_faults(node.path(FOLDER), [f"{call} 1+ {MISMATCH}" for call in CALLS])
-            new.replace(library)
-        wait_for("agents and monitors to end", lambda: not _alive(old), BACK_S)
+        wait_for("agents and monitors to end", ended, BACK_S)
     finally:
         for node in agents.nodes.values():
             gpus.set_faults(node.path(FOLDER), [])
     return lambda: True
-
-
-def _alive(pids: Sequence[int]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 def _restarted_kubelet(agents: Agents, client: Client, namespace: str) -> Callable[[], bool]:

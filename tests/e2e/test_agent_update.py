@@ -7,6 +7,8 @@ the owner learns why.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.e2e import pods, sizes
@@ -75,13 +77,19 @@ def _named_by_events(client: Client, namespace: str, reason: str) -> list[str]:
     return sorted(event["involvedObject"]["name"] for event in events)
 
 
-def _strike(agents: Agents, client: Client, namespace: str) -> set[str]:
-    """Kill an agent while pods arrive; give those that kubelet has rejected for it."""
+def _strike(
+    agents: Agents, client: Client, namespace: str, others: Callable[[], object]
+) -> set[str]:
+    """Kill an agent while pods arrive; give those that kubelet has rejected for it.
+
+    `others` makes more of them.
+    """
     if any(agents.restarts(LATE).values()):
         agents.renew(LATE)
     for attempt in range(TRIES):
         agents.await_registered(LATE)
         agents.kill(LATE)
+        others()
         for number in range(2):
             body = share(agents, 2 * number)
             body["metadata"]["name"] = name = f"alone-{attempt}-{number}"
@@ -111,9 +119,8 @@ def test_pods_that_fail_because_an_agent_was_killed_are_explained_and_counted(
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
     sets = group("apps/v1", "replicasets", namespace)
     client.create(sets, {"metadata": {"name": "many"}, "spec": spec})
-    client.patch(f"{sets}/many", {"spec": {"replicas": 2}})
-    alone = _strike(agents, client, namespace)
-    agents.await_registered(LATE)
+    many = {"spec": {"replicas": 2}}
+    alone = _strike(agents, client, namespace, lambda: client.patch(f"{sets}/many", many))
 
     def replaced() -> bool:
         found = client.get(f"{sets}/many")["status"]
