@@ -109,6 +109,7 @@ ALTERNATIVES: dict[str, Other] = {
     "scheduler.nodeLabelSelector": Other(LABELS),
     "scheduler.overwriteEnv": Other(value=True),
     "scheduler.overuse.action": Other("evict"),
+    "scheduler.removeRejected": Other(value=True),
     "scheduler.overuse.grace": Other("10m"),
     "scheduler.overuse.exemptNamespaces": Other(["monitoring"]),
     "scheduler.forceOverwriteDefaultScheduler": Other(value=False),

@@ -97,6 +97,7 @@ def test_the_scheduler_gets_its_paths_and_keeps_its_other_defaults() -> None:
             {"overuse_exempt_namespaces": "a,b"},
         ),
         ({"devicePlugin.evictRefused": True}, {"evict_refused": True}),
+        ({"scheduler.removeRejected": True}, {"remove_rejected": True}),
         ({"scheduler.nodeLockRetryTimeout": "28s"}, {"node_lock_retry_timeout": 28.0}),
         # No pod waits longer than kube-scheduler does.
         ({"scheduler.extenderHTTPTimeout": 30}, {"node_lock_retry_timeout": 30.0}),

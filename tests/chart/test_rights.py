@@ -83,6 +83,13 @@ def test_only_the_scheduler_evicts_and_only_where_configured(values: dict[str, A
     assert bound(rendered, "hami-device-plugin") == {"hami-device-plugin"}
 
 
+@pytest.mark.parametrize("removes", [False, True])
+def test_the_scheduler_deletes_pods_only_where_configured(*, removes: bool) -> None:
+    rendered = rendering.render({"scheduler.removeRejected": removes})
+    pods = rights(rendered, "ClusterRole", "hami-scheduler")["pods"]
+    assert pods == {*READ, "patch"} | ({"delete"} if removes else set())
+
+
 def test_the_policies_speak_of_the_account_that_the_agent_has() -> None:
     rendered = rendering.render()
     account = rendered.pod("DaemonSet", "hami-device-plugin")["spec"]["serviceAccountName"]

@@ -44,6 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "devicePlugin.migStrategy": "mixed",
         "devicePlugin.evictRefused": True,
         "scheduler.overuse.action": "evict",
+        "scheduler.removeRejected": True,
         "devicePlugin.tolerations": [{"operator": "Exists"}],
         "devicePlugin.hostNetwork": True,
         "devicePlugin.resources": {"limits": {"memory": "128Mi"}},

@@ -147,6 +147,8 @@ class Store:
             if uid:
                 # No request has seen the other one: no await lies between.
                 made["metadata"]["uid"] = uid
+            if created := obj["metadata"].get("creationTimestamp"):
+                made["metadata"]["creationTimestamp"] = created
             return made
         before = self.find(resource, namespace, name)
         meta = {**obj["metadata"], "uid": before["metadata"]["uid"]}

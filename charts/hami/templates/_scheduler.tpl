@@ -18,6 +18,7 @@
 - --overuse-grace={{ $scheduler.overuse.grace }}
 - --overuse-exempt-namespaces={{ join "," $scheduler.overuse.exemptNamespaces }}
 - --evict-refused={{ .Values.devicePlugin.evictRefused }}
+- --remove-rejected={{ $scheduler.removeRejected }}
 - --legacy-metrics={{ .Values.legacyMetrics }}
 {{- /* Older kube-schedulers do not know the field. */}}
 - --unresolvable-nodes={{ ge (include "hami.kubeMinor" . | int) 21 }}

@@ -13,7 +13,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
     "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "devices" "device-config")
   "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
     "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"
-    "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "overuse" "extenderHTTPTimeout"
+    "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "overuse" "removeRejected" "extenderHTTPTimeout"
     "kubeQPS" "kubeBurst" "kubeTimeout" "metricsBindAddress" "cardMetrics" "containerMetricsLimit"
     "livenessProbe" "shutdownDelay" "drainTimeout"
     "clientCASecret" "grantKey" "kubeScheduler" "extender" "admissionWebhook" "certManager" "patch" "service")

@@ -86,6 +86,8 @@ _HELP = {
         "overuse_exempt_namespaces": "namespaces whose pods are reported only, separated by commas",
         "evict_refused": "evict a pod whose start its node's agent refused three times within two "
         "minutes, so that it is scheduled again",
+        "remove_rejected": "delete a pod that kubelet rejected (UnexpectedAdmissionError) because "
+        "hami's agent did not answer or refused it, once its controller has made another one",
     },
     "Nodes with a lock": {
         "node_lock_timeout": "time since it was first seen after which a lock that names no pod is "

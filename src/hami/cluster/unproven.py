@@ -19,6 +19,7 @@ from hami.cluster.card_table import CardTable
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Allocation, PodInfo
 from hami.vendors.family import WHOLE_CARD, CardRequest, Family, OneCard
+from hami.wire import annotation_keys, objects
 from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
@@ -198,3 +199,16 @@ def _container(
         else:
             found.append(max(free, key=lambda each: each[0].memory_left))
     return tuple(Share(card.id, vendor, amount.memory, amount.cores) for card, amount in found)
+
+
+def why(pod: objects.Pod, info: PodInfo) -> str:
+    """Return why a pod's cards are not what its annotations say, for its owner."""
+    (vendor, _), *_ = info.unproven
+    if vendor not in dict(info.shares) and not pod.annotation(annotation_keys.GRANT_MAC):
+        return f"on {info.node} without a grant of the {vendor} cards that it asks for"
+    if not pod.annotation(annotation_keys.GRANT_MAC):
+        return f"its grant is not signed: it has no annotation {annotation_keys.GRANT_MAC}"
+    return (
+        f"its {annotation_keys.SIGNED_DEVICES} is not what {annotation_keys.GRANT_MAC} was made "
+        "for: one of them was removed or changed, or its key or form is not accepted here any more"
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import hashlib
 import logging
 import secrets
 import time
@@ -101,6 +102,8 @@ _SAME_WITHIN = 600.0
 _PATCH_EVERY = 60.0
 _MESSAGE_BYTES = 1024
 _SENDERS = 4
+#: Random bytes, or bytes of a digest, in the name of an event.
+_NAME_BYTES = 8
 _TIMEOUT = 10.0
 _LOG_EVERY = 60.0
 
@@ -168,8 +171,13 @@ class EventRecorder:
         type: str = "Normal",  # noqa: A002 - as in the API
         reason: str,
         message: str,
+        once: bool = False,
     ) -> None:
-        """Take note of an event; it is sent soon, alone or with others. Never blocks or raises."""
+        """Take note of an event; it is sent soon, alone or with others. Never blocks or raises.
+
+        `once`: it is sent alone, and only if the object has none of this reason, of any process
+        that names the object's events alike. The caller keeps a rate.
+        """
         event = PodEvent(namespace, name, uid, kind, type, reason, _cut(message))
         now = self._clock()
         series = self._series.get(event)
@@ -177,8 +185,8 @@ class EventRecorder:
             series.count += 1
             series.seen = now
             self._series.move_to_end(event)
-        elif self._bucket.try_take():
-            self._begin(event)
+        elif once or self._bucket.try_take():
+            self._begin(event, once=once)
         else:
             self.stats.aggregated += 1
             self._groups.add(event)
@@ -221,8 +229,9 @@ class EventRecorder:
             self._groups.take()
             self.stats.dropped += 1
 
-    def _begin(self, event: PodEvent) -> None:
-        name = f"{event.name[:200]}.{secrets.token_hex(8)}"
+    def _begin(self, event: PodEvent, *, once: bool = False) -> None:
+        ending = _digest(event.uid, event.reason) if once else secrets.token_hex(_NAME_BYTES)
+        name = f"{event.name[:200]}.{ending}"
         series = _Series(event, name, self._clock(), correlation.current())
         self._series[event] = series
         self._series.move_to_end(event)
@@ -267,7 +276,13 @@ class EventRecorder:
         else:
             body = self._document(series, namespace, count)
             path = paths.events(namespace)
-            await self._client.create(path, codec.encode(body), timeout=_TIMEOUT, retry_busy=False)
+            try:
+                await self._client.create(
+                    path, codec.encode(body), timeout=_TIMEOUT, retry_busy=False
+                )
+            except errors.Conflict as error:
+                if not error.exists:
+                    raise
         series.sent = count
         series.sent_at = self._clock()
 
@@ -306,6 +321,10 @@ class EventRecorder:
 
     def _stamp(self) -> str:
         return dt.datetime.fromtimestamp(self._now(), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[: 2 * _NAME_BYTES]
 
 
 def _cut(message: str) -> str:

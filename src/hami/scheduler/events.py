@@ -61,7 +61,19 @@ class PodEvents:
     def eviction_blocked(self, pod: WatchedPod, message: str) -> None:
         self._record(pod, "Warning", "GPUPodEvictionBlocked", message)
 
-    def _record(self, pod: objects.Pod | WatchedPod, kind: str, reason: str, message: str) -> None:
+    def rejected(self, pod: WatchedPod, message: str) -> None:
+        """Record it once, also if another replica has recorded it before."""
+        self._record(pod, "Warning", "GPUPodRejected", message, once=True)
+
+    def _record(
+        self,
+        pod: objects.Pod | WatchedPod,
+        kind: str,
+        reason: str,
+        message: str,
+        *,
+        once: bool = False,
+    ) -> None:
         self._recorder.record(
             namespace=pod.namespace,
             name=pod.name,
@@ -69,6 +81,7 @@ class PodEvents:
             type=kind,
             reason=reason,
             message=message,
+            once=once,
         )
 
     def _record_bind(

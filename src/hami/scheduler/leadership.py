@@ -22,7 +22,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 
+from hami.kube import listwatch, paths
 from hami.kube.client import Client
+from hami.kube.informer import Informer
 from hami.kube.lease import LeaseElector
 from hami.scheduler.settings import Settings
 from hami.wire import objects
@@ -248,6 +250,24 @@ def elect(
         clock=clock,
         now=now,
     )
+
+
+def lease_informer(
+    settings: Settings, client: Client, leadership: Leadership
+) -> dict[str, Informer[objects.Lease]]:
+    """Return the informer of kube-scheduler's lease, by kind; empty: it is not followed."""
+    if not settings.leader_elect or settings.leader_elect_own_lease:
+        return {}
+    informer: Informer[objects.Lease] = Informer(
+        client,
+        paths.leases(settings.leader_elect_resource_namespace),
+        listwatch.all_of(objects.Lease, "lease"),
+        kind="lease",
+        query={"fieldSelector": f"metadata.name={settings.leader_elect_resource_name}"},
+        resync_interval=settings.resync_interval,
+    )
+    informer.add_handler(leadership.on_lease)
+    return {"lease": informer}
 
 
 def is_sibling(identity: str, hostname: str) -> bool:

@@ -22,7 +22,7 @@ from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
 from hami.admission.serve import Reviewer
 from hami.admission.settings import Rules
-from hami.kube import access, listwatch, paths
+from hami.kube import access
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.kube.informer import Informer
@@ -46,6 +46,7 @@ from hami.scheduler.placer import Placer
 from hami.scheduler.precedence import Precedence
 from hami.scheduler.preempt import Preemption
 from hami.scheduler.readiness import Readiness
+from hami.scheduler.rejected_pods import RejectedPods
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
 from hami.scheduler.shared_lock import SharedLocks
@@ -56,7 +57,6 @@ from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Route, Server
 from hami.serving.watchdog import LoopWatchdog
 from hami.vendors import device_config
-from hami.wire import objects
 
 _log = logging.getLogger(__name__)
 
@@ -255,6 +255,15 @@ class Scheduler:
             settings=settings,
             clock=clock,
         )
+        self.rejected = RejectedPods(
+            client,
+            watched,
+            self.pod_events,
+            readiness=self.readiness,
+            metrics=self.metrics,
+            removes=settings.remove_rejected,
+            clock=clock,
+        )
         self.handshakes = Handshakes(client, watched, self.readiness, now=now)
         self.shared_locks = SharedLocks(client, watched, self.locks, self.readiness)
         self.maintenance = Maintenance(
@@ -273,6 +282,7 @@ class Scheduler:
             bypassed=self.bypassed,
             unproven=self.unproven,
             overusing=self.evictions.overusing,
+            rejected=self.rejected.by_cause,
             maintenance=self.maintenance,
             leadership=self.leadership,
             readiness=self.readiness,
@@ -321,6 +331,7 @@ class Scheduler:
             "requeue": self.requeue.run(),
             "explanations": self.explanation_notes.run(),
             "evictions": self.evictions.run(),
+            "rejected pods": self.rejected.run(),
             "handshakes": self.handshakes.run(),
             "shared locks": self.shared_locks.run(),
             "events": self.recorder.run(),
@@ -332,24 +343,12 @@ class Scheduler:
 
     def _informers(self) -> dict[str, Informer[Any]]:
         """Return the informers by kind; these are also the names in metrics."""
-        settings, watched = self.settings, self.watched
-        informers: dict[str, Informer[Any]] = {
-            "nodes": watched.nodes,
-            "pods": watched.pods,
-            "quotas": watched.quotas,
+        return {
+            "nodes": self.watched.nodes,
+            "pods": self.watched.pods,
+            "quotas": self.watched.quotas,
+            **leadership.lease_informer(self.settings, self.client, self.leadership),
         }
-        if settings.leader_elect and not settings.leader_elect_own_lease:
-            lease: Informer[objects.Lease] = Informer(
-                self.client,
-                paths.leases(settings.leader_elect_resource_namespace),
-                listwatch.all_of(objects.Lease, "lease"),
-                kind="lease",
-                query={"fieldSelector": f"metadata.name={settings.leader_elect_resource_name}"},
-                resync_interval=settings.resync_interval,
-            )
-            lease.add_handler(self.leadership.on_lease)
-            informers["lease"] = lease
-        return informers
 
 
 async def _serve(scheduler: Scheduler, stop: asyncio.Event) -> None:

@@ -87,6 +87,18 @@ class Metrics:
             "budget, failed).",
             ("reason", "outcome"),
         )
+        self.rejected_pods = make.gauge(
+            "hami_scheduler_rejected_pods",
+            "Pods of ours that kubelet has rejected (UnexpectedAdmissionError) and that still "
+            "exist, by cause: no agent answered (unanswered), or it refused the pod (refused).",
+            ("cause",),
+        )
+        self.removed_pods = make.counter(
+            "hami_scheduler_removed_rejected_pods",
+            "Deletions of rejected pods that their controller has replaced, by outcome (removed, "
+            "failed).",
+            ("outcome",),
+        )
         self.drift = make.gauge(
             "hami_scheduler_drift",
             "Differences between the kept state and the API server's, found and mended; must be 0.",
@@ -139,6 +151,7 @@ class MetricsPage:
         bypassed: BypassedPods,
         unproven: UnprovenPods,
         overusing: Callable[[], int],
+        rejected: Callable[[], Mapping[str, int]],
         maintenance: Maintenance,
         leadership: Leadership,
         readiness: Readiness,
@@ -155,6 +168,7 @@ class MetricsPage:
         self._bypassed = bypassed
         self._unproven = unproven
         self._overusing = overusing
+        self._rejected = rejected
         self._maintenance = maintenance
         self._leadership = leadership
         self._readiness = readiness
@@ -197,6 +211,8 @@ class MetricsPage:
         gauges.bypassed_pods.set(len(self._bypassed))
         gauges.unproven_pods.set(len(self._unproven))
         gauges.overusing_pods.set(self._overusing())
+        for cause, count in self._rejected().items():
+            gauges.rejected_pods.labels(cause).set(count)
         gauges.requeues.set(self._requeue.sent)
         gauges.leading.set(self._leadership.leading)
         gauges.ready.set(self._readiness.ready)

@@ -89,6 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     overuse_exempt_namespaces: str = "kube-system"
     #: Whether pods are evicted that their node's agent has refused to start three times.
     evict_refused: bool = False
+    #: Whether pods are deleted that kubelet rejected for our agent, and their controller replaced.
+    remove_rejected: bool = False
 
     # Nodes with a lock.
 

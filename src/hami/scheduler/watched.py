@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from hami.admission.mig_offer import MigOffer
+from hami.cluster import unproven
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import PodInfo
 from hami.cluster.quota import QuotaLimits
 from hami.cluster.state import Cluster
 from hami.kube import listwatch
+from hami.scheduler import rejections
+from hami.scheduler.rejections import Rejection
 from hami.vendors.family import Family
 from hami.wire import annotation_keys, codec, node_marks, objects, text_values
 from hami.wire import errors as wire_errors
@@ -91,6 +94,8 @@ class WatchedPod(msgspec.Struct, frozen=True, gc=False):
     held: Mapping[str, int]
     #: What its node wrote on it, for an eviction.
     marks: PodMarks | None
+    #: Why kubelet rejected it, of a cause of ours.
+    rejection: Rejection | None
     #: Names of the vendors whose plugins have yet to serve a pod with cards of several.
     unserved: frozenset[str] = frozenset()
 
@@ -187,9 +192,10 @@ class PodReader:
             decided_at=None if bound or finished else _decided_at(pod),
             explanation="" if bound else pod.annotation(annotation_keys.EXPLANATION),
             bypassed=self._bypassed(pod) if bound and not finished and not complete else None,
-            unproven=_why_unproven(pod, info) if info is not None and info.unproven else "",
+            unproven=unproven.why(pod, info) if info is not None and info.unproven else "",
             held=self._mig_offer.held(pod) if self._mig_offer is not None else _NOTHING,
             marks=None if finished else PodMarks.of(pod),
+            rejection=rejections.read(pod, self._cluster) if finished else None,
             unserved=self._unserved(pod, info)
             if info is not None and len(info.shares) > 1 and bound and not finished
             else frozenset(),
@@ -230,19 +236,6 @@ def _asks(family: Family, container: objects.Container) -> bool:
         return family.count(container) > 0
     except wire_errors.WireError:
         return True
-
-
-def _why_unproven(pod: objects.Pod, info: PodInfo) -> str:
-    """Return why a pod's cards are not what its annotations say, for its owner."""
-    (vendor, _), *_ = info.unproven
-    if vendor not in dict(info.shares) and not pod.annotation(annotation_keys.GRANT_MAC):
-        return f"on {info.node} without a grant of the {vendor} cards that it asks for"
-    if not pod.annotation(annotation_keys.GRANT_MAC):
-        return f"its grant is not signed: it has no annotation {annotation_keys.GRANT_MAC}"
-    return (
-        f"its {annotation_keys.SIGNED_DEVICES} is not what {annotation_keys.GRANT_MAC} was made "
-        "for: one of them was removed or changed, or its key or form is not accepted here any more"
-    )
 
 
 def _decided_at(pod: objects.Pod) -> float | None:

@@ -149,6 +149,11 @@ class Condition(codec.Object, frozen=True):
 
 class PodStatus(codec.Object, frozen=True):
     phase: str | None = None
+    #: Of a pod that has failed or was rejected.
+    reason: str | None = None
+    message: str | None = None
+    #: When kubelet took the pod up; RFC 3339.
+    start_time: str | None = None
     conditions: list[Condition | None] | None = None
     nominated_node_name: str | None = None
     init_container_statuses: list[ContainerStatus | None] | None = None
@@ -210,6 +215,12 @@ class Pod(_Named, frozen=True):
     @property
     def deleting(self) -> bool:
         return bool(self.metadata and self.metadata.deletion_timestamp)
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The object that made it and replaces it; None: there is none."""
+        owners = (self.metadata and self.metadata.owner_references) or ()
+        return next((owner for owner in owners if owner and owner.controller), None)
 
     @property
     def priority(self) -> int:

@@ -53,7 +53,8 @@ VALUES: Mapping[str, Any] = {
             {"name": "fakegpu", "hostPath": {"path": gpu_nodes.FOLDER, "type": "Directory"}}
         ],
         "extraVolumeMounts": [_DRIVER],
-    }
+    },
+    "scheduler": {"removeRejected": True},
 }
 
 

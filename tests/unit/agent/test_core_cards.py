@@ -135,6 +135,31 @@ async def test_a_library_of_another_version_at_the_start_is_waited_for_and_start
     assert isinstance(error, DriverReplacedError)
 
 
+async def test_a_driver_that_opens_but_lists_nothing_with_the_old_library_ends_the_agent(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = asyncio.Event()
+    mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    error = NvmlError("number of GPUs", "is of another version", "", code=mismatch)
+
+    async def watch(*_args: object) -> None:
+        await broken.wait()
+        raise error
+
+    def cards() -> None:
+        raise error
+
+    monkeypatch.setattr("hami.agent.cards.health.watch", watch)
+    async with node.running() as agent:
+        await until(lambda: MARK in node.node_says())
+        monkeypatch.setattr(node.driver, "cards", cards)
+        broken.set()
+        failure = await node.failure(agent)
+    assert isinstance(failure, ExceptionGroup)
+    (found,) = failure.exceptions
+    assert isinstance(found, DriverReplacedError)
+
+
 async def test_a_card_that_is_lost_and_comes_back_keeps_its_ids(node: Node) -> None:
     async with node.running() as agent:
         pod = node.pod("p", main=[PART])

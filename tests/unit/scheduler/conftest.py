@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hami.scheduler import compat, evictions, explanation_notes, maintenance, requeue
+from hami.scheduler import compat, evictions, explanation_notes, maintenance, rejected_pods, requeue
 
 
 class Times:
@@ -28,6 +28,6 @@ class Times:
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     """Return clocks that stand still; nothing is looked at but when the test says so."""
-    for module in (compat, evictions, explanation_notes, maintenance, requeue):
+    for module in (compat, evictions, explanation_notes, maintenance, rejected_pods, requeue):
         monkeypatch.setattr(module, "ROUND_S", 1e6)
     return Times()

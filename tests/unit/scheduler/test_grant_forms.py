@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import pytest
 
 from hami.serving.grant_signature import SigningKey
-from hami.wire import annotation_keys, signature
+from hami.wire import annotation_keys, grant, signature
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
-from tests.unit.scheduler.test_grants import ALLOCATED, MAC, OTHER, annotate, foreign, reported
+from tests.unit.scheduler.test_grants import (
+    ALLOCATED,
+    MAC,
+    OTHER,
+    annotate,
+    foreign,
+    messages,
+    reported,
+)
 
 KEY, NEW = SigningKey(b"s" * 32), SigningKey(b"n" * 32)
 V1 = signature.GrantKeys(b"k" * 32)
@@ -133,3 +142,48 @@ async def test_what_a_node_signed_with_a_key_of_v1_is_refused_once_v1_is_off(
             await replica.place(rig.pod("next"))
             expected = READS_V1 if accepted == "v1,v3" else f"v3:{KEY.id}"
             assert form(api, "next") == expected
+
+
+def _signed(pod: rig.Object, key: SigningKey, uid: str = "", node: str = "a") -> str:
+    value = grant.Grant(
+        uid=uid or pod["metadata"]["uid"],
+        node=node,
+        devices={ALLOCATED: pod["metadata"]["annotations"][ALLOCATED]},
+    )
+    return key.sign(value.text())
+
+
+def _signed_v1(pod: rig.Object, key: bytes) -> str:
+    devices = pod["metadata"]["annotations"][ALLOCATED]
+    keys = signature.GrantKeys(key)
+    return signature.sign(keys, uid=pod["metadata"]["uid"], node="a", devices=devices)
+
+
+#: What a node has: the public key, and the grants of its own pods.
+OF_A_NODE = {
+    "the public key as a signing key": lambda pod: _signed(pod, SigningKey(KEY.public.content)),
+    "the public key under the id of the true key": lambda pod: _signed(
+        pod, SigningKey(KEY.public.content)
+    ).replace(SigningKey(KEY.public.content).id, KEY.id),
+    "the public key as a key of v1": lambda pod: _signed_v1(pod, KEY.public.content),
+    "the grant of a pod of the node": lambda pod: _signed(pod, KEY, uid="uid-of-another"),
+    "a grant for the node itself": lambda pod: _signed(pod, KEY, node="b"),
+}
+
+
+@pytest.mark.parametrize("forged", OF_A_NODE.values(), ids=OF_A_NODE)
+async def test_a_scheduler_refuses_what_a_node_can_sign_or_copy(
+    keys: pathlib.Path, forged: Callable[[rig.Object], str]
+) -> None:
+    (keys / "current").unlink()
+    async with ScriptedApi() as api:
+        api.put(rig.node("a", cards=2))
+        for name, sign in (("forged", forged), ("true", lambda pod: _signed(pod, KEY))):
+            pod = api.put(foreign(name, f"{OTHER},NVIDIA,1000,0:;"))
+            pod["metadata"]["annotations"][MAC] = sign(pod)
+            api.put(pod)
+        async with rig.running(api, keys=keys) as replica:
+            assert await reported(replica) == 1
+            await rig.eventually(lambda: bool(messages(api)))
+            (message,) = messages(api)
+            assert "is not what hami.io/grant-mac was made for" in message

@@ -138,26 +138,34 @@ class NodeCards:
         replaced = Replacement(time.monotonic, self._driver_root, opens_in_new_process)
         while True:
             try:
-                nvml = await lifetime.in_thread(Nvml.open, self._driver_root)
+                nvml = await self._open()
             except NvmlError as error:
                 await lifetime.in_thread(replaced.check, error)
                 self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
             replaced.opened()
-            listed, doubtful = False, False
+            doubtful = False
             try:
-                await self._list(nvml)
-                listed = True
                 await self._follow(nvml)
             except* NvmlError as errors:
                 # Of a replaced driver the pods that are bound here must be taken up first.
-                doubtful = listed and errors.subgroup(_wants_new_library) is not None
+                doubtful = errors.subgroup(_wants_new_library) is not None
                 if not doubtful:
                     self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
                 await _close(nvml)
             await asyncio.sleep(_REOPEN_AFTER if doubtful else _RETRY_AFTER)
+
+    async def _open(self) -> Nvml:
+        """Open the driver and list its cards: a replaced one may open and then not answer."""
+        nvml = await lifetime.in_thread(Nvml.open, self._driver_root)
+        try:
+            await self._list(nvml)
+        except BaseException:
+            await _close(nvml)
+            raise
+        return nvml
 
     async def _follow(self, nvml: Nvml) -> None:
         async with asyncio.TaskGroup() as group:
