@@ -217,7 +217,7 @@ def _limits(vendor: str, card: Card, rng: random.Random) -> Document:
         limits[memory] = _memory(card, rng)
     if cores and rng.random() < 0.7:
         low = 1 if vendor == "amd" else 0
-        limits[cores] = str(rng.choice((low, 1, 10, 25, 30, 50, 60, 100, 100)))
+        limits[cores] = str(rng.choice((low, low, 1, 10, 25, 30, 50, 60, 100, 100)))
         if rng.random() < 0.04:
             limits[cores] = str(rng.choice((101, 250)))
     return limits
@@ -225,7 +225,7 @@ def _limits(vendor: str, card: Card, rng: random.Random) -> Document:
 
 def _memory(card: Card, rng: random.Random) -> str:
     unit = UNITS.get(card.word, 1)
-    part = rng.choice((8, 4, 4, 2, 1))
+    part = rng.choice((16, 8, 4, 4, 2, 1))
     amount = card.memory // part // unit + (1 if rng.random() < 0.1 else 0)
     if rng.random() < 0.03:
         return rng.choice(("0", "1k", "2Ki", str(2**31 - 1)))

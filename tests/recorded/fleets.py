@@ -47,9 +47,11 @@ def nodes(vendor: str, rng: random.Random) -> tuple[list[Document], list[Card]]:
     cards: list[Card] = []
     shape = _SHAPES[vendor]
     fleet = rng.randrange(1 << 30)  # what all nodes of a fleet have in common
+    alike = rng.random() < 0.5
     for number in range(rng.choice((1, 2, 2, 3))):
         name = f"node-{number}"
-        registered, here = shape(name, rng, random.Random(fleet))
+        own = random.Random(fleet) if alike else rng
+        registered, here = shape(name, own, random.Random(fleet))
         broken = rng.random() < 0.1
         if broken:
             registered = _broken(registered, rng)
@@ -119,7 +121,7 @@ def _registered(
     count = rng.choice(counts)
     cards = []
     for index in range(rng.choice((1, 2, 2, 3, 3, 4))):
-        if rng.random() < 0.15:  # a node with different cards
+        if rng.random() < 0.08:  # a node with different cards
             kind, memory, core = rng.choice(types), rng.choice(memories), rng.choice(cores)
         cards.append(
             {

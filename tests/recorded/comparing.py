@@ -1,0 +1,229 @@
+"""HAMi's answer to a case and ours, compared: differences, and those that are meant.
+
+The fit of each node, its reason, the pod after admission and the annotations must be the same, byte
+for byte. At a tie any of HAMi's answers is right. `Meant` are the bugs of HAMi that are not
+reproduced, and what is better here by design; each names what it lets pass, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from tests.recorded import harness
+from tests.recorded.fleets import Document
+
+#: Ours by the name of the case's vendor; Iluvatar's cases name theirs themselves.
+NAMES = {
+    "hygon": "DCU", "biren": "Biren", "gcu": "GCU", "drs": "Enflame", "vgcu": "Enflame-VGCU",
+    "cambricon": "MLU", "amd": "AMD",
+}  # fmt: skip
+WORDS = {"Enflame-VGCU": "Enflame"}
+TOO_FEW = "NodeInsufficientDevice"
+TOLERANCE = 0.001
+"""Scores closer than this are equal: HAMi's have 24 bits."""
+
+
+class Meant(enum.StrEnum):
+    """Why an answer of ours may differ from HAMi's."""
+
+    PLACES = "a list has a place for every container; HAMi leaves out empty ones by model"
+    ORDER = "cards of one container are listed by index; HAMi lists them as it took them"
+    SLICES = "a placed pod's slices count; HAMi counts one after a restart"
+    SCORES = "scores count the new pod too, which matters where cards or nodes differ in size"
+    SECOND_TRY = "containers are tried in a second order before a node is refused"
+    TOO_FEW = "a container that wants more cards than the node has is named before other containers"
+    UNREADABLE = "an amount that cannot be read is refused at admission; HAMi sees no cards"
+    NO_CARDS = "a pod that asks for 0 cards stays with its own scheduler"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    kind: str
+    theirs: Any
+    ours: Any
+
+
+class Comparison:
+    """The differences of one case, and which meant ones it shows."""
+
+    def __init__(self, case: Document, theirs: Document, ours: Document) -> None:
+        self.found: list[Difference] = []
+        self.meant: set[Meant] = set()
+        self._case = case
+        if "mended" in theirs:
+            self.meant.add(Meant.SLICES)
+            theirs = theirs["mended"]
+        self._theirs = theirs
+        self._ours = ours
+        if "panic" not in theirs:
+            self._cards()
+            if self._admission():
+                self._nodes()
+
+    def _differ(self, kind: str, theirs: Any, ours: Any) -> None:
+        if theirs != ours:
+            self.found.append(Difference(kind, theirs, ours))
+
+    # Cards and admission.
+
+    def _cards(self) -> None:
+        name = NAMES.get(self._case["vendor"])
+        theirs = {
+            key if name is None else f"{key}/{name}": sorted(cards)
+            for key, cards in self._theirs["cards"].items()
+            if cards
+        }
+        ours = {key: sorted(cards) for key, cards in self._ours["cards"].items()}
+        for key in sorted(theirs.keys() | ours.keys()):
+            self._differ(f"cards of {key}", theirs.get(key), ours.get(key))
+
+    def _admission(self) -> bool:
+        """Compare admission; return whether both let the pod pass to the scheduler."""
+        theirs, ours = self._theirs, self._ours
+        if "denied" in theirs or "denied" in ours:
+            if "denied" not in theirs and self._unread():
+                self.meant.add(Meant.UNREADABLE)
+            elif ("denied" in theirs) != ("denied" in ours):
+                self._differ("admission", theirs.get("denied"), ours.get("denied"))
+            return False
+        wanted, got = theirs["pod"], ours["pod"]
+        if theirs.get("passed") and wanted["scheduler"] and not got["scheduler"]:
+            self.meant.add(Meant.NO_CARDS)
+            wanted = wanted | {"scheduler": ""}
+        self._differ("pod", wanted, got)
+        for key in ("passed", "error"):
+            self._differ(key, theirs.get(key), ours.get(key))
+        if "nodes" not in theirs or "nodes" not in ours:
+            return False
+        asked = [
+            {WORDS.get(vendor, vendor): count for vendor, count in container.items()}
+            for container in ours["requests"]
+        ]
+        self._differ("requests", theirs["requests"], asked)
+        return True
+
+    def _unread(self) -> bool:
+        """Return whether HAMi sees no cards in a container that limits some."""
+        spec = self._case["pod"]["spec"]
+        every = [*spec.get("initContainers", ()), *spec["containers"]]
+        return any(
+            container.get("resources") and not request
+            for container, request in zip(every, self._theirs["requests"], strict=True)
+        )
+
+    # Nodes.
+
+    def _nodes(self) -> None:
+        for name, outcome in self._theirs["nodes"].items():
+            self._node(name, outcome, self._ours["nodes"][name])
+        self._chosen()
+
+    def _node(self, name: str, theirs: Document, ours: Document) -> None:
+        several = sum(map(bool, self._theirs["requests"])) > 1
+        if "annotations" in ours:
+            if "answers" in theirs:
+                self._annotations(name, theirs, ours["annotations"])
+            elif several:
+                self.meant.add(Meant.SECOND_TRY)
+            else:
+                self._differ(f"fit of {name}", theirs["reasons"], ours["annotations"])
+        elif ours["reason"] not in theirs.get("reasons", ()):
+            if several and ours["reason"] == TOO_FEW and self._too_few(name):
+                self.meant.add(Meant.TOO_FEW)
+            elif several and self._mixed(name):
+                self.meant.add(Meant.SCORES)
+            else:
+                kind = "fit" if "answers" in theirs else "reason"
+                self._differ(f"{kind} of {name}", theirs.get("reasons"), ours["reason"])
+
+    def _too_few(self, name: str) -> bool:
+        most = max(max(request.values(), default=0) for request in self._theirs["requests"])
+        return most > len(harness.cards_of(self._theirs["cards"], name))
+
+    def _annotations(self, name: str, theirs: Document, ours: dict[str, str]) -> None:
+        if ours in theirs["answers"]:
+            return
+        placed = [self._placed(each) for each in theirs["answers"]]
+        if ours in placed:
+            self.meant.add(Meant.PLACES)
+            return
+        if _by_index(ours) in map(_by_index, placed):
+            self.meant.add(Meant.ORDER)
+            return
+        if self._mixed(name) and self._built_of(ours, theirs):
+            self.meant.add(Meant.SCORES)
+            return
+        self._differ(f"annotations on {name}", placed, ours)
+
+    def _placed(self, annotations: dict[str, str]) -> dict[str, str]:
+        """Return annotations whose lists have a place for every container."""
+        return {
+            key: self._positional(value) if key.endswith(("-allocated", "-to-allocate")) else value
+            for key, value in annotations.items()
+        }
+
+    def _positional(self, devices: str) -> str:
+        full = iter([part for part in devices.split(";") if part])
+        places = [next(full) if request else "" for request in self._theirs["requests"]]
+        return "".join(f"{place};" for place in places)
+
+    def _built_of(self, ours: dict[str, str], theirs: Document) -> bool:
+        """Return whether lists hold as many cards as HAMi's, each written as HAMi would."""
+        sample = self._placed(theirs["answers"][0])
+        if ours.keys() != sample.keys():
+            return False
+        for key, value in ours.items():
+            mine, other = value.split(";"), sample[key].split(";")
+            if [place.count(":") for place in mine] != [place.count(":") for place in other]:
+                return False
+            for place, entries in zip(mine, theirs["entries"], strict=False):
+                written = [f"{entry}:" for entry in place.split(":") if entry]
+                if len(set(written)) != len(written) or not set(written) <= set(entries.values()):
+                    return False
+        return True
+
+    def _mixed(self, name: str) -> bool:
+        return harness.mixed(self._theirs["cards"], name)
+
+    def _chosen(self) -> None:
+        fitting = {k: o["score"] for k, o in self._theirs["nodes"].items() if "answers" in o}
+        chosen = self._ours["chosen"]
+        if chosen is None or chosen not in fitting:
+            return  # a difference in fit, which is reported there
+        annotations = self._case["pod"]["metadata"].get("annotations", {})
+        policy = annotations.get("hami.io/node-scheduler-policy", self._case["nodePolicy"])
+        best = min(fitting.values()) if policy == "spread" else max(fitting.values())
+        if abs(fitting[chosen] - best) < TOLERANCE:
+            return
+        if len({self._total(name) for name in fitting}) > 1 or any(map(self._mixed, fitting)):
+            self.meant.add(Meant.SCORES)
+            return
+        self._differ("chosen node", {"scores": fitting, "policy": policy}, chosen)
+
+    def _total(self, name: str) -> tuple[int, int, int]:
+        cards = harness.cards_of(self._theirs["cards"], name)
+        count, memory, cores = (sum(card[field] for card in cards) for field in (2, 3, 4))
+        return count, memory, cores
+
+
+def _by_index(annotations: dict[str, str]) -> dict[str, str]:
+    """Return annotations that do not depend on the order of the cards of one container."""
+    found = {}
+    lists = [value for key, value in annotations.items() if key.endswith("-allocated")]
+    first = next((place for value in lists for place in value.split(";") if place), "")
+    indices = sorted(
+        entry.split(",")[0].rsplit("-", 1)[-1] for entry in first.split(":") if entry
+    )
+    for key, value in annotations.items():
+        if key.endswith(("-allocated", "-to-allocate")):
+            places = [sorted(place.split(":")) for place in value.split(";")]
+            found[key] = ";".join(":".join(place) for place in places)
+        elif key == "CAMBRICON_DSMLU_PROFILE" and value.split("_")[0] in indices:
+            found[key] = "_".join((indices[0], *value.split("_")[1:]))
+        elif key == "enflame.com/gcu-assigned-id":
+            found[key] = ",".join(sorted(value.split(",")))
+        else:
+            found[key] = value
+    return found
