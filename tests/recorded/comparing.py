@@ -75,9 +75,9 @@ class Comparison:
             for key, cards in self._theirs["cards"].items()
             if cards
         }
-        ours = {key: sorted(cards) for key, cards in self._ours["cards"].items()}
-        for key in sorted(theirs.keys() | ours.keys()):
-            self._differ(f"cards of {key}", theirs.get(key), ours.get(key))
+        # Cards that HAMi leaves out are refused by both: that is compared as fit.
+        for key, cards in theirs.items():
+            self._differ(f"cards of {key}", cards, sorted(self._ours["cards"].get(key, ())))
 
     def _admission(self) -> bool:
         """Compare admission; return whether both let the pod pass to the scheduler."""

@@ -55,7 +55,7 @@ def answer(case: Document) -> Document:
     defaults = request.Defaults(node_policy=case["nodePolicy"], gpu_policy=case["gpuPolicy"])
     pod = read(case["pod"], objects.Pod)
     rules = Rules(vendors=vendors(), defaults=defaults)
-    context = Context(rules, MigOffer(""), cluster.quotas.headroom)
+    context = Context(rules, MigOffer(""), cluster.quotas.headroom_at_admission, cluster.slices)
     result = admission.decide(pod, context)
     if not result.allowed:
         return found | {"denied": result.message}
@@ -103,7 +103,13 @@ def _outcome(
         return {"reason": decision.explanation.failed_nodes()[names[0]]}
     info = decide.reservation(demand, decision.winner)
     written = binding.decision_annotations(
-        info, cluster.families, now=NOW, keys=None, reads=""
+        info,
+        cluster.families,
+        containers=tuple(container.name or "" for _, container in pod.containers()),
+        node=cluster.nodes[decision.winner.node],
+        now=NOW,
+        keys=None,
+        reads="",
     )
     kept = {key: value for key, value in written.items() if key not in _OURS}
     for key in _TIMES:
