@@ -13,7 +13,7 @@ import sys
 from tests.recorded import cases, comparing, fleets, harness, recordings, replay
 
 SEED = 22
-DRAWN_FOR_EACH = 8
+DRAWN_FOR_EACH = 5
 """So many cases are drawn for each that is recorded, to have rare ones."""
 
 
@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> int:
     ):
         command = commands.add_parser(name, help=what)
         command.add_argument("vendors", nargs="*", metavar="VENDOR", help=", ".join(fleets.VENDORS))
-        command.add_argument("--cases", type=int, default=count, help="of each vendor (%(default)s)")
+        command.add_argument(
+            "--cases", type=int, default=count, help="of each vendor (%(default)s)"
+        )
         command.add_argument("--seed", type=int, default=SEED, help="of the cases (%(default)s)")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.vendors) - set(fleets.VENDORS))

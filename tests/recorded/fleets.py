@@ -114,9 +114,15 @@ def _json(cards: list[Document], rng: random.Random) -> str:
 
 
 def _registered(
-    name: str, rng: random.Random, *, prefix: str, types: tuple[str, ...], memories: tuple[int, ...],
-    cores: tuple[int, ...], counts: tuple[int, ...],
-) -> list[Document]:  # fmt: skip
+    name: str,
+    rng: random.Random,
+    *,
+    prefix: str,
+    types: tuple[str, ...],
+    memories: tuple[int, ...],
+    cores: tuple[int, ...],
+    counts: tuple[int, ...],
+) -> list[Document]:
     kind, memory, core = rng.choice(types), rng.choice(memories), rng.choice(cores)
     count = rng.choice(counts)
     cards = []

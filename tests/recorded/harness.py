@@ -85,9 +85,8 @@ def facts(case: Document, answer: Document) -> Document:
 
 
 def mixed(cards: Document, node: str) -> bool:
-    """Return whether cards of a node differ in size."""
-    sizes = {tuple(card[2:5]) for card in cards_of(cards, node)}
-    return len(sizes) > 1
+    """Return whether cards of a node differ in size or model."""
+    return len({tuple(card[2:6]) for card in cards_of(cards, node)}) > 1
 
 
 def cards_of(cards: Document, node: str) -> list[Any]:

@@ -38,7 +38,8 @@ def write(vendor: str, recorded: Iterable[Recorded]) -> pathlib.Path:
 def choose(drawn: Iterable[Recorded], count: int) -> list[Recorded]:
     """Choose cases to record: some with each reason and ending first, then the next ones."""
     seen: collections.Counter[str] = collections.Counter()
-    first, others = [], []
+    first: list[Recorded] = []
+    others: list[Recorded] = []
     for case, facts in drawn:
         shown = set(traits(facts))
         rare = any(seen[trait] < EACH for trait in shown)
