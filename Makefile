@@ -25,7 +25,7 @@ test: setup native ## all tests that need neither root nor Go; of mutants and sa
 unit: setup native
 	@code=0; $(PY) -m tests.selection sanitizers || code=$$?; \
 	set -x; $(PYTEST) $(SPREAD) $$([ $$code != 3 ] || echo --ignore=tests/native/test_sanitizers.py) \
-	  tests/unit $(wildcard tests/integration) tests/attacks tests/chart tests/native tests/oracle
+	  tests/unit $(wildcard tests/integration) tests/attacks tests/chart tests/native tests/oracle tests/recorded
 
 CASES := 500
 oracle: setup ## only the comparisons with the slow reference filter (CASES: how many)
