@@ -205,6 +205,17 @@ class Section:
             )
         return tuple(item.strip() for item in items)
 
+    def wholes(self, key: str, *, high: int) -> tuple[int, ...]:
+        """Return a list of whole numbers from 0; absent is an empty one."""
+        value = self._value(key)
+        items = value if isinstance(value, list) else [value]
+        numbers = [_number(item) for item in items if value is not None]
+        if any(each is None or each not in range(high + 1) for each in numbers):
+            raise self.error(
+                key, f"must be a list of whole numbers from 0 to {high}", "write for example [0]"
+            )
+        return tuple(int(each) for each in numbers if each is not None)
+
     def sections(self, key: str) -> tuple[Section, ...]:
         """Return a list of mappings; absent is an empty one."""
         value = self._value(key)
@@ -226,6 +237,17 @@ class Section:
             rule=rule,
             remedy=remedy,
         )
+
+    def has(self, key: str) -> bool:
+        """Return whether the key holds a value."""
+        return self._value(key) is not None
+
+    def refuse_unknown(self) -> None:
+        """Raise for the first key that was not asked for."""
+        for key in self._data:
+            if key not in self._asked:
+                near = nearest(key, self._asked)
+                raise self.error(str(key), "belongs to no key that we know", f"remove it{near}")
 
     def is_silent(self) -> bool:
         """Whether no key that was asked for holds a value."""
