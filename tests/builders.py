@@ -16,7 +16,7 @@ from hami.wire.node_register import RegisteredCard
 from hami.wire.shares import Share
 
 VENDORS = table.built_in()
-(NVIDIA,) = VENDORS
+NVIDIA = table.nvidia(VENDORS)
 
 GPU, MEMORY, PERCENT, CORES = (
     NVIDIA.resources.count,

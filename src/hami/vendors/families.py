@@ -8,7 +8,15 @@ from hami.vendors.family import Family, Plain
 from hami.vendors.nvidia import Nvidia
 from hami.vendors.table import Vendor
 
-FAMILIES: dict[str, Callable[[Vendor], Family]] = {"": Plain, "nvidia": Nvidia}
+FAMILIES: dict[str, Callable[[Vendor], Family]] = {
+    "": Plain,
+    "amd": Plain,
+    "cambricon": Plain,
+    "enflame-drs": Plain,
+    "enflame-vgcu": Plain,
+    "iluvatar": Plain,
+    "nvidia": Nvidia,
+}
 """By `Vendor.family`; a row without one is plain."""
 
 

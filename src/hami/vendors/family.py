@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from hami.vendors.table import Vendor
-from hami.wire import errors, node_register, objects, shares
+from hami.wire import errors, node_register, objects, quantity, shares, text_values
 from hami.wire.node_register import RegisteredCard
 
 WHOLE_CARD = shares.WHOLE_CARD
@@ -120,6 +120,19 @@ class Family(Protocol):
         """Return the annotations that give a pod its shares."""
 
 
+def _too_many(what: str, cards: int) -> errors.WireError:
+    rule = f"is more than the {MAX_CARDS} a node can have"
+    return errors.WireError(what, f"{cards} cards", rule)
+
+
+def _capacity(node: objects.Node, resource: str) -> int:
+    """Return what a node has of a resource, 0 for none; raises WireError for what is no amount."""
+    amount = node.capacity.get(resource) if resource else None
+    if amount is None:
+        return 0
+    return quantity.exact_integer(amount, what=f"node {node.name}, capacity {resource}")
+
+
 class Plain:
     """A vendor that its row describes completely."""
 
@@ -131,20 +144,56 @@ class Plain:
 
         Writers list cards in any order, and a position in the card table must not depend on it.
         """
+        codec = self.vendor.register_codec
+        if codec == "capacity":
+            return self._cards_of_capacity(node)
         key = self.vendor.annotations.register
         value = node.annotation(key)
         if not value:
             return ()
         what = f"node {node.name}, {key}"
-        if self.vendor.register_codec == "json":
+        if codec == "json":
             cards = node_register.decode_json(value, what=what)
-        else:
+        elif codec == "colon":
             cards = node_register.decode_colon(value, what=what)
+        else:
+            cards = self.decode_cards(node, value, what=what)
         if len(cards) > MAX_CARDS:
-            raise errors.WireError(
-                what, f"{len(cards)} cards", f"is more than the {MAX_CARDS} a node can have"
-            )
+            raise _too_many(what, len(cards))
+        if (cores := self.vendor.card_cores) != 0:
+            cards = tuple(msgspec.structs.replace(card, devcore=cores) for card in cards)
         return tuple(sorted(cards, key=lambda card: (card.index, card.id)))
+
+    def decode_cards(
+        self, node: objects.Node, value: str, *, what: str
+    ) -> tuple[RegisteredCard, ...]:
+        """Read a register annotation of the family's own format."""
+        raise NotImplementedError
+
+    def _cards_of_capacity(self, node: objects.Node) -> tuple[RegisteredCard, ...]:
+        """Make the cards that the node's capacity tells of."""
+        row, names = self.vendor.capacity, self.vendor.resources
+        assert row is not None, "the table has checked it"
+        total = _capacity(node, getattr(names, row.resource, row.resource))
+        cards = -(-total // row.per_card)
+        if cards > MAX_CARDS:
+            raise _too_many(f"node {node.name}, capacity", cards)
+        memory = row.memory
+        if total and not memory and names.memory:
+            units = _capacity(node, names.memory) * self.vendor.memory_factor
+            memory = min(units * row.per_card // total, text_values.INT32_MAX)
+        return tuple(
+            RegisteredCard(
+                id=f"{node.name}-{row.id}-{index}",
+                index=index,
+                count=row.count,
+                devmem=memory,
+                devcore=row.cores,
+                type=row.type,
+                health=True,
+            )
+            for index in range(cards)
+        )
 
     def amounts(self, request: CardRequest, card_memory: Column) -> Amount[Column | int]:
         """Take MiB as they are, and a percentage rounded down."""

@@ -15,7 +15,7 @@ import collections
 import functools
 import importlib.resources
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -56,6 +56,10 @@ class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lock_reason: str = ""
     #: Node: names of the resources that the agent keeps in the node's status.
     shares: str = ""
+    #: Node: names the pod between bind and Allocate; vendors may share one.
+    lock: str = ""
+    #: Node: the UID of that pod.
+    lock_owner: str = ""
     #: Pod: shares that the node has yet to hand out.
     to_allocate: str = ""
     #: Pod: shares that the pod was granted, for good.
@@ -67,6 +71,35 @@ class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nouse_uuid: str = ""
     mode: str = ""
     numa_bind: str = ""
+    #: Pod: what else the scheduler writes for the vendor's plugin, and the plugin may change.
+    extra: tuple[str, ...] = ()
+
+
+class CapacityCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cards that a node's capacity tells of, where no annotation lists them."""
+
+    #: Field of `Vendor.resources`, or a full name: what of the node's capacity is cut into cards.
+    resource: str
+    #: Between the name of the node and the index of the card: `<node>-<id>-<index>`.
+    id: str
+    #: Product type.
+    type: str
+    #: So much of the resource is one card; a rest is one more.
+    per_card: int = 1
+    #: Containers that may share a card.
+    count: int = 1
+    #: MiB; 0: the node's capacity of the memory resource, divided among the cards.
+    memory: int = 0
+    cores: int = 100
+
+
+CardCheck = Literal["idle", "shares", "memory", "cores", "exclusive", "exhausted"]
+"""A check of how full a card is; `hami.placement.checks` has them.
+
+`idle`: no container is on it. `shares`: one more may be. `memory`, `cores`: there is enough of it.
+`exclusive`: all compute of a card is for one container alone. `exhausted`: a container without a
+limit of compute needs some that is left.
+"""
 
 
 class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +111,16 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     section: str
     resources: ResourceNames
     annotations: AnnotationKeys
-    register_codec: Literal["json", "colon"] = "json"
+    #: TYPE in device lists; empty: its name.
+    word: str = ""
+    #: Whether TYPE is the product type of each card instead.
+    lists_product: bool = False
+    #: What lists the cards of a node; its family reads a format of its own.
+    register_codec: Literal["json", "colon", "capacity", "family"] = "json"
+    #: With the codec `capacity`.
+    capacity: CapacityCards | None = None
+    #: Percent with which every card counts; 0: as it is registered.
+    card_cores: int = 0
     #: MiB per unit of the memory resource.
     memory_factor: int = 1
     #: MiB when a pod names neither memory nor percentage; 0 is the whole card.
@@ -87,14 +129,38 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_cores: int = 0
     #: Cards when a pod names only memory or cores; 0 switches that off.
     default_count: int = 1
-    #: Whether binding a pod to a node takes HAMi's node lock.
-    takes_lock: bool = True
-    #: Whether ResourceQuota holds for it.
+    #: Whether a request without a limit counts.
+    reads_requests: bool = True
+    #: Whether a container takes memory and compute of a card; if not, it takes only one share.
+    sized: bool = True
+    #: How a card is checked, in the order in which reasons are reported.
+    checks: tuple[CardCheck, ...] = ("shares", "memory", "cores", "exclusive", "exhausted")
+    #: Whether the lock's value names its pod; if not, it is a time alone.
+    lock_names_pod: bool = True
+    #: Seconds after which a lock that names no pod is stale; 0: --node-lock-timeout.
+    lock_timeout: int = 0
+    #: Whether ResourceQuota holds when cards are chosen, too; at admission it always does.
     enforces_quota: bool = True
+    #: Whether the vendor has cards only on nodes whose kubelet offers its count resource.
+    needs_offer: bool = True
     #: Whether node.status.allocatable bounds what a node can take.
     bounded_by_ids: bool = True
+    #: HAMi's flag that switches the vendor on; empty: it is always on.
+    switch: str = ""
+    #: Field of `resources` -> its key in device-config.yaml, where it is not the usual one.
+    config_keys: dict[str, str] = {}
     #: Name of its family in hami.vendors.families; empty: the row says everything.
     family: str = ""
+
+    @property
+    def takes_lock(self) -> bool:
+        """Whether binding a pod to a node takes a lock on the node."""
+        return bool(self.annotations.lock)
+
+    @property
+    def type_word(self) -> str:
+        """TYPE in device lists, where it is not the card's."""
+        return self.word or self.name
 
 
 _FILE = "rows.toml"
@@ -118,8 +184,14 @@ def nvidia(vendors: Iterable[Vendor]) -> Vendor:
 
 
 def device_lists(vendors: Iterable[Vendor]) -> tuple[str, ...]:
-    """Return the annotations of pods in which vendors' device lists are."""
-    return tuple(vendor.annotations.allocated for vendor in vendors if vendor.annotations.allocated)
+    """Return the annotations of pods in which vendors' device lists are, each once."""
+    found = (vendor.annotations.allocated for vendor in vendors)
+    return tuple(dict.fromkeys(key for key in found if key))
+
+
+def switched_on(vendors: Iterable[Vendor], switches: Collection[str]) -> tuple[Vendor, ...]:
+    """Return the vendors that are always on, and those whose flag is given."""
+    return tuple(vendor for vendor in vendors if not vendor.switch or vendor.switch in switches)
 
 
 def parse(text: str, *, source: str) -> tuple[Vendor, ...]:
@@ -136,6 +208,11 @@ def parse(text: str, *, source: str) -> tuple[Vendor, ...]:
             raise TableError(
                 f"{source}: vendor {vendor.name!r} needs name, section and resources.count; "
                 "write all three, none empty"
+            )
+        if (vendor.register_codec == "capacity") != (vendor.capacity is not None):
+            raise TableError(
+                f"{source}: vendor {vendor.name!r} needs both register_codec 'capacity' and "
+                "[vendor.capacity], or neither; write what its cards are made of"
             )
     _refuse_doubles("name", [vendor.name for vendor in vendors], source)
     _refuse_doubles("resource", [n for v in vendors for n in v.resources.named()], source)

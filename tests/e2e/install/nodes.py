@@ -20,7 +20,7 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.kubeapi.client import ApiError, Client, Object, wait_for
 from tests.kubeapi.paths import leases, nodes
 
-(NVIDIA,) = table.built_in()
+NVIDIA = table.nvidia(table.built_in())
 GPU, MEMORY, PERCENT, CORES = (
     NVIDIA.resources.count,
     NVIDIA.resources.memory,

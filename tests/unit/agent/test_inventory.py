@@ -18,7 +18,7 @@ from hami.vendors.device_config import NvidiaSettings
 from hami.wire import node_register
 from tests.unit.agent.node_cards import GIB, card, cut, part, uuid
 
-(NVIDIA,) = table.built_in()
+NVIDIA = table.nvidia(table.built_in())
 
 
 def build(*cards: Card, ill: frozenset[str] = frozenset(), **changes: Any) -> CardInventory:

@@ -30,7 +30,7 @@ from tests.unit.kube.following import until
 
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 BOTH = f"{CORES},{MEMORY}"
-(NVIDIA,) = table.built_in()
+NVIDIA = table.nvidia(table.built_in())
 KEYS = NVIDIA.annotations
 
 

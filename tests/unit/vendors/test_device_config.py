@@ -174,7 +174,7 @@ nvidia:
         )
 
     def test_names_and_defaults_of_the_row_are_overridden(self) -> None:
-        (vendor,) = parse(
+        vendor, *_ = parse(
             """
 nvidia:
   resourceCountName: acme.io/vgpu

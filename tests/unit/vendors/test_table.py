@@ -17,7 +17,7 @@ resources = {count = "acme.io/card"}
 
 
 def test_nvidia_is_built_in_with_hamis_names() -> None:
-    (nvidia,) = table.built_in()
+    nvidia = table.nvidia(table.built_in())
 
     assert (nvidia.name, nvidia.section, nvidia.family) == ("NVIDIA", "nvidia", "nvidia")
     assert nvidia.resources.named() == (
@@ -49,7 +49,7 @@ def test_nvidia_is_built_in_with_hamis_names() -> None:
 
 
 def test_a_bare_nvidia_request_means_one_whole_card_under_lock_and_quota() -> None:
-    (nvidia,) = table.built_in()
+    nvidia = table.nvidia(table.built_in())
 
     assert (nvidia.memory_factor, nvidia.default_memory) == (1, 0)
     assert (nvidia.default_cores, nvidia.default_count) == (0, 1)
@@ -82,7 +82,7 @@ def test_a_row_needs_only_its_names_and_takes_defaults_for_the_rest() -> None:
         "another table": (f"{ROW}\n[[vendr]]\n" + ROW.split("\n", 2)[2], "every row is a"),
         "a misspelt field": (ROW + 'nmae = "x"', "nmae"),
         "a misspelt resource": (ROW.replace("count =", "cuont ="), "cuont"),
-        "a wrong type": (ROW + 'takes_lock = "yes"', "takes_lock"),
+        "a wrong type": (ROW + 'needs_offer = "yes"', "needs_offer"),
         "an unknown codec": (ROW + 'register_codec = "xml"', "register_codec"),
         "no count resource": (ROW.replace("acme.io/card", ""), "'ACME' needs name"),
         "a name twice": (ROW + ROW.replace("acme.io/card", "acme.io/b"), "name 'ACME'"),
