@@ -10,7 +10,7 @@ from hami.cli.flag_values import Failure, Table
 from hami.simulation.settings import Settings
 
 _DESCRIPTION = (
-    "Offer cards that do not exist: register them on the node as the device plugin of their vendor\n"
+    "Offer cards that do not exist: register them on the node as their vendor's device plugin\n"
     "does, offer them to kubelet, and answer by the vendor's protocol. To try a fleet, and for\n"
     "tests: containers start, but get no device. Runs once on every node, as root."
 )

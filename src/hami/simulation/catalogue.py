@@ -29,8 +29,8 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: A field of the vendor's resources, as `count`; or a resource's whole name.
     resource: str
-    #: Devices for each card: its shares, percent of compute, units of memory, or one.
-    per_card: Literal["shares", "cores", "memory", "one"] = "shares"
+    #: Devices for each card: its shares, percent of compute, units of memory, GiB, or one.
+    per_card: Literal["shares", "cores", "memory", "gib", "one"] = "shares"
 
 
 class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,8 +48,8 @@ class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flags: tuple[str, ...] = ()
     #: With `flags`: the annotation of the pod whose JSON has `allocated` for each container.
     container_flags: str = ""
-    #: With `flags`: the annotation of the node that is removed, a lock of the vendor's own.
-    lock: str = ""
+    #: Format of a register that is neither JSON nor colon text.
+    register: Literal["", "drs"] = ""
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -186,6 +186,21 @@ class _Reader:
                 f"{MAX_CARDS} cards and {MAX_DEVICES} shares of one vendor",
                 "write fewer cards, or spread them over several nodes",
             )
+        kinds = {(each.type, each.memory, each.shares, each.cores) for each in groups}
+        if len(kinds) > 1 and self._vendors[vendor].register_codec in ("capacity", "family"):
+            raise section.error(
+                "devices",
+                f"have {len(kinds)} kinds of {vendor}, whose plugin cannot list them apart",
+                f"write cards of {vendor} that are alike, or put them on different nodes",
+            )
+        capacity = self._vendors[vendor].capacity
+        if capacity is not None and groups[0].cores != capacity.cores:
+            raise section.error(
+                "devices",
+                f"have cards of {vendor} with {groups[0].cores} cores; these always have "
+                f"{capacity.cores}",
+                "remove the key cores",
+            )
 
     def _no_vendor(self, section: Section, model: str, vendor: str) -> ConfigError:
         if vendor:

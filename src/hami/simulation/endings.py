@@ -6,8 +6,8 @@ empties its part, and after the last one writes bind-phase success and removes t
 with cards of two vendors the first plugin removes the lock, so the second looks among the pods
 that are bound to the node and have not started.
 
-Other plugins set flags on the pod (and may have a lock of their own), or write nothing at all. Those
-have no list to empty; which containers were served is kept in memory.
+Other plugins set flags on the pod (and may have a lock of their own), or write nothing at all.
+Those have no list to empty; which containers were served is kept in memory.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Ending(Protocol):
 
 def of(client: Client, cards: VendorCards) -> Ending:
     """Return the way in which a vendor's plugin ends the start of a pod."""
-    kinds = {"lock": ByLock, "flags": ByFlags}
-    kind = kinds.get(cards.plugin.ending)
-    return Silent() if kind is None else kind(_NodeApi(client, cards.node), cards)
+    api = _NodeApi(client, cards.node)
+    if cards.plugin.ending == "nothing":
+        return Silent()
+    return ByLock(api, cards) if cards.plugin.ending == "lock" else ByFlags(api, cards)
 
 
 class Silent:
@@ -124,7 +125,7 @@ class ByLock:
     def __init__(self, api: _NodeApi, cards: VendorCards) -> None:
         self._api = api
         self._key = cards.vendor.annotations.to_allocate
-        self._vendor = cards.vendor.name
+        self._lock = cards.vendor.annotations.lock
         self._turn = asyncio.Lock()
 
     async def serve(self, resource: str, number: int) -> tuple[str, ...]:
@@ -155,7 +156,7 @@ class ByLock:
     async def _locked(self) -> Pod | None:
         """Return the pod that the lock names, if it is bound here."""
         node = await self._api.read()
-        value = node.annotation(annotation_keys.NODE_LOCK)
+        value = node.annotation(self._lock)
         lock = node_marks.decode_lock(value) if value else None
         if lock is None or not lock.name:
             return None
@@ -175,12 +176,12 @@ class ByLock:
             changes[annotation_keys.BIND_PHASE] = "success"
         await self._api.annotate(pod, changes)
         if done:
-            await self._api.release(annotation_keys.NODE_LOCK, pod)
+            await self._api.release(self._lock, pod)
         return tuple(share.card for share in listed[index])
 
     async def _fail(self, pod: Pod) -> None:
         await self._api.annotate(pod, {annotation_keys.BIND_PHASE: "failed"})
-        await self._api.release(annotation_keys.NODE_LOCK, pod)
+        await self._api.release(self._lock, pod)
 
 
 class ByFlags:
@@ -190,6 +191,7 @@ class ByFlags:
         self._api = api
         self._plugin = cards.plugin
         self._allocated = cards.vendor.annotations.allocated
+        self._lock = cards.vendor.annotations.lock
         self._turn = asyncio.Lock()
         #: Indexes of containers that have a resource, by pod UID and resource.
         self._served: dict[tuple[str, str], set[int]] = {}
@@ -216,9 +218,8 @@ class ByFlags:
                     served.add(index)
                     await self._flag(pod, container)
                     granted = shares.decode(pod.annotation(self._allocated))
-                    return tuple(
-                        share.card for share in granted[index : index + 1] for share in share
-                    )
+                    part = granted[index] if index < len(granted) else ()
+                    return tuple(share.card for share in part)
         raise RefusalError(
             f"node {self._api.node}",
             f"no pod that is bound to it waits for {number} of {resource}",
@@ -238,8 +239,8 @@ class ByFlags:
         if done:
             changes |= dict.fromkeys(self._plugin.flags, "true")
         await self._api.annotate(pod, changes)
-        if done and self._plugin.lock:
-            await self._api.release(self._plugin.lock, pod)
+        if done and self._lock:
+            await self._api.release(self._lock, pod)
 
 
 def _first(listed: PodShares) -> int | None:

@@ -37,13 +37,13 @@ class Simulation:
     def __init__(self, settings: Settings, client: Client, vendors: Sequence[VendorCards]) -> None:
         self.settings = settings
         self.annotations = NodeAnnotations(client, settings.node_name, vendors)
-        layout = NodeLayout(kubelet_dir=Path(settings.kubelet_dir))
+        self.layout = NodeLayout(kubelet_dir=Path(settings.kubelet_dir))
         self.registrations: dict[str, Registration] = {}
         for each in vendors:
             ending = endings.of(client, each)
             for resource, devices in each.offered().items():
                 plugin = SimulatedPlugin(resource, devices, vendor=each.vendor.name, ending=ending)
-                self.registrations[resource] = Registration(layout, plugin, _socket(resource))
+                self.registrations[resource] = Registration(self.layout, plugin, _socket(resource))
 
     def why_not_ready(self) -> str:
         problems = [each.problem for each in self.registrations.values()]

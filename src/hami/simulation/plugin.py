@@ -47,11 +47,6 @@ class SimulatedPlugin:
     async def pre_start(self, device_ids: frozenset[str]) -> None:
         """Do nothing: kubelet does not call it."""
 
-    async def preferred(
-        self,
-        available: tuple[str, ...],
-        must_include: tuple[str, ...],
-        size: int,  # noqa: ARG002 - the protocol's
-    ) -> tuple[str, ...]:
+    async def preferred(self, *_: object) -> tuple[str, ...]:
         """Leave the choice to kubelet."""
         return ()
