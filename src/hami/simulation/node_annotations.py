@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the node, and after one that failed.
 EVERY_S = 30.0
-AFTER_ERROR_S = 5.0
+AFTER_ERROR_S = 1.0
 _TIMEOUT = 5.0
 
 
