@@ -19,6 +19,8 @@ from hami.admission.mig_fallback import Step
 from hami.admission.settings import Context, Rules
 from hami.placement import request
 from hami.placement.request import PodRequest
+from hami.vendors import table
+from hami.vendors.families import Families
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects
 from hami.wire.objects import Container, ContainerKind, Pod
@@ -73,8 +75,11 @@ def _decide(pod: Pod, context: Context, trace: tuple[str, str]) -> AdmissionResu
     if _is_for_another(pod, rules):
         return AdmissionResult(pod=pod, warnings=warnings, message=_OTHER_SCHEDULER)
     pod, steps = _with_profiles(pod, context)
-    pod, demand = _completed(pod, rules)
+    families = Families(rules.vendors)
+    pod, demand = _completed(pod, families, context)
     if demand is None:
+        if _is_claimed(pod, families):
+            pod = edits.scheduler(pod, rules.scheduler_name)
         return _allowed(pod, steps, warnings)
     pod, of_node = leftovers.without_copied_node(pod, original=original)
     checks.not_privileged(pod, demand)
@@ -84,7 +89,8 @@ def _decide(pod: Pod, context: Context, trace: tuple[str, str]) -> AdmissionResu
     pod, of_containers = leftovers.only_own_cards(pod, demand, rules)
     pod = edits.scheduler(pod, rules.scheduler_name)
     runtime_class = rules.nvidia.runtime_class_name
-    if runtime_class and not (pod.spec and pod.spec.runtime_class_name):
+    with_nvidia = table.nvidia(rules.vendors).name in demand.selectors
+    if with_nvidia and runtime_class and not (pod.spec and pod.spec.runtime_class_name):
         pod = edits.runtime_class(pod, runtime_class)
     key, value = trace
     if value and not pod.annotation(key):
@@ -118,23 +124,34 @@ def _with_profiles(pod: Pod, context: Context) -> tuple[Pod, tuple[Step, ...]]:
     return (pod, ()) if plan is None else mig_fallback.move(pod, plan, context.mig_offer)
 
 
-def _completed(pod: Pod, rules: Rules) -> tuple[Pod, PodRequest | None]:
+def _completed(pod: Pod, families: Families, context: Context) -> tuple[Pod, PodRequest | None]:
     """Return the pod with complete requests, and what it asks for; None: no cards."""
+    rules = context.rules
+    nvidia = table.nvidia(rules.vendors)
 
     def edit(_: ContainerKind, container: Container) -> Container:
-        for vendor in rules.vendors:
-            container = edits.completed(container, vendor)
-            if edits.wants(container, vendor):
-                container = edits.with_variables(container, vendor, rules.nvidia)
-            elif rules.nvidia.overwrite_env and vendor.section == "nvidia":
-                container = edits.hidden(container, vendor)
+        for family in families.of_container(container):
+            container = family.complete(container, context)
+        if edits.wants(container, nvidia):
+            container = edits.with_variables(container, nvidia, rules.nvidia)
+        elif rules.nvidia.overwrite_env:
+            container = edits.hidden(container, nvidia)
         return container
 
     try:
         completed = edits.containers(pod, edit)
-        return completed, request.parse(completed, rules.vendors, rules.defaults)
+        return completed, request.parse(completed, families, rules.defaults)
     except errors.WireError as error:
         raise invalid(str(error)) from error
+
+
+def _is_claimed(pod: Pod, families: Families) -> bool:
+    """Tell whether a vendor wants a pod that asks for no card to be scheduled by us."""
+    return any(
+        family.claims(container)
+        for _, container in pod.containers()
+        for family in families.of_container(container)
+    )
 
 
 def _check_shares(pod: Pod, demand: PodRequest, rules: Rules) -> None:
@@ -142,7 +159,8 @@ def _check_shares(pod: Pod, demand: PodRequest, rules: Rules) -> None:
     for (_, container), asked in zip(pod.containers(), demand.containers, strict=True):
         for each in asked.cards:
             checks.priority_is_allowed(pod, container, priorities[each.vendor], rules)
-    shares = not all(each.whole for _, each in demand.requests())
+    nvidia = table.nvidia(rules.vendors).name
+    shares = not all(each.whole for _, each in demand.requests() if each.vendor == nvidia)
     checks.mounts_are_allowed(pod, rules, shares=shares)
 
 

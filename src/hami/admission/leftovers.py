@@ -17,7 +17,7 @@ from hami.admission import checks, edits
 from hami.admission.edits import CORE_POLICY, NO_DEVICES, VISIBLE_DEVICES
 from hami.admission.settings import Rules
 from hami.placement.request import PodRequest
-from hami.vendors import table
+from hami.vendors import container_edits, table
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, objects
 from hami.wire.objects import Container, ContainerKind, Pod
@@ -97,7 +97,7 @@ def only_own_cards(pod: Pod, demand: PodRequest, rules: Rules) -> tuple[Pod, War
             f"container {container.name}: env {VISIBLE_DEVICES} was set to {NO_DEVICES}, because "
             f"it asks for no GPU; write {nvidia.resources.count} into its limits if it needs one"
         )
-        return edits.variable(container, VISIBLE_DEVICES, NO_DEVICES)
+        return container_edits.variable(container, VISIBLE_DEVICES, NO_DEVICES)
 
     return edits.containers(pod, edit), tuple(warnings)
 

@@ -23,7 +23,7 @@ import msgspec
 from hami.admission import edits
 from hami.admission.errors import Refusal, invalid
 from hami.admission.mig_offer import MigOffer
-from hami.vendors import config_file
+from hami.vendors import config_file, container_edits
 from hami.vendors.config_file import ConfigError
 from hami.vendors.family import WHOLE_CARD
 from hami.vendors.table import Vendor
@@ -136,7 +136,7 @@ def _with_limit(container: Container, profile: Profile, number: int) -> Containe
     limits = (container.resources and container.resources.limits) or {}
     if limits.get(profile.resource) is not None:
         return container
-    return edits.amounts(container, limits={profile.resource: str(number)})
+    return container_edits.amounts(container, limits={profile.resource: str(number)})
 
 
 def _asked(container: Container, chains: Chains) -> list[tuple[Profile, int]]:
@@ -205,7 +205,9 @@ def _replaced(
         given = {target.resource: str(_already(container, target.resource) + number)}
     else:
         given = _gpu(container, profile, number, plan)
-    return edits.amounts(container, without=(profile.resource,), limits=given, requests=given)
+    return container_edits.amounts(
+        container, without=(profile.resource,), limits=given, requests=given
+    )
 
 
 def _gpu(container: Container, profile: Profile, number: int, plan: Plan) -> dict[str, str]:

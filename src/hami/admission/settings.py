@@ -90,6 +90,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     fallback: Plan | None = None
 
 
+def unknown_slices(_: str) -> int:
+    """Return the parts of cards where no node is known."""
+    return 0
+
+
 class Context(msgspec.Struct, frozen=True):
     """What an admission result depends on beside the pod."""
 
@@ -97,6 +102,8 @@ class Context(msgspec.Struct, frozen=True):
     mig_offer: MigOffer
     #: What a namespace may still take of a vendor's cards.
     headroom: Callable[[str, Vendor], Headroom]
+    #: Into how many parts nodes cut each card of a vendor, by its name.
+    slices: Callable[[str], int] = unknown_slices
 
 
 def unlimited(_: str, __: Vendor) -> Headroom:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from hami.vendors import card_request
-from hami.vendors.family import CardRequest
+from hami.vendors.card_request import CardRequest
+from hami.vendors.families import Families
+from hami.vendors.family import Family
 from hami.vendors.table import Vendor
-from hami.wire import annotation_keys, errors, objects, quantity, shares
+from hami.wire import annotation_keys, errors, objects, shares
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
 
@@ -83,7 +84,7 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         """
         if (only := self._only()) is not None:
             vendor, share = only
-            return (Allocation(vendor, share.card, 1, share.memory_mib, share.cores),)
+            return (Allocation(vendor, share.card, share.slots, share.memory_mib, share.cores),)
         return self._allocations()
 
     def _allocations(self) -> Iterator[Allocation]:
@@ -91,20 +92,25 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         for vendor, pod_shares in self.shares:
             if vendor in unproven:
                 continue
-            #: Card id -> container index -> its MiB and percent there.
-            cards: dict[str, dict[int, tuple[int, int]]] = {}
+            #: Card id -> container index -> its shares, MiB and percent there.
+            cards: dict[str, dict[int, tuple[int, int, int]]] = {}
             for index, container_shares in enumerate(pod_shares):
                 for share in container_shares:
                     held = cards.setdefault(share.card, {})
-                    memory, cores = held.get(index, (0, 0))
-                    held[index] = (memory + share.memory_mib, cores + share.cores)
+                    slots, memory, cores = held.get(index, (0, 0, 0))
+                    held[index] = (
+                        max(slots, share.slots),
+                        memory + share.memory_mib,
+                        cores + share.cores,
+                    )
             for card, held in cards.items():
                 yield Allocation(
                     vendor,
                     card,
-                    self._peak((self.kinds[index], 1) for index in held),
-                    self._peak((self.kinds[index], memory) for index, (memory, _) in held.items()),
-                    self._peak((self.kinds[index], cores) for index, (_, cores) in held.items()),
+                    *(
+                        self._peak((self.kinds[index], each[part]) for index, each in held.items())
+                        for part in range(3)
+                    ),
                 )
 
     def quota_use(self) -> Iterable[tuple[str, int, int]]:
@@ -167,7 +173,7 @@ Verify = Callable[[objects.Pod], bool]
 
 
 def read_pod(
-    pod: objects.Pod, vendors: Sequence[Vendor], verify: Verify | None = None
+    pod: objects.Pod, families: Families, verify: Verify | None = None
 ) -> tuple[PodInfo | None, tuple[str, ...]]:
     """Return what a pod holds as the API server has it, and what could not be read of it.
 
@@ -189,9 +195,10 @@ def read_pod(
     closed: list[tuple[str, str]] = []
     ids: list[tuple[str, int]] = []
     unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
-    for vendor in vendors:
+    for family in families.of_pod(pod, containers):
+        vendor = family.vendor
         value = pod.annotation(vendor.annotations.allocated)
-        counts = [_count(vendor, container, problems) for container in containers]
+        counts = [_count(family, container, problems) for container in containers]
         if not value and not any(counts):
             continue  # most pods have nothing to do with most vendors
         held = counts[0] if len(counts) == 1 else shares.peak(zip(kinds, counts, strict=True))
@@ -199,11 +206,12 @@ def read_pod(
             ids.append((vendor.name, held))
         proven = _is_proven(pod, vendor, value, verify)
         if held and not proven:
-            asked = (_request(vendor, container, problems) for container in containers)
+            asked = (_request(family, container, problems) for container in containers)
             unproven.append((vendor.name, tuple(asked)))
         listed, unreadable = _listed(pod, vendor, value, problems)
         by_index = not proven and len(listed) == len(counts)
         aligned = listed if by_index else shares.align(listed, counts)
+        aligned = family.recorded(aligned, pod)
         if any(aligned) and (held or proven):
             found[vendor.name] = aligned
         closes = proven and pod.node_name
@@ -295,24 +303,20 @@ def _listed(
 
 
 def _request(
-    vendor: Vendor, container: objects.Container, problems: list[str]
+    family: Family, container: objects.Container, problems: list[str]
 ) -> CardRequest | None:
     """Return what a container asks for; what cannot be read is a problem and counts nothing."""
     try:
-        return card_request.read(container, vendor)
+        return family.request(container)
     except errors.WireError as error:
         problems.append(str(error))
         return None
 
 
-def _count(vendor: Vendor, container: objects.Container, problems: list[str]) -> int:
+def _count(family: Family, container: objects.Container, problems: list[str]) -> int:
     """Return how many cards a container asks for; what is no number is a problem and counts 0."""
-    amount = container.amount(vendor.resources.count)
-    if amount is None:
-        return 0
     try:
-        what = f"container {container.name}, {vendor.resources.count}"
-        return quantity.exact_integer(amount, what=what)
+        return family.count(container)
     except errors.WireError as error:
         problems.append(str(error))
         return 0

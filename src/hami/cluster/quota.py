@@ -109,8 +109,13 @@ class Quotas:
         return min(found) if found else None
 
     def headroom(self, namespace: str, vendor: Vendor) -> Headroom:
-        if not vendor.enforces_quota:
-            return Headroom()
+        """Return what counts when cards are chosen."""
+        return (
+            self.headroom_at_admission(namespace, vendor) if vendor.enforces_quota else Headroom()
+        )
+
+    def headroom_at_admission(self, namespace: str, vendor: Vendor) -> Headroom:
+        """Return what counts for new pods, of every vendor."""
         used_memory, used_cores = self.used(namespace, vendor.name)
         memory = self.limit(namespace, vendor.resources.memory)
         cores = self.limit(namespace, vendor.resources.cores)

@@ -25,8 +25,7 @@ from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Hold, PodInfo, Verify
 from hami.cluster.quota import QuotaLimits
 from hami.cluster.unproven import UnprovenUse
-from hami.vendors import families
-from hami.vendors.family import Family
+from hami.vendors.families import Families
 from hami.vendors.table import Vendor
 from hami.wire import objects
 
@@ -93,11 +92,8 @@ class Cluster:
         """Make an empty cluster; `verify` None: grants are not verified."""
         card_table.keep_freed_memory()
         self._verify = verify
-        self.vendors: Mapping[str, Vendor] = {vendor.name: vendor for vendor in vendors}
-        self._vendors = tuple(self.vendors.values())
-        self.families: Mapping[str, Family] = {
-            name: families.of(vendor) for name, vendor in self.vendors.items()
-        }
+        self.families = Families(vendors)
+        self.vendors: Mapping[str, Vendor] = self.families.vendors
         self.quotas = quota.Quotas()
         #: How often `apply` was called: equal numbers are equal states.
         self.changes = 0
@@ -150,7 +146,7 @@ class Cluster:
 
     def read_pod(self, pod: objects.Pod) -> tuple[PodInfo | None, tuple[str, ...]]:
         """Read the cards that a pod holds, and what of its annotations cannot be read."""
-        return pod_info.read_pod(pod, self._vendors, self._verify)
+        return pod_info.read_pod(pod, self.families, self._verify)
 
     def set_pod(
         self, uid: str, seen: PodInfo | None, problems: tuple[str, ...], *, finished: bool
@@ -231,6 +227,13 @@ class Cluster:
             return {}
         names = self._broken if among is None else set(among)
         return {name: self._nodes[name].problems[0] for name in self._broken if name in names}
+
+    def slices(self, vendor: str) -> int:
+        """Return into how many parts nodes cut each card of a vendor; 0: no node says."""
+        cards = (info.cards.get(vendor) for info in self._nodes.values())
+        return max(
+            (int(found[0].custominfo.get("slices", 0)) for found in cards if found), default=0
+        )
 
     def locate(self, node: str) -> tuple[CardTable, int] | None:
         """Return the card table and row of a node; None if it is unknown or has no card."""

@@ -18,7 +18,7 @@ import msgspec
 from hami.cluster.card_table import CardTable
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import Allocation, PodInfo
-from hami.vendors.family import WHOLE_CARD, CardRequest, Family
+from hami.vendors.family import WHOLE_CARD, CardRequest, Family, OneCard
 from hami.wire.node_register import RegisteredCard
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import PodShares, Share
@@ -39,8 +39,8 @@ class _Card:
 
     def __init__(self, card: RegisteredCard, *, shares: int, memory: int, cores: int) -> None:
         self.id = card.id
-        self.total_memory = card.devmem
         self.total_cores = card.devcore
+        self.sizes = OneCard(card)
         self.used_shares = card.count - shares
         self.shares_left = shares
         self.memory_left = memory
@@ -176,7 +176,7 @@ def _container(
     def asked(card: _Card, share: Share | None) -> Asked:
         memory, cores = (share.memory_mib, share.cores) if share is not None else (0, 0)
         if request is not None:
-            amount = family.amounts(request, card.total_memory)
+            amount = family.amounts(request, card.sizes)
             memory, cores = max(memory, amount.memory), max(cores, amount.cores)
         return Asked(memory, cores)
 

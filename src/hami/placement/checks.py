@@ -11,6 +11,7 @@ Masks have shape (card, node).
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 
 import msgspec
 import numpy as np
@@ -158,8 +159,10 @@ def node_refusals(table: CardTable, rows: slice, question: Question) -> Flags:
         cards, offered = ids.cards[rows], ids.offered[rows]
         absent |= cards == 0
         too_few |= cards < question.most_cards[vendor]
-        if question.families[vendor].vendor.bounded_by_ids:
+        row = question.families[vendor].vendor
+        if row.bounded_by_ids or row.needs_offer:
             unregistered |= (cards > 0) & (offered == 0)
+        if row.bounded_by_ids:
             no_ids |= offered - ids.held[rows] < total.count
     refusal = np.zeros(nodes, dtype=np.uint8)
     in_order = (unregistered, absent, too_few, no_ids)  # as in NODE_REASONS; the first one counts
@@ -206,15 +209,19 @@ def usage_refusals(
     amount: Amount[Numbers],
     headroom: Headroom,
     idle_only: bool,
+    applied: Collection[str],
 ) -> Flags:
-    """Collect what refuses a card as full as it is now."""
+    """Collect what refuses a card as full as it is now, by the checks that the vendor applies."""
     total_cores = cards.cores[:, rows]
-    refused = (state.used >= cards.count[:, rows]).view(np.uint8)  # Usage.SHARES is 1
+    if "shares" in applied:
+        refused = (state.used >= cards.count[:, rows]).view(np.uint8)  # Usage.SHARES is 1
+    else:
+        refused = np.zeros(state.used.shape, dtype=np.uint8)
 
     def refuse(failing: Mask, bit: Usage) -> None:
         np.bitwise_or(refused, failing.view(np.uint8) * np.uint8(bit), out=refused)
 
-    if idle_only:
+    if idle_only or "idle" in applied:
         refuse(state.used > 0, Usage.NOT_IDLE)
     for left, own, each in (
         (headroom.memory, state.own_memory.now, amount.memory),
@@ -223,11 +230,13 @@ def usage_refusals(
         if left is not None:
             more = np.asarray(request.count * each)
             refuse((more > 0) & (own + more > left), Usage.QUOTA)
-    refuse(state.memory_left < amount.memory, Usage.MEMORY)
-    refuse(state.cores_left < amount.cores, Usage.CORES)
-    if amount.cores == WHOLE_CARD:
+    if "memory" in applied:
+        refuse(state.memory_left < amount.memory, Usage.MEMORY)
+    if "cores" in applied:
+        refuse(state.cores_left < amount.cores, Usage.CORES)
+    if "exclusive" in applied and isinstance(amount.cores, int) and amount.cores == WHOLE_CARD:
         refuse((total_cores == WHOLE_CARD) & (state.used > 0), Usage.NOT_EXCLUSIVE)
-    if amount.cores == 0:
+    if "exhausted" in applied and isinstance(amount.cores, int) and amount.cores == 0:
         refuse((state.cores_left <= 0) & (total_cores != 0), Usage.NO_COMPUTE_LEFT)
     return refused
 

@@ -166,7 +166,14 @@ def _place(cluster: Cluster, surveyed: _Surveyed, row: int) -> Placement:
             request, [cards[column] for column in np.flatnonzero(taken[:, 0])]
         )
         shares[vendor][index] = tuple(
-            Share(share.card, vendor, share.amount.memory, share.amount.cores) for share in chosen
+            Share(
+                share.card,
+                share.type or vendor,
+                share.amount.memory,
+                int(share.amount.cores),
+                int(share.amount.slots),
+            )
+            for share in chosen
         )
     merit = float(surveyed.finding.survey.score[row])
     return Placement(node, merit, {vendor: tuple(each) for vendor, each in shares.items()})

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hami.cluster.card_table import CardTable, Flags, Mask
+from hami.cluster.card_table import Cards, CardTable, Flags, Mask
 from hami.placement import fit
 from hami.placement.checks import (
     FIXED_REASONS,
@@ -36,7 +36,8 @@ from hami.placement.checks import (
 )
 from hami.placement.fit import Survey
 from hami.placement.question import Question
-from hami.vendors.family import Reason
+from hami.vendors.family import OneCard, Reason
+from hami.wire.node_register import RegisteredCard
 
 _ELIGIBLE, _NO_CARD = 0, 255
 _NO_CARDS_KNOWN = "no cards of the node are known"
@@ -333,6 +334,18 @@ def _of_table(
     ]
 
 
+def _sizes(cards: Cards, column: int, row: int) -> OneCard:
+    """Return the sizes of a card in the table."""
+    cell = column, row
+    return OneCard(
+        RegisteredCard(
+            devmem=int(cards.memory[cell]),
+            devcore=int(cards.cores[cell]),
+            mode=cards.modes.texts[int(cards.mode_number[cell])],
+        )
+    )
+
+
 def _miss(
     question: Question, table: CardTable, finding: Finding, row: int, missing: int
 ) -> NearMiss:
@@ -347,13 +360,14 @@ def _miss(
     if step == 0:
         cards, family = table.cards[request.vendor], question.families[request.vendor]
         memory_short = [
-            family.amounts(request, int(cards.memory[column, row])).memory
-            - int(cards.memory_left[column, row])
+            int(asked.memory) - int(cards.memory_left[column, row])
             for column in refusals.only(Usage.MEMORY)
+            for asked in [family.amounts(request, _sizes(cards, column, row))]
         ]
         cores_short = [
-            request.cores - int(cards.cores_left[column, row])
+            int(asked.cores) - int(cards.cores_left[column, row])
             for column in refusals.only(Usage.CORES)
+            for asked in [family.amounts(request, _sizes(cards, column, row))]
         ]
     return NearMiss(
         node=finding.names[row],

@@ -72,7 +72,7 @@ class Surveyor:
         taken: list[Mask] = []
         for number, (index, request) in enumerate(steps):
             state = tally.states[request.vendor]
-            amount = self.question.families[request.vendor].amounts(request, state.memory)
+            amount = self.question.families[request.vendor].amounts(request, state)
             refused_now = self._refusals(request, rows, state, amount)
             eligible = self._numa_group(refused_now.eligible(), request, rows)
             counted = count(eligible)
@@ -88,7 +88,10 @@ class Surveyor:
                 break
             # Which cards are taken matters to later steps, and to the score where they differ.
             stays = self.question.kind(index) is not ContainerKind.INIT
-            mixed = request.percentage > 0 and bool(self._table.cards[request.vendor].mixed)
+            cards = self._table.cards[request.vendor]
+            mixed = not isinstance(amount.cores, int) or (
+                request.percentage > 0 and bool(cards.mixed)
+            )
             chosen = None
             if choose or mixed or (stays and number + 1 < len(steps)):
                 chosen = eligible & alive
@@ -118,6 +121,7 @@ class Surveyor:
             amount=amount,
             headroom=question.headroom[vendor],
             idle_only=question.pod.gpu_policy.idle_only,
+            applied=question.families[vendor].vendor.checks,
         )
         own = checks.own_refusals(question.families[vendor], request, state)
         return CardRefusals(self._fixed[vendor][:, rows], usage, own)
@@ -150,7 +154,7 @@ class Surveyor:
             score=score.card_score(
                 cards,
                 rows,
-                shares=state.used + 1,
+                shares=state.used + amount.slots,
                 cores=cards.cores[:, rows] - state.cores_left + amount.cores,
                 memory=state.memory - state.memory_left + amount.memory,
                 weights=weights,

@@ -11,12 +11,12 @@ every node, and become arrays when percentages of different cards make them diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
 
-from hami.cluster.card_table import CardTable, Floats, Mask
+from hami.cluster.card_table import CardTable, Floats, Ints, Mask
 from hami.cluster.quota import Headroom
 from hami.cluster.state import Cluster
 from hami.placement import score
@@ -106,6 +106,7 @@ class State:
         self._cards = cards = table.cards[vendor]
         self._rows = rows
         self.memory = cards.memory[:, rows]
+        self.cores = cards.cores[:, rows]
         # The tables themselves: `add` replaces them, it never changes them.
         self.used = cards.used[:, rows]
         self.memory_left = cards.memory_left[:, rows]
@@ -116,10 +117,10 @@ class State:
 
     def add(self, taken: Mask, amount: Amount[Numbers]) -> None:
         """Put a container on its cards, for the containers after it."""
-        self.used = self.used + taken
+        self.used = self.used + (taken if _is_one(amount.slots) else taken * amount.slots)
         self.memory_left = self.memory_left - taken * amount.memory
-        if amount.cores:
-            self.cores_left = self.cores_left - taken * np.int64(amount.cores)
+        if not isinstance(amount.cores, int) or amount.cores:
+            self.cores_left = self.cores_left - taken * np.asarray(amount.cores, dtype=np.int64)
 
     def in_mode(self, mode: str) -> Mask | None:
         """Return which cards are registered with a mode; None if no card of the table is."""
@@ -128,6 +129,38 @@ class State:
             return None
         found: Mask = self._cards.mode_number[:, self._rows] == number
         return found
+
+    def by_mode(self, number: Callable[[str], int]) -> Ints:
+        """Return what a function makes of the mode of each card; 0 where there is none."""
+        texts = self._cards.modes.texts
+        numbers = np.array([number(text) if text else 0 for text in texts], dtype=np.int64)
+        found: Ints = numbers[self._cards.mode_number[:, self._rows]]
+        return found
+
+    def where_mode(self, accepts: Callable[[str], bool]) -> Mask:
+        """Return the cards whose mode a function accepts."""
+        found: Mask = self.by_mode(lambda mode: int(accepts(mode))) > 0
+        return found
+
+    def lacks_slots(self, slots: Callable[[str], int]) -> Mask:
+        """Return the cards with fewer shares left than a function makes of their mode."""
+        lacking: Mask = self.used + self.by_mode(slots) > self._cards.count[:, self._rows]
+        return lacking
+
+
+def _is_one(slots: Numbers) -> bool:
+    return isinstance(slots, int) and slots == 1
+
+
+def _over_cards(count: int, each: Numbers, taken: Mask | None) -> Numbers:
+    """Add up what a request takes of all its cards; `taken` None: any would be the same."""
+    if isinstance(each, int):
+        return count * each
+    if taken is None:
+        of_first: Ints = count * each[0]
+        return of_first
+    added: Ints = (taken * each).sum(axis=0)
+    return added
 
 
 class Tally:
@@ -141,7 +174,7 @@ class Tally:
         self._shares, self._memory, self._cores = Running(), Running(), Running()
         #: The index of the container being added up, and its sums over vendors.
         self._index = -1
-        self._container: tuple[int, Numbers, int] = (0, 0, 0)
+        self._container: tuple[Numbers, Numbers, Numbers] = (0, 0, 0)
 
     def add(
         self, index: int, request: CardRequest, amount: Amount[Numbers], taken: Mask | None
@@ -151,21 +184,16 @@ class Tally:
             self._close_container()
             self._index = index
         kind, state = self._question.kind(index), self.states[request.vendor]
-        cores = request.count * amount.cores
-        memory: Numbers
-        if isinstance(amount.memory, int):
-            memory = request.count * amount.memory
-        elif taken is None:
-            memory = request.count * amount.memory[0]
-        else:
-            memory = (taken * amount.memory).sum(axis=0)
+        cores = _over_cards(request.count, amount.cores, taken)
+        memory = _over_cards(request.count, amount.memory, taken)
+        slots = _over_cards(request.count, amount.slots, taken)
         if taken is not None and kind is not ContainerKind.INIT:
             state.add(taken, amount)
         state.own_memory.add(kind, memory)
         state.own_cores.add(kind, cores)
         shares_so_far, memory_so_far, cores_so_far = self._container
         self._container = (
-            shares_so_far + request.count,
+            shares_so_far + slots,
             memory_so_far + memory,
             cores_so_far + cores,
         )

@@ -47,7 +47,7 @@ def still_fits(cluster: Cluster, held: PodInfo, decided_on: NodeInfo | None) -> 
 def _fits(cluster: Cluster, table: CardTable, row: int, held: PodInfo, *, more: int) -> bool:
     """Return whether all that a pod holds has room; `more` is 1 if it is not counted yet."""
     return (
-        all(_card_fits(table, row, held, allocation, more) for allocation in held.allocations())
+        all(_card_fits(cluster, (table, row), held, each, more) for each in held.allocations())
         and all(_ids_fit(cluster, table, row, vendor, more * ids) for vendor, ids in held.ids)
         and _within_quota(cluster, held, more)
     )
@@ -70,8 +70,13 @@ def _kinds(cards: tuple[RegisteredCard, ...]) -> dict[str, tuple[str, str, int]]
 
 
 def _card_fits(
-    table: CardTable, row: int, held: PodInfo, allocation: Allocation, more: int
+    cluster: Cluster,
+    located: tuple[CardTable, int],
+    held: PodInfo,
+    allocation: Allocation,
+    more: int,
 ) -> bool:
+    table, row = located
     cards = table.cards.get(allocation.vendor)
     column = cards.column(row, allocation.card) if cards is not None else None
     if cards is None or column is None:
@@ -84,7 +89,11 @@ def _card_fits(
         or used > cards.count[cell]
         or cards.memory_left[cell] < more * allocation.memory
         or cards.cores_left[cell] < more * allocation.cores
-        or (used > allocation.share_count and _is_exclusive(cards, cell, held, allocation))
+        or (
+            used > allocation.share_count
+            and "exclusive" in cluster.vendors[allocation.vendor].checks
+            and _is_exclusive(cards, cell, held, allocation)
+        )
     )
 
 
@@ -103,10 +112,10 @@ def _is_exclusive(
 
 
 def _ids_fit(cluster: Cluster, table: CardTable, row: int, vendor: str, more: int) -> bool:
-    if not cluster.vendors[vendor].bounded_by_ids:
-        return True
-    ids = table.ids[vendor]
-    return bool(ids.offered[row] > 0 and ids.held[row] + more <= ids.offered[row])
+    row_of_vendor, ids = cluster.vendors[vendor], table.ids[vendor]
+    if row_of_vendor.bounded_by_ids:
+        return bool(ids.offered[row] > 0 and ids.held[row] + more <= ids.offered[row])
+    return not row_of_vendor.needs_offer or bool(ids.offered[row] > 0)
 
 
 def _within_quota(cluster: Cluster, held: PodInfo, more: int) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import msgspec
 
 from hami.placement import policy
-from hami.vendors import card_request
-from hami.vendors.family import CardRequest
+from hami.vendors.card_request import CardRequest
+from hami.vendors.families import Families
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, errors, objects, shares, text_values
 from hami.wire.objects import ContainerKind
@@ -102,16 +102,19 @@ class PodRequest(msgspec.Struct, frozen=True):
         return Totals(shares.peak(counts), shares.peak(memory), shares.peak(cores))
 
 
-def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> PodRequest | None:
+def parse(
+    pod: objects.Pod, vendors: Families | Sequence[Vendor], defaults: Defaults
+) -> PodRequest | None:
     """Read what a pod asks for; None if it asks for no card. Raises WireError for a bad pod."""
+    families = vendors if isinstance(vendors, Families) else Families(vendors)
     containers = tuple(
         ContainerRequest(
             name=container.name or "",
             kind=kind,
             cards=tuple(
                 request
-                for vendor in vendors
-                if (request := card_request.read(container, vendor)) is not None
+                for family in families.of_container(container)
+                if (request := family.request(container)) is not None
             ),
         )
         for kind, container in pod.containers()
@@ -139,7 +142,11 @@ def parse(pod: objects.Pod, vendors: Sequence[Vendor], defaults: Defaults) -> Po
             pod.annotation(annotation_keys.GPU_POLICY), defaults.gpu_policy
         ),
         weights=policy.parse_weights(pod.annotations.get(annotation_keys.SCORING_WEIGHTS)),
-        selectors={v.name: _selector(pod, v) for v in vendors if v.name in asked},
+        selectors={
+            name: _selector(pod, vendor)
+            for name, vendor in families.vendors.items()
+            if name in asked
+        },
     )
 
 

@@ -304,7 +304,15 @@ class Binder:
         keys = self._keys.keys() if self._keys is not None else None
         node = self._watched.nodes.by_key(assumed.node)
         reads = node.grant_forms if node is not None else ""
-        return binding.of(assumed, info, families, now=self._now(), keys=keys, reads=reads)
+        return binding.of(
+            assumed,
+            info,
+            families,
+            node=self._watched.cluster.nodes.get(assumed.node),
+            now=self._now(),
+            keys=keys,
+            reads=reads,
+        )
 
     def _check_cards(self, assumed: AssumedPod) -> None:
         """Raise CardsChangedError if a pod that is still to be bound lost its cards in a queue."""

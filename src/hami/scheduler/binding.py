@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Mapping
 
+from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import PodInfo
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -20,7 +21,7 @@ from hami.scheduler.node_lock import Caller
 from hami.serving import tracing
 from hami.serving.grant_keys import Keyring
 from hami.vendors import table
-from hami.vendors.family import Family
+from hami.vendors.family import Family, Grant
 from hami.wire import annotation_keys, codec, explanation_note, grant, objects
 
 ALLOCATING = "allocating"
@@ -36,11 +37,12 @@ def of(
     info: PodInfo,
     families: Mapping[str, Family],
     *,
+    node: NodeInfo | None,
     now: float,
     keys: Keyring | None,
     reads: str,
 ) -> objects.Binding:
-    """Return the Binding of an assumed pod that holds these cards.
+    """Return the Binding of an assumed pod that holds these cards of its node.
 
     `reads` are the forms of grants that the node's agent says it verifies.
     """
@@ -49,7 +51,15 @@ def of(
         namespace=assumed.namespace,
         uid=assumed.uid,
         node=assumed.node,
-        annotations=decision_annotations(info, families, now=now, keys=keys, reads=reads)
+        annotations=decision_annotations(
+            info,
+            families,
+            containers=tuple(each.name for each in assumed.request.containers),
+            node=node,
+            now=now,
+            keys=keys,
+            reads=reads,
+        )
         | _pod_annotations(assumed),
     )
 
@@ -58,13 +68,16 @@ def decision_annotations(
     info: PodInfo,
     families: Mapping[str, Family],
     *,
+    containers: tuple[str, ...],
+    node: NodeInfo | None,
     now: float,
     keys: Keyring | None,
     reads: str,
 ) -> dict[str, str]:
     """Return the annotations by which a Binding records a pod's node and cards.
 
-    The signature covers pod, node and device lists (docs/designs/002-grants.md).
+    `containers` are the names of the pod's, init containers first. The signature covers pod, node
+    and device lists (docs/designs/002-grants.md).
     """
     if not info.shares:
         return {}
@@ -76,12 +89,14 @@ def decision_annotations(
         annotation_keys.BIND_TIME: seconds,
     }
     for vendor, pod_shares in info.shares:
-        written |= families[vendor].record(pod_shares)
+        cards = node.cards.get(vendor, ()) if node is not None else ()
+        granted = Grant(containers, {card.id: card for card in cards}, now)
+        written |= families[vendor].record(pod_shares, granted)
     if keys is not None:
         lists = table.device_lists(family.vendor for family in families.values())
         devices = {key: written[key] for key in lists if key in written}
-        granted = grant.Grant(uid=info.uid, node=info.node, devices=devices)
-        if devices and (mac := keys.sign(granted, grant.decode_forms(reads))):
+        signed = grant.Grant(uid=info.uid, node=info.node, devices=devices)
+        if devices and (mac := keys.sign(signed, grant.decode_forms(reads))):
             written[annotation_keys.GRANT_MAC] = mac
     return written
 

@@ -248,7 +248,10 @@ class Scheduler:
         )
         self.reviewer = Reviewer(
             Context(
-                rules=rules, mig_offer=self.mig_offer, headroom=watched.cluster.quotas.headroom
+                rules=rules,
+                mig_offer=self.mig_offer,
+                headroom=watched.cluster.quotas.headroom_at_admission,
+                slices=watched.cluster.slices,
             ),
             instruments=admission_serve.Metrics(self.metrics.registry),
             tracer=tracer,

@@ -41,7 +41,7 @@ class Placer:
 
     def parse(self, pod: objects.Pod) -> PodRequest | None:
         """Read a pod's request; None if it asks for none of our cards. May raise WireError."""
-        return request.parse(pod, tuple(self._cluster.vendors.values()), self._defaults)
+        return request.parse(pod, self._cluster.families, self._defaults)
 
     def decide(self, wanted: PodRequest, nodes: decide.Names = None) -> Decision:
         """Choose the best of these nodes, or explain why none fits; None is all nodes."""

@@ -142,7 +142,7 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Whether ResourceQuota holds when cards are chosen, too; at admission it always does.
     enforces_quota: bool = True
     #: Whether the vendor has cards only on nodes whose kubelet offers its count resource.
-    needs_offer: bool = True
+    needs_offer: bool = False
     #: Whether node.status.allocatable bounds what a node can take.
     bounded_by_ids: bool = True
     #: HAMi's flag that switches the vendor on; empty: it is always on.

@@ -40,8 +40,10 @@ class Share(codec.Object, frozen=True):
     #: The vendor name; for AMD the product type.
     vendor: str
     memory_mib: int
-    #: Percent of the card that is reserved; 0 reserves nothing.
+    #: Percent of the card that is reserved, or its compute units; 0 reserves nothing.
     cores: int
+    #: How many of the card's shares it is; the device list does not carry it.
+    slots: int = 1
 
     @classmethod
     def from_limits(cls, card: str, *, memory_bytes: int, cores: int) -> Share:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,14 +15,25 @@ import hami.cluster
 import hami.placement
 from hami.cluster.state import Cluster
 from hami.vendors import device_config, families, table
-from hami.vendors.family import Amount, CardRequest, ChosenShare, Plain, Reason
+from hami.vendors.family import Amount, CardRequest, ChosenShare, Grant, OneCard, Plain, Reason
 from hami.vendors.nvidia import Nvidia
 from hami.wire import errors, node_register
 from hami.wire.shares import Share
 from tests import builders
 from tests.builders import NVIDIA, card, container, node, pod
 
+NO_GRANT = Grant((), {}, 0.0)
 PLAIN = Plain(msgspec.structs.replace(NVIDIA, family=""))
+
+
+class Columns:
+    """Two equal cards as columns."""
+
+    memory = np.array([8001, 8001])
+    cores = np.array([100, 100])
+
+    def by_mode(self, number: Callable[[str], int]) -> Any:
+        return np.array([number(""), number("")])
 
 
 class Modes:
@@ -33,6 +44,12 @@ class Modes:
 
     def in_mode(self, mode: str) -> list[bool] | None:
         return [each == mode for each in self._modes] if mode in self._modes else None
+
+    def where_mode(self, accepts: Callable[[str], bool]) -> list[bool]:
+        return [accepts(mode) for mode in self._modes]
+
+    def lacks_slots(self, slots: Callable[[str], int]) -> list[bool]:
+        return [slots(mode) > 1 for mode in self._modes]
 
 
 def asked(memory: int = 0, percentage: int = 0, cores: int = 0) -> CardRequest:
@@ -68,8 +85,8 @@ def test_cards_are_read_from_the_register_annotation_sorted_by_index_and_id() ->
 def test_an_amount_is_the_same_for_one_card_and_for_a_column(
     request_: CardRequest, want: Amount[int]
 ) -> None:
-    assert PLAIN.amounts(request_, 8001) == want
-    column = PLAIN.amounts(request_, np.array([8001, 8001]))
+    assert PLAIN.amounts(request_, OneCard(card("a", devmem=8001))) == want
+    column = PLAIN.amounts(request_, Columns())
     assert np.array_equal(np.broadcast_to(column.memory, 2), [want.memory] * 2)
     assert column.cores == want.cores
 
@@ -85,14 +102,14 @@ def test_only_nvidia_refuses_cards_in_mig_mode() -> None:
 def test_every_card_that_the_policy_took_is_shared() -> None:
     cards = [card("a", devmem=8000), card("b", devmem=4000)]
     assert PLAIN.choose(asked(percentage=25, cores=10), cards) == (
-        ChosenShare("a", Amount(2000, 10)),
-        ChosenShare("b", Amount(1000, 10)),
+        ChosenShare("a", Amount(2000, 10), "NVIDIA"),
+        ChosenShare("b", Amount(1000, 10), "NVIDIA"),
     )
 
 
 def test_shares_are_recorded_for_the_plugin_and_for_good() -> None:
     devices = "a,NVIDIA,2000,10:;;"
-    assert PLAIN.record(((Share("a", "NVIDIA", 2000, 10),), ())) == {
+    assert PLAIN.record(((Share("a", "NVIDIA", 2000, 10),), ()), NO_GRANT) == {
         "hami.io/vgpu-devices-to-allocate": devices,
         "hami.io/vgpu-devices-allocated": devices,
     }
@@ -101,7 +118,7 @@ def test_shares_are_recorded_for_the_plugin_and_for_good() -> None:
 def test_a_vendor_without_a_to_allocate_key_writes_no_empty_annotation() -> None:
     keys = msgspec.structs.replace(NVIDIA.annotations, to_allocate="")
     kept = Plain(msgspec.structs.replace(NVIDIA, family="", annotations=keys))
-    assert kept.record(((Share("a", "NVIDIA", 2000, 10),),)) == {
+    assert kept.record(((Share("a", "NVIDIA", 2000, 10),),), NO_GRANT) == {
         "hami.io/vgpu-devices-allocated": "a,NVIDIA,2000,10:;",
     }
 
