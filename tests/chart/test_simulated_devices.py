@@ -1,4 +1,4 @@
-"""Simulated devices in the chart: off by default, few rights, the description as given."""
+"""Simulated devices in the chart: off by default, few rights, the description."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ Those have no list to empty; which containers were served is kept in memory.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -34,6 +33,10 @@ _TIMEOUT = 5.0
 _ATTEMPTS = 5
 _RESCHEDULE = "let the scheduler place the pod; delete the pod to reschedule it"
 _BOUND = ("allocating", "success")
+
+
+#: By container's name; the key `allocated` is the plugin's.
+_ContainerFlags = dict[str, dict[str, Any]]
 
 
 class _PodList(codec.Object, frozen=True):
@@ -231,11 +234,12 @@ class ByFlags:
         done = True
         key = self._plugin.container_flags
         if key:
-            flags: dict[str, Any] = json.loads(pod.annotation(key) or "{}")
+            what = f"pod {pod.namespace}/{pod.name}, {key}"
+            flags = codec.decode(pod.annotation(key) or "{}", _ContainerFlags, what=what)
             if container.name in flags:
                 flags[container.name]["allocated"] = True
             done = all(each.get("allocated") for each in flags.values())
-            changes[key] = json.dumps(flags, separators=(",", ":"))
+            changes[key] = codec.encode_text(flags)
         if done:
             changes |= dict.fromkeys(self._plugin.flags, "true")
         await self._api.annotate(pod, changes)

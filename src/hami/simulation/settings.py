@@ -1,4 +1,4 @@
-"""Settings of `hami simulate-devices`; those that the agent has too are named alike."""
+"""Settings of `hami simulate-devices`, named as the agent's where it has them too."""
 
 from __future__ import annotations
 
