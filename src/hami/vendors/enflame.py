@@ -78,8 +78,8 @@ class DrsRegister(codec.Object, frozen=True):
     profiles: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class AssignedContainer(codec.Object, frozen=True, omit_defaults=False):
-    """One container in the annotation `assigned-containers`."""
+class AssignedContainer(codec.Object, frozen=True):
+    """One container in the annotation `assigned-containers`; empty texts are omitted."""
 
     allocated: bool
     request: int
@@ -223,10 +223,8 @@ class Drs(Plain):
             written.setdefault(ASSIGNED_MINOR, card.custominfo["minor"])
             written.setdefault(REQUEST_SIZE, str(share.slots))
         if assigned:
-            # In the order of their names, and without empty texts, as Go writes a map.
-            written[CONTAINERS] = codec.encode_text(
-                {name: _without_empty(assigned[name]) for name in sorted(assigned)}
-            )
+            in_order = {name: assigned[name] for name in sorted(assigned)}  # as Go writes a map
+            written[CONTAINERS] = codec.encode_text(in_order)
         return written | super().record(pod_shares, grant)
 
     def recorded(self, pod_shares: shares.PodShares, pod: objects.Pod) -> shares.PodShares:
@@ -353,11 +351,6 @@ def _slices_of(capacity: float | str) -> int:
         text = capacity.strip()
         return int(text) if _NUMBER.fullmatch(text) else 0
     return int(capacity) if abs(capacity) <= text_values.INT32_MAX else 0
-
-
-def _without_empty(container: AssignedContainer) -> dict[str, object]:
-    found: dict[str, object] = msgspec.to_builtins(container)
-    return {key: value for key, value in found.items() if value != ""}
 
 
 def _nanoseconds(now: float) -> str:

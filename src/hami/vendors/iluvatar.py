@@ -1,4 +1,4 @@
-"""Iluvatar: several cards are whole ones, and the plugin reads a container's name."""
+"""Iluvatar: several cards are whole ones, the plugin reads container names."""
 
 from __future__ import annotations
 
