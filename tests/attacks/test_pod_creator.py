@@ -15,7 +15,7 @@ from tests.attacks import attack as attacks
 from tests.attacks.attack import NO_GAIN, REFUSED, Attacker, Result
 from tests.attacks.test_pod_patcher import DEVICES, refused_start
 from tests.builders import CORES, GPU, MEMORY, PERCENT
-from tests.e2e.chart.our_keys import OURS_ON_PODS
+from tests.e2e.chart.our_keys import OTHERS, OURS_ON_PODS
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.admission import pods
 from tests.unit.admission.pods import Document, Door
@@ -59,7 +59,7 @@ def test_forged_annotations(key: str, *, mirror: bool) -> Result:
     spec = {"nodeName": "a"} if mirror else {}
     if mirror:
         annotations[annotation_keys.MIRROR] = "x"
-    answer = Door().send(sharing(annotations=annotations, **spec))
+    answer = Door(others=OTHERS).send(sharing(annotations=annotations, **spec))
     assert answer.allowed
     assert answer.warnings
     left = answer.pod["metadata"].get("annotations", {})

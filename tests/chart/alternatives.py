@@ -38,6 +38,8 @@ IMAGE = {
 }
 
 _NODES = {"simulatedDevices.nodes": [{"devices": [{"model": "T4"}]}]}
+ACCOUNT = ["system:serviceaccount:a:b"]
+
 _OWN_KEYS = {
     "scheduler.grantKey.existingSigningSecret": "signing",
     "scheduler.grantKey.existingPublicSecret": "public",
@@ -60,6 +62,26 @@ ALTERNATIVES: dict[str, Other] = {
     "resourceMemPercentage": Other("example.com/percent"),
     "resourceCores": Other("example.com/cores"),
     "resourcePriority": Other("example.com/priority"),
+    "mluResourceName": Other("example.com/other"),
+    "mluResourceMem": Other("example.com/other"),
+    "mluResourceCores": Other("example.com/other"),
+    "dcuResourceName": Other("example.com/other"),
+    "dcuResourceMem": Other("example.com/other"),
+    "dcuResourceCores": Other("example.com/other"),
+    "enflameResourceNameDRSGCU": Other("example.com/other"),
+    "enflameResourceNameGCUMemory": Other("example.com/other"),
+    "enflameResourceNameGCUCore": Other("example.com/other"),
+    "enflameResourceNameVGCU": Other("example.com/other"),
+    "enflameResourceNameVGCUPercentage": Other("example.com/other"),
+    "birenResourceName": Other("example.com/other"),
+    "metaxResourceName": Other("example.com/other"),
+    "metaxResourceCore": Other("example.com/other"),
+    "metaxResourceMem": Other("example.com/other"),
+    "metaxsGPUTopologyAware": Other("true"),
+    "kunlunResourceName": Other("example.com/other"),
+    "kunlunResourceVCountName": Other("example.com/other"),
+    "kunlunResourceVMemoryName": Other("example.com/other"),
+    "vastaiResourceName": Other("example.com/other"),
     "schedulerName": Other("mine"),
     "legacyMetrics": Other(value=True),
     "prometheus.enabled": Other(value=True),
@@ -69,7 +91,7 @@ ALTERNATIVES: dict[str, Other] = {
     "fallback.gpu": Other("whole"),
     "fallback.chains": Other([["2g.20gb", "1g.10gb"]]),
     "admissionPolicy.enabled": Other(value=False),
-    "admissionPolicy.trustedAccounts": Other(["system:serviceaccount:a:b"]),
+    "admissionPolicy.trustedAccounts": Other(ACCOUNT),
     "webhookOnly.enabled": Other(value=True),
     "webhookOnly.replicas": Other(5, {"webhookOnly.enabled": True}),
     "scheduler.replicas": Other(2),
@@ -242,5 +264,21 @@ ALTERNATIVES: dict[str, Other] = {
     "devicePlugin.libPath": Other("/opt/vgpu"),
     "devices.nvidia.gpuCorePolicy": Other("force"),
     "devices.nvidia.libCudaLogLevel": Other(3),
+    **{
+        f"devices.{vendor}.enabled": Other(value=False)
+        for vendor in (
+            *("amd", "awsneuron", "biren", "cambricon", "enflame", "hygon", "kunlun", "metax"),
+            *("mthreads", "vastai"),
+        )
+    },
+    "devices.ascend.enabled": Other(value=True),
+    "devices.ascend.hamiVnpuCore": Other("true", {"devices.ascend.enabled": True}),
+    "devices.ascend.runtimeClassName": Other("ascend", {"devices.ascend.enabled": True}),
+    "devices.iluvatar.enabled": Other(value=True),
+    **{
+        f"devices.{vendor}.pluginAccounts": Other(ACCOUNT)
+        for vendor in ("amd", "biren", "cambricon", "enflame", "hygon")
+    },
+    "devices.iluvatar.pluginAccounts": Other(ACCOUNT, {"devices.iluvatar.enabled": True}),
     "device-config.content": Other("nvidia: {resourceCountName: example.com/gpu}\n"),
 }

@@ -53,7 +53,7 @@ def test_names_of_resources_reach_the_devices() -> None:
         "resourcePriority": "a.example/priority",
     }
     files = rendering.render(names).one("ConfigMap", "hami-scheduler-device")["data"]
-    [vendor] = device_config.parse(files["device-config.yaml"], source="the chart").vendors
+    vendor, *_ = device_config.parse(files["device-config.yaml"], source="the chart").vendors
 
     assert list(vendor.resources.named()) == [name for name in names.values() if name]
 

@@ -37,7 +37,7 @@ def test_without_admission_the_example_names_the_scheduler_itself() -> None:
 def test_values_without_effect_are_named() -> None:
     text = notes(
         {
-            "mluResourceName": "cambricon.com/vmlu",
+            "iluvatarResourceName": "a.io/b",
             "devicePlugin.passDeviceSpecsEnabled": True,
             "devicePlugin.monitor.ctrPath": "/usr/local/vgpu/containers",
             "scheduler.patch.imageNew.tag": "v1",
@@ -47,7 +47,7 @@ def test_values_without_effect_are_named() -> None:
     )
     reply = text.partition("These values have no effect in this version:\n")[2].split("\n")
     assert [line.strip() for line in reply if line.strip()] == [
-        "mluResourceName",
+        "iluvatarResourceName",
         "devicePlugin.passDeviceSpecsEnabled",
         "devicePlugin.monitor.ctrPath",
         "scheduler.replica",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hami.admission import checks
-from hami.vendors import table
+from hami.scheduler import kube_scheduler
+from hami.vendors import device_config
 from hami.wire import annotation_keys, mig
 from tests.chart import rendering
 from tests.chart.rendering import Object
@@ -74,9 +75,10 @@ def test_from_1_28_on_only_pods_that_concern_us_wait_for_us() -> None:
 
     resources, annotations = lists(condition(kube=WITH_CONDITIONS))
 
-    [vendor] = table.built_in()
-    assert resources == list(vendor.resources.named())
-    assert sorted(annotations) == sorted(checks.protected_annotations(table.built_in()))
+    read = rendering.render().one("ConfigMap", "hami-scheduler-device")["data"]
+    vendors = device_config.parse(read["device-config.yaml"], source="the chart").vendors
+    assert resources == list(kube_scheduler.managed_resources(vendors))
+    assert sorted(annotations) == sorted(checks.protected_annotations(vendors))
 
 
 def test_the_condition_sees_whatever_admission_would_change_or_refuse() -> None:

@@ -128,23 +128,3 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 {{- end }}
-
-{{/* Annotations of pods that only hami writes, a JSON list. */}}
-{{- define "hami.protectedPodAnnotations" -}}
-{{- list
-  "hami.io/vgpu-node"
-  "hami.io/vgpu-time"
-  "hami.io/bind-phase"
-  "hami.io/bind-time"
-  "hami.io/grant-mac"
-  "hami.io/vgpu-devices-to-allocate"
-  "hami.io/vgpu-devices-allocated"
-  "hami.io/vgpu-mig-allocations"
-  "hami.io/explanation"
-  "hami.io/scheduler-wake-up"
-  "hami.io/vgpu-resize"
-  "hami.io/vgpu-resize-mac"
-  "hami.io/overuse"
-  "hami.io/start-refused"
-  | toJson }}
-{{- end }}

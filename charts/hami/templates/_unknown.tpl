@@ -5,7 +5,11 @@ lists of what is read are those of values.yaml; a test holds them equal.
 {{- define "hami.unknownValues" -}}
 {{- $known := dict
   "" (list "global" "nameOverride" "fullnameOverride" "namespaceOverride" "resourceName" "resourceMem" "resourceMemPercentage"
-    "resourceCores" "resourcePriority" "schedulerName" "legacyMetrics" "prometheus" "grafana" "podSecurityPolicy" "fallback"
+    "resourceCores" "resourcePriority" "mluResourceName" "mluResourceMem" "mluResourceCores" "dcuResourceName" "dcuResourceMem"
+    "dcuResourceCores" "enflameResourceNameDRSGCU" "enflameResourceNameGCUMemory" "enflameResourceNameGCUCore"
+    "enflameResourceNameVGCU" "enflameResourceNameVGCUPercentage" "birenResourceName" "metaxResourceName" "metaxResourceCore"
+    "metaxResourceMem" "metaxsGPUTopologyAware" "kunlunResourceName" "kunlunResourceVCountName" "kunlunResourceVMemoryName"
+    "vastaiResourceName" "schedulerName" "legacyMetrics" "prometheus" "grafana" "podSecurityPolicy" "fallback"
     "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "simulatedDevices" "devices" "device-config")
   "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
     "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"
@@ -35,8 +39,20 @@ lists of what is read are those of values.yaml; a test holds them equal.
   "devicePlugin.gpuOperatorToolkitReady" (list "enabled" "hostPath")
   "devicePlugin.monitor" (list "image" "resyncInterval" "overuseTolerance" "securityContext" "resources" "extraArgs" "extraEnvs")
   "devicePlugin.service" (list "type" "httpPort" "labels" "annotations")
-  "devices" (list "nvidia")
-  "devices.nvidia" (list "gpuCorePolicy" "libCudaLogLevel") }}
+  "devices" (list "nvidia" "amd" "ascend" "awsneuron" "biren" "cambricon" "enflame" "hygon" "iluvatar" "kunlun" "metax" "mthreads" "vastai")
+  "devices.nvidia" (list "gpuCorePolicy" "libCudaLogLevel")
+  "devices.amd" (list "enabled" "pluginAccounts")
+  "devices.biren" (list "enabled" "pluginAccounts")
+  "devices.cambricon" (list "enabled" "pluginAccounts")
+  "devices.enflame" (list "enabled" "pluginAccounts")
+  "devices.hygon" (list "enabled" "pluginAccounts")
+  "devices.iluvatar" (list "enabled" "pluginAccounts")
+  "devices.ascend" (list "enabled" "hamiVnpuCore" "runtimeClassName")
+  "devices.awsneuron" (list "enabled")
+  "devices.kunlun" (list "enabled")
+  "devices.metax" (list "enabled")
+  "devices.mthreads" (list "enabled")
+  "devices.vastai" (list "enabled") }}
 {{- $unknown := list }}
 {{- range $section, $names := $known }}
 {{- $values := $.Values }}

@@ -35,8 +35,7 @@ async def run(settings: Settings) -> None:
     stop = lifetime.stop_asked()
     lifetime.bound()
     config = device_config.load_or_built_in(settings.device_config_file)
-    for warning in config.warnings:
-        _log.warning("device configuration", extra={"warning": warning})
+    config.log_to(_log)
     rules = admission_settings.webhook_rules(settings, config.vendors)
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
     async with access.client(settings, user_agent=USER_AGENT) as client:

@@ -284,8 +284,7 @@ async def run(settings: Settings) -> None:
     stop = lifetime.stop_asked()
     lifetime.bound()
     config = device_config.load_or_built_in(settings.device_config_file)
-    for warning in config.warnings:
-        _log.warning("device configuration", extra={"warning": warning})
+    config.log_to(_log)
     keys = key_folder(settings)
     if keys is None:
         _log.warning("grants are not verified: --grant-key-dir is empty")

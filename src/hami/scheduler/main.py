@@ -71,8 +71,7 @@ async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = lifetime.stop_asked()
     config = device_config.load_or_built_in(settings.device_config_file)
-    for warning in config.warnings:
-        _log.warning("device configuration", extra={"warning": warning})
+    config.log_to(_log)
     rules = admission_rules(settings, config)
     keys = grants.key_folder(settings)
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)

@@ -88,35 +88,17 @@ def parse(
     text: str, vendors: Sequence[Vendor], *, source: str, among: Catalogue | None = None
 ) -> Description:
     """Check the text of a description; `source` names it in errors."""
-    data = config_file.load(text, source=source)
-    known = among or catalogue.built_in()
-    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list) or not data["nodes"]:
-        value = data.get("nodes") if isinstance(data, dict) else data
-        raise ConfigError(
-            source=source,
-            place="nodes" if isinstance(data, dict) else "",
-            value=value,
-            rule="must be a list of at least one entry",
-            remedy=_START,
-        )
-    for key in data:
-        if key != "nodes":
-            near = config_file.nearest(key, ("nodes",))
-            raise ConfigError(
-                source=source, place=str(key), rule="no such key", remedy=f"remove it{near}"
-            )
-    reader = _Reader(source, {each.name: each for each in vendors}, known)
-    return Description(
-        tuple(
-            reader.node(Section(each, source=source, path=f"nodes[{index}]"))
-            for index, each in enumerate(data["nodes"])
-        )
-    )
+    root = Section(config_file.load(text, source=source), source=source, path="")
+    nodes = root.sections("nodes")
+    root.refuse_unknown()
+    if not nodes:
+        raise root.error("nodes", "must be a list of at least one entry", _START)
+    reader = _Reader({each.name: each for each in vendors}, among or catalogue.built_in())
+    return Description(tuple(map(reader.node, nodes)))
 
 
 class _Reader:
-    def __init__(self, source: str, vendors: Mapping[str, Vendor], known: Catalogue) -> None:
-        self._source = source
+    def __init__(self, vendors: Mapping[str, Vendor], known: Catalogue) -> None:
         self._vendors = vendors
         self._known = known
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from hami.wire import errors, text_values
+from hami.wire import errors, quantity, text_values
 
 
 class ConfigError(ValueError):
@@ -47,6 +47,7 @@ MAX_CHARACTERS = 256 * 1024
 _BYTES_PER_CHARACTER = 4
 _CORRECT = "correct that line (indent with spaces, quote text with : or # in it)"
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 100
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -119,9 +120,9 @@ def load(text: str, *, source: str) -> object:
 class Section:
     """A mapping of the file, read key by key with the rule of each.
 
-    Asking is declaring: a key that was not asked for is unknown, and `unknown()` names it together
-    with the nearest key that was. Absent and null mean the default. Numbers and switches may be
-    quoted, because a Helm template renders many values that way (and 1000000 as 1e+06).
+    Asking is declaring: a key that was not asked for is unknown, and `refuse_unknown()` names it
+    together with the nearest key that was. Absent and null mean the default. Numbers and switches
+    may be quoted, because a Helm template renders many values that way (and 1000000 as 1e+06).
     """
 
     def __init__(self, data: object, *, source: str, path: str) -> None:
@@ -193,6 +194,28 @@ class Section:
             )
         return float(number)
 
+    def resource(self, key: str, default: str) -> str:
+        """Return a name of an extended resource; an empty one means that there is none."""
+        name = self.text(key, default)
+        if not name:
+            return ""
+        try:
+            return quantity.check_resource_name(name, what=key)
+        except errors.WireError as error:
+            remedy = error.remedy or f"write a name like {default or 'vendor.com/card'}"
+            raise self.error(key, error.rule, remedy) from error
+
+    def object_name(self, key: str) -> str:
+        """Return a name of a Kubernetes object, or an empty text."""
+        name = self.text(key, "")
+        if name and not _OBJECT_NAME.fullmatch(name):
+            raise self.error(
+                key,
+                "is not a name of a Kubernetes object",
+                "write small letters, digits, - and . only, or leave it empty",
+            )
+        return name
+
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of at least one text, none of them empty."""
         value = self._value(key)
@@ -216,50 +239,61 @@ class Section:
             )
         return tuple(int(each) for each in numbers if each is not None)
 
-    def sections(self, key: str) -> tuple[Section, ...]:
-        """Return a list of mappings; absent is an empty one."""
-        value = self._value(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list):
-            raise self.error(key, "must be a list", "write one entry per `- `")
+    def sections(self, key: str, *, nested: bool = False) -> tuple[Section, ...]:
+        """Return a list of mappings, or of lists of them if `nested`; absent is an empty one."""
         return tuple(
-            Section(item, source=self._source, path=f"{self._path}.{key}[{place}]")
-            for place, item in enumerate(value)
+            Section(item, source=self._source, path=place)
+            for place, item in self._items(self._value(key), self.place(key), nested=nested)
         )
+
+    def _items(self, value: object, path: str, *, nested: bool) -> list[tuple[str, object]]:
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise ConfigError(
+                source=self._source,
+                place=path,
+                value=value,
+                rule="must be a list",
+                remedy="write one entry per `- `",
+            )
+        items = [(f"{path}[{place}]", item) for place, item in enumerate(value)]
+        if not nested:
+            return items
+        return [each for at, item in items for each in self._items(item, at, nested=False)]
+
+    def place(self, key: object) -> str:
+        """Return the key's path in the file."""
+        return f"{self._path}.{key}" if self._path else str(key)
 
     def error(self, key: str, rule: str, remedy: str) -> ConfigError:
         """Build the error about the value at `key`."""
         return ConfigError(
             source=self._source,
-            place=f"{self._path}.{key}",
+            place=self.place(key),
             value=self._data.get(key),
             rule=rule,
             remedy=remedy,
         )
 
-    def has(self, key: str) -> bool:
-        """Return whether the key holds a value."""
-        return self._value(key) is not None
-
-    def refuse_unknown(self) -> None:
-        """Raise for the first key that was not asked for."""
-        for key in self._data:
-            if key not in self._asked:
-                near = nearest(key, self._asked)
-                raise self.error(str(key), "belongs to no key that we know", f"remove it{near}")
-
     def is_silent(self) -> bool:
         """Whether no key that was asked for holds a value."""
         return all(self._data.get(key) in (None, [], {}) for key in self._asked)
 
-    def unknown(self) -> list[str]:
-        """Return a warning for each key that was not asked for."""
-        return [
-            f"{self._source}: {self._path}.{key}: no such key, ignored{nearest(key, self._asked)}"
-            for key in self._data
-            if key not in self._asked
-        ]
+    def has(self, key: str) -> bool:
+        """Whether the key holds a value; null is none."""
+        return self._data.get(key) is not None
+
+    def refuse_unknown(self) -> None:
+        """Raise the error about the first key that was not asked for."""
+        for key in self._data:
+            if key not in self._asked:
+                raise ConfigError(
+                    source=self._source,
+                    place=self.place(key),
+                    rule=f"no such key{nearest(key, self._asked)}",
+                    remedy="correct its name, or remove it; a key that is absent has its default",
+                )
 
     def _value(self, key: str) -> object:
         self._asked.append(key)

@@ -1,49 +1,34 @@
 """The user's device-config.yaml, applied to the built-in vendors.
 
-Scheduler and node agent share the file, and its keys are HAMi's. An absent key or null leaves the
-row's value, an empty resource name switches that resource off. Sections of vendors that are not
-supported yet are kept as they are. An unknown key is ignored, as HAMi does, but never in silence:
-it becomes a warning. Everything else that is wrong is a `ConfigError`, because a half-understood
-configuration hands out the wrong GPU.
+Scheduler and node agent share the file, and its keys are HAMi's. NVIDIA is always served; another
+vendor is where its section names the resource of its cards, as in HAMi. An absent key or null
+leaves the row's value, an empty resource name switches that resource off. Whatever is wrong, an
+unknown key too, is a `ConfigError`: a half-understood configuration hands out the wrong card.
+Sections of vendors that no row serves yet are checked all the same.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import Literal, cast, get_args
 
 import msgspec
 
-from hami.vendors import config_file, table
+from hami.vendors import config_file, config_sections, table
+from hami.vendors.config_file import Section
 from hami.wire import errors as wire_errors
-from hami.wire import quantity
 
 ConfigError = config_file.ConfigError
 
 CorePolicy = Literal["default", "force", "disable"]
 
-#: Sections that HAMi knows. Ours are those of the vendor table; the rest is kept for later.
-KNOWN_SECTIONS = (
-    "nvidia",
-    "cambricon",
-    "hygon",
-    "metax",
-    "enflame",
-    "mthreads",
-    "kunlun",
-    "awsneuron",
-    "amd",
-    "vastai",
-    "biren",
-    "iluvatars",
-    "vnpus",
-)
-
 _START = "write at least\nnvidia:\n  resourceCountName: nvidia.com/gpu"
 
-#: Key in the file by field of the vendor's row.
-_RESOURCE_KEYS = {
+#: Key in the file by field of `Vendor.resources`, where the row names no other.
+_RESOURCE_KEYS: Mapping[str, str] = {
     "count": "resourceCountName",
     "memory": "resourceMemoryName",
     "memory_percentage": "resourceMemoryPercentageName",
@@ -52,7 +37,6 @@ _RESOURCE_KEYS = {
 }
 
 _MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.\S+")
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class MigAllowance(msgspec.Struct, frozen=True):
@@ -92,13 +76,23 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A checked device-config.yaml."""
 
-    #: The built-in rows with the file's values, in table order.
+    #: The rows that are served, with the file's values, in table order.
     vendors: tuple[table.Vendor, ...]
     nvidia: NvidiaSettings
-    #: Sections that are not read yet, as they are in the file.
-    other_sections: dict[str, object]
-    #: For the log at start-up: what was ignored, and what was probably meant.
+    #: Sections with values whose vendors no row serves yet.
+    unserved: tuple[str, ...] = ()
+    #: For the log at start-up.
     warnings: tuple[str, ...] = ()
+
+    def log_to(self, log: logging.Logger) -> None:
+        """Write what a reader of the file should know, at the start of a program."""
+        for warning in self.warnings:
+            log.warning("device configuration", extra={"warning": warning})
+        if self.unserved:
+            log.info(
+                "device configuration: this version does not serve the vendors of these sections",
+                extra={"sections": ", ".join(self.unserved)},
+            )
 
 
 def load(path: str | os.PathLike[str]) -> DeviceConfig:
@@ -113,10 +107,10 @@ def load_or_built_in(path: str) -> DeviceConfig:
     """Read the file; an empty path means the built-in vendors as they are."""
     if path:
         return load(path)
-    return DeviceConfig(vendors=table.built_in(), nvidia=NvidiaSettings(), other_sections={})
+    return DeviceConfig(vendors=table.built_in(), nvidia=NvidiaSettings())
 
 
-def parse(text: str, *, source: str) -> DeviceConfig:
+def parse(text: str, *, source: str, rows: tuple[table.Vendor, ...] | None = None) -> DeviceConfig:
     """Check the text of a device-config.yaml; `source` names it in errors and warnings."""
     data = config_file.load(text, source=source)
     if data is None:
@@ -125,33 +119,113 @@ def parse(text: str, *, source: str) -> DeviceConfig:
         raise ConfigError(
             source=source, place="", value=data, rule="is not a mapping of sections", remedy=_START
         )
-    warnings = _unknown_sections(data, source)
-    nvidia = config_file.Section(data.get("nvidia"), source=source, path="nvidia")
-    settings, more_warnings = _settings(nvidia)
-    vendors = tuple(
-        _overridden(vendor, nvidia) if vendor.section == "nvidia" else vendor
-        for vendor in table.built_in()
-    )
-    _refuse_doubles(vendors, source)
-    warnings += nvidia.unknown() + more_warnings
-    others = {name: value for name, value in data.items() if name != "nvidia"}
-    if nvidia.is_silent() and not any(
-        _says_something(value) for name, value in others.items() if name in KNOWN_SECTIONS
-    ):
-        raise ConfigError(
+    rows = table.built_in() if rows is None else rows
+    known = tuple(dict.fromkeys([*config_sections.NAMES, *(row.section for row in rows)]))
+    config_sections.refuse_unknown(data, known=known, source=source)
+    nvidia = Section(data.get("nvidia"), source=source, path="nvidia")
+    settings, warnings = _settings(nvidia)
+    others = {
+        name: config_sections.read(
+            name,
+            data[name],
             source=source,
-            place="",
-            rule=" ".join(["no section that we know holds a value", *_in_brackets(warnings)]),
-            remedy=_START,
+            resources=[
+                key for row in rows if row.section == name for key in row.config_keys.values()
+            ],
         )
+        for name in known
+        if name in data and name != "nvidia"
+    }
+    served = list(_served(rows, nvidia, others))
+    nvidia.refuse_unknown()
+    ours = {row.section for row in rows}
+    unserved = {
+        name: claims
+        for name, parts in others.items()
+        if name not in ours and (claims := list(_claims_unserved(name, parts)))
+    }
+    if nvidia.is_silent() and len(served) == 1 and not unserved:
+        raise ConfigError(source=source, place="", rule="no section holds a value", remedy=_START)
+    claims = [claim for vendor, given in served for claim in _claims(vendor, given)]
+    claims += [claim for found in unserved.values() for claim in found]
+    _refuse_doubles(claims, source)
     return DeviceConfig(
-        vendors=vendors, nvidia=settings, other_sections=others, warnings=tuple(warnings)
+        vendors=tuple(vendor for vendor, _ in served),
+        nvidia=settings,
+        unserved=tuple(unserved),
+        warnings=warnings,
     )
 
 
-def _settings(nvidia: config_file.Section) -> tuple[NvidiaSettings, list[str]]:
+def _served(
+    rows: tuple[table.Vendor, ...],
+    nvidia: Section,
+    others: Mapping[str, tuple[Section, ...]],
+) -> Iterable[tuple[table.Vendor, Section]]:
+    """Return each vendor that is served and its part of the file, in table order."""
+    listed: set[str] = set()
+    for row in rows:
+        if row.section == "nvidia":
+            yield _overridden(row, nvidia), nvidia
+        elif row.section not in config_sections.LISTS:
+            for section in others.get(row.section, ()):
+                if section.text(_keys(row)["count"], ""):
+                    yield _overridden(row, section), section
+        elif row.section not in listed:
+            listed.add(row.section)
+            for entry in others.get(row.section, ()):
+                if entry.text(_keys(row)["count"], ""):
+                    yield _overridden(_row_of(entry, row, rows), entry), entry
+
+
+def _row_of(entry: Section, like: table.Vendor, rows: tuple[table.Vendor, ...]) -> table.Vendor:
+    """Return the row of an entry's word; a word without one has a row like the section's first."""
+    word = entry.text(config_sections.WORD, "")
+    for row in rows:
+        if row.name == word and row.section == like.section:
+            return row
+    made = msgspec.convert(_renamed(msgspec.to_builtins(like), like.name, word), table.Vendor)
+    for row in rows:
+        shared = {row.annotations.register, row.annotations.allocated} - {""}
+        if row.name.lower() == word.lower() or shared & {
+            made.annotations.register,
+            made.annotations.allocated,
+        }:
+            raise entry.error(
+                config_sections.WORD,
+                f"is taken: it would have the name or the annotations of {row.name}",
+                "write another word",
+            )
+    return made
+
+
+def _renamed(part: object, old: str, new: str) -> object:
+    """Return a row's data with another word wherever the old one is."""
+    if isinstance(part, dict):
+        return {key: _renamed(value, old, new) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_renamed(value, old, new) for value in part]
+    return part.replace(old, new) if isinstance(part, str) else part
+
+
+def _keys(vendor: table.Vendor) -> Mapping[str, str]:
+    """Return the keys of the file by the fields of the row that they override."""
+    if vendor.section == "nvidia":
+        return _RESOURCE_KEYS
+    if vendor.config_keys:
+        return vendor.config_keys
+    known = config_sections.resource_keys(vendor.section)
+    return {field: key for field, key in _RESOURCE_KEYS.items() if key in known}
+
+
+def _settings(nvidia: Section) -> tuple[NvidiaSettings, tuple[str, ...]]:
     base = NvidiaSettings()
-    allowances = nvidia.sections("migProfileAllowlist")
+    allowances = [_allowance(entry) for entry in nvidia.sections("migProfileAllowlist")]
+    geometries = [_geometry(entry) for entry in nvidia.sections("knownMigGeometries")]
+    warnings: tuple[str, ...] = ()
+    if allowances and geometries:
+        place = nvidia.place("knownMigGeometries")
+        warnings = (f"{place}: has no effect beside migProfileAllowlist; remove it",)
     settings = NvidiaSettings(
         overwrite_env=nvidia.switch("overwriteEnv", default=base.overwrite_env),
         device_split_count=nvidia.whole("deviceSplitCount", base.device_split_count, low=1),
@@ -167,112 +241,107 @@ def _settings(nvidia: config_file.Section) -> tuple[NvidiaSettings, list[str]]:
             "CorePolicy",
             nvidia.word("gpuCorePolicy", base.gpu_core_policy, among=get_args(CorePolicy)),
         ),
-        runtime_class_name=_object_name(nvidia, "runtimeClassName"),
-        mig_profile_allowlist=tuple(_allowance(entry) for entry in allowances),
+        runtime_class_name=nvidia.object_name("runtimeClassName"),
+        mig_profile_allowlist=tuple(allowances or geometries),
     )
-    return settings, [warning for entry in allowances for warning in entry.unknown()]
+    return settings, warnings
 
 
-def _allowance(entry: config_file.Section) -> MigAllowance:
+def _allowance(entry: Section) -> MigAllowance:
     allowance = MigAllowance(models=entry.texts("models"), profiles=entry.texts("profiles"))
+    entry.refuse_unknown()
     for profile in allowance.profiles:
-        if not _MIG_PROFILE.fullmatch(profile):
-            raise entry.error(
-                "profiles",
-                f"holds {wire_errors.shorten(profile)}, which is not a MIG profile",
-                "write profiles like 1g.10gb, as `nvidia-smi mig -lgip` lists them",
-            )
+        _check_profile(entry, "profiles", profile)
     return allowance
 
 
-def _object_name(nvidia: config_file.Section, key: str) -> str:
-    name = nvidia.text(key, "")
-    if name and not _OBJECT_NAME.fullmatch(name):
-        raise nvidia.error(
-            key,
-            "is not a name of a Kubernetes object",
-            "write small letters, digits, - and . only, or leave it empty",
+def _geometry(entry: Section) -> MigAllowance:
+    """Read an entry as HAMi had them until 2.9: ways to cut a card; of these the profiles count."""
+    models = entry.texts("models")
+    profiles: dict[str, None] = {}
+    for part in entry.sections("allowedGeometries", nested=True):
+        profile = part.text("name", "")
+        _check_profile(part, "name", profile)
+        profiles[profile] = None
+        for key in ("core", "memory", "count"):
+            part.whole(key, 0)
+        part.refuse_unknown()
+    entry.refuse_unknown()
+    if not profiles:
+        raise entry.error(
+            "allowedGeometries",
+            "must be a list of lists of profiles, at least one",
+            "write them, or remove the entry",
         )
-    return name
+    return MigAllowance(models=models, profiles=tuple(profiles))
 
 
-def _overridden(vendor: table.Vendor, given: config_file.Section) -> table.Vendor:
-    names = {
-        field: _resource(given, key, getattr(vendor.resources, field))
-        for field, key in _RESOURCE_KEYS.items()
-    }
-    if not names["count"]:
+def _check_profile(entry: Section, key: str, profile: str) -> None:
+    if not _MIG_PROFILE.fullmatch(profile):
+        raise entry.error(
+            key,
+            f"holds {wire_errors.shorten(profile)}, which is not a MIG profile",
+            "write profiles like 1g.10gb, as `nvidia-smi mig -lgip` lists them",
+        )
+
+
+def _overridden(vendor: table.Vendor, given: Section) -> table.Vendor:
+    keys = _keys(vendor)
+    resources = msgspec.structs.replace(
+        vendor.resources,
+        **{
+            field: given.resource(key, getattr(vendor.resources, field))
+            for field, key in keys.items()
+        },
+    )
+    if not resources.count:
         raise given.error(
-            _RESOURCE_KEYS["count"],
+            keys["count"],
             "must not be empty: no pod could ask for a card",
             f"write {vendor.resources.count}, or remove the key",
         )
-    return msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         vendor,
-        resources=table.ResourceNames(**names),
+        resources=resources,
         # 0 counts as 1, as in HAMi.
         memory_factor=given.whole("memoryFactor", vendor.memory_factor) or 1,
+    )
+    if vendor.section != "nvidia":
+        return changed
+    return msgspec.structs.replace(
+        changed,
         default_memory=given.whole("defaultMemory", vendor.default_memory),
         default_cores=given.whole("defaultCores", vendor.default_cores, high=100),
         default_count=given.whole("defaultGPUNum", vendor.default_count),
     )
 
 
-def _resource(given: config_file.Section, key: str, default: str) -> str:
-    name = given.text(key, default)
-    if not name:
-        return ""
-    try:
-        return quantity.check_resource_name(name, what=key)
-    except wire_errors.WireError as error:
-        raise given.error(
-            key, error.rule, error.remedy or f"write a name like {default}"
-        ) from error
+#: A resource and the key that names it.
+Claim = tuple[str, str]
 
 
-def _refuse_doubles(vendors: tuple[table.Vendor, ...], source: str) -> None:
+def _claims(vendor: table.Vendor, given: Section) -> Iterable[Claim]:
+    for field, key in _keys(vendor).items():
+        yield getattr(vendor.resources, field), given.place(key)
+
+
+def _claims_unserved(name: str, parts: tuple[Section, ...]) -> Iterable[Claim]:
+    for part in parts:
+        for key in config_sections.resource_keys(name):
+            if resource := part.text(key, ""):
+                yield resource, part.place(key)
+
+
+def _refuse_doubles(claims: Iterable[Claim], source: str) -> None:
     places: dict[str, list[str]] = {}
-    for vendor in vendors:
-        for field, key in _RESOURCE_KEYS.items():
-            places.setdefault(getattr(vendor.resources, field), []).append(
-                f"{vendor.section}.{key}"
-            )
-    for name, keys in places.items():
-        if name and len(keys) > 1:
+    for name, place in claims:
+        places.setdefault(name, []).append(place)
+    for name, found in places.items():
+        if name and len(found) > 1:
             raise ConfigError(
                 source=source,
-                place=" and ".join(keys),
+                place=" and ".join(found),
                 value=name,
                 rule="names more than one resource",
                 remedy="give each resource a name of its own; a key that is absent has its default",
             )
-
-
-def _unknown_sections(data: dict[object, object], source: str) -> list[str]:
-    for name in data:
-        if not isinstance(name, str):
-            raise ConfigError(
-                source=source,
-                place="",
-                value=name,
-                rule="is not a section's name",
-                remedy=f"sections are {', '.join(KNOWN_SECTIONS)}",
-            )
-    return [
-        f"{source}: {name}: no such section, kept unread{config_file.nearest(name, KNOWN_SECTIONS)}"
-        for name in data
-        if name not in KNOWN_SECTIONS
-    ]
-
-
-def _in_brackets(warnings: list[str]) -> list[str]:
-    """Return the first few: one misspelling is the usual case, a wrong file the other."""
-    return [f"({warning})" for warning in warnings[:3]]
-
-
-def _says_something(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(_says_something(item) for item in value.values())
-    if isinstance(value, list):
-        return any(_says_something(item) for item in value)
-    return value not in (None, "")

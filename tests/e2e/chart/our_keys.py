@@ -8,7 +8,11 @@ from hami.vendors import table
 from hami.wire import annotation_keys
 from tests.e2e.install.nodes import KEYS
 
-OURS_ON_PODS = set(checks.protected_annotations(table.built_in()))
+#: Vendors that the chart serves by default.
+VENDORS = table.switched_on(table.built_in(), ())
+OTHERS = tuple(vendor for vendor in VENDORS if vendor.section != "nvidia")
+
+OURS_ON_PODS = set(checks.protected_annotations(VENDORS))
 OF_THE_AGENT_ON_PODS = {
     annotation_keys.BIND_PHASE,
     annotation_keys.MIG_ALLOCATIONS,
@@ -20,7 +24,7 @@ OF_THE_AGENT_ON_PODS = {
 RESTORED_BY_THE_AGENT_ON_PODS = {
     annotation_keys.ASSIGNED_NODE,
     annotation_keys.GRANT_MAC,
-    KEYS.allocated,
+    *table.device_lists(VENDORS),
 }
 #: What comes with a pod from its user, or from our webhook, which writes in the user's name.
 OF_USERS_ON_PODS = {
@@ -35,8 +39,8 @@ OF_USERS_ON_PODS = {
 OF_THE_SCHEDULER_ON_NODES = {
     KEYS.handshake,
     annotation_keys.NODE_LOCK,
-    annotation_keys.NODE_LOCK_OWNER,
     annotation_keys.REQUEUE,
+    *(vendor.annotations.lock_owner for vendor in VENDORS if vendor.annotations.lock_owner),
 }
 OF_THE_AGENT_ON_NODES = {
     KEYS.handshake,

@@ -139,6 +139,7 @@ class Door:
         end: str = "share",
         profiles: str = "",
         vendor: Vendor = NVIDIA,
+        others: tuple[Vendor, ...] = (),
         headroom: Callable[[str, Vendor], Headroom] = unlimited,
         nvidia: Mapping[str, Any] | None = None,
         **rules: Any,
@@ -153,7 +154,7 @@ class Door:
         )
         self.context = Context(
             rules=Rules(
-                vendors=(vendor,),
+                vendors=(vendor, *others),
                 nvidia=NvidiaSettings(**(nvidia or {})),
                 fallback=Plan(Mode(mode), End(end), known, vendor),
                 **rules,

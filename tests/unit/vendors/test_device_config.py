@@ -13,71 +13,6 @@ from hami.vendors import config_file, device_config, table
 
 SOURCE = "device-config.yaml"
 
-# The shape of the file in HAMi's chart, with the chart's default values.
-CHART = """
-nvidia:
-  resourceCountName: "nvidia.com/gpu"
-  resourceMemoryName: "nvidia.com/gpumem"
-  resourceMemoryPercentageName: "nvidia.com/gpumem-percentage"
-  resourceCoreName: "nvidia.com/gpucores"
-  resourcePriorityName: "nvidia.com/priority"
-  overwriteEnv: false
-  defaultMemory: 0
-  defaultCores: 0
-  defaultGPUNum: 1
-  memoryFactor: 1
-  deviceSplitCount: 10
-  deviceMemoryScaling: 1
-  deviceCoreScaling: 1
-  preConfiguredDeviceMemory: 0
-  enableNumaTopology: false
-  gpuCorePolicy: "default"
-  libCudaLogLevel: "1"
-  runtimeClassName: ""
-  migProfileAllowlist:
-    - models: ["A30"]
-      profiles: ["1g.6gb", "2g.12gb", "4g.24gb"]
-    - models: ["H200 NVL", "H200-SXM5"]
-      profiles: ["1g.18gb", "2g.35gb", "3g.71gb", "7g.141gb"]
-cambricon:
-  resourceCountName: cambricon.com/vmlu
-  resourceMemoryName: cambricon.com/mlu.smlu.vmemory
-  resourceCoreName: cambricon.com/mlu.smlu.vcore
-hygon:
-  resourceCountName: hygon.com/dcunum
-  resourceMemoryName: hygon.com/dcumem
-  resourceCoreName: hygon.com/dcucores
-  memoryFactor: 1
-metax:
-  resourceCountName: "metax-tech.com/gpu"
-  resourceVCountName: metax-tech.com/sgpu
-  resourceVMemoryName: metax-tech.com/vmemory
-  resourceVCoreName: metax-tech.com/vcore
-  sgpuTopologyAware: false
-enflame:
-  resourceNameGCU: "enflame.com/gcu"
-  resourceNameDRSGCU: "enflame.com/drs-gcu"
-mthreads: {resourceCountName: mthreads.com/vgpu, resourceMemoryName: mthreads.com/sgpu-memory}
-kunlun: {resourceCountName: kunlunxin.com/xpu, resourceVCountName: kunlunxin.com/vxpu}
-awsneuron: {resourceCountName: aws.amazon.com/neuron, resourceCoreName: aws.amazon.com/neuroncore}
-amd: {resourceCountName: amd.com/gpu, resourceMemoryName: amd.com/gpumem}
-vastai: {resourceCountName: vastaitech.com/va}
-biren: {resourceCountName: birentech.com/gpu}
-iluvatars:
-  - chipName: MR-V100
-    commonWord: MR-V100
-    resourceCountName: iluvatar.ai/MR-V100-vgpu
-vnpus:
-  hamiVnpuCore: false
-  configs:
-    - chipName: 310P3
-      commonWord: Ascend310P
-      resourceName: huawei.com/Ascend310P
-      memoryAllocatable: 21527
-      templates:
-        - {name: vir01, memory: 3072, aiCore: 1, aiCPU: 1}
-"""
-
 
 def nvidia(line: str) -> str:
     """Return a file whose NVIDIA section holds one line."""
@@ -94,38 +29,6 @@ def error_of(text: str) -> str:
     message = str(caught.value)
     assert message.startswith(f"{SOURCE}: ")
     return message
-
-
-class TestTheFileOfHamisChart:
-    def test_leaves_the_built_in_rows_as_they_are(self) -> None:
-        assert parse(CHART).vendors == table.built_in()
-
-    def test_leaves_the_settings_at_their_defaults_but_for_mig(self) -> None:
-        settings = parse(CHART).nvidia
-
-        assert settings == device_config.NvidiaSettings(
-            mig_profile_allowlist=(
-                device_config.MigAllowance(("A30",), ("1g.6gb", "2g.12gb", "4g.24gb")),
-                device_config.MigAllowance(
-                    ("H200 NVL", "H200-SXM5"), ("1g.18gb", "2g.35gb", "3g.71gb", "7g.141gb")
-                ),
-            )
-        )
-
-    def test_warns_of_nothing_and_keeps_the_other_vendors_sections(self) -> None:
-        config = parse(CHART)
-
-        assert config.warnings == ()
-        assert set(config.other_sections) == set(device_config.KNOWN_SECTIONS) - {"nvidia"}
-        assert config.other_sections["biren"] == {"resourceCountName": "birentech.com/gpu"}
-        vnpus = config.other_sections["vnpus"]
-        assert isinstance(vnpus, dict)
-        assert vnpus["configs"][0]["templates"][0] == {
-            "name": "vir01",
-            "memory": 3072,
-            "aiCore": 1,
-            "aiCPU": 1,
-        }
 
 
 class TestWhatTheFileChanges:
@@ -236,50 +139,37 @@ nvidia:
     def test_a_scaling_reaches_its_bounds(self, bound: float) -> None:
         assert parse(nvidia(f"deviceCoreScaling: {bound}")).nvidia.device_core_scaling == bound
 
-    def test_a_file_without_nvidia_is_enough_where_another_vendor_is_named(self) -> None:
-        config = parse("hygon: {resourceCountName: hygon.com/dcunum}")
-
-        assert config.vendors == table.built_in()
-        assert config.other_sections == {"hygon": {"resourceCountName": "hygon.com/dcunum"}}
-
 
 class TestUnknownKeys:
-    def test_in_the_nvidia_section_are_named_with_the_nearest_key(self) -> None:
-        config = parse("nvidia: {defaultMemry: 5, memoryfactor: 2, memoryFactor: 3}")
+    @pytest.mark.parametrize(
+        ("key", "meant"),
+        [
+            ("defaultMemry", "; did you mean defaultMemory?"),
+            ("memoryfactor", "; did you mean memoryFactor?"),
+            ("DEVICESPLITCOUNT", "; did you mean deviceSplitCount?"),
+            ("qqq", ""),
+        ],
+    )
+    def test_are_refused_with_the_nearest_key(self, key: str, meant: str) -> None:
+        message = error_of(f"nvidia: {{memoryFactor: 3, {key}: 5}}")
 
-        assert config.warnings == (
-            f"{SOURCE}: nvidia.defaultMemry: no such key, ignored; did you mean defaultMemory?",
-            f"{SOURCE}: nvidia.memoryfactor: no such key, ignored; did you mean memoryFactor?",
-        )
-        assert config.vendors[0].default_memory == 0
-        assert config.vendors[0].memory_factor == 3
-
-    def test_are_named_without_a_guess_where_nothing_is_near(self) -> None:
-        config = parse("nvidia: {qqq: 5, memoryFactor: 3}")
-
-        assert config.warnings == (f"{SOURCE}: nvidia.qqq: no such key, ignored",)
-
-    def test_in_another_case_are_recognised(self) -> None:
-        (warning,) = parse("nvidia: {DEVICESPLITCOUNT: 5, memoryFactor: 3}").warnings
-
-        assert warning.endswith("did you mean deviceSplitCount?")
+        assert message.startswith(f"{SOURCE}: nvidia.{key}: no such key{meant}; ")
 
     def test_within_the_mig_allowlist_are_named_too(self) -> None:
         line = "migProfileAllowlist: [{models: [A30], profiles: [1g.6gb], profile: x}]"
 
-        (warning,) = parse(nvidia(line)).warnings
+        message = error_of(nvidia(line))
 
-        assert "nvidia.migProfileAllowlist[0].profile:" in warning
-        assert "did you mean profiles?" in warning
+        assert "nvidia.migProfileAllowlist[0].profile: no such key" in message
+        assert "did you mean profiles?" in message
 
-    def test_as_sections_are_kept_and_named(self) -> None:
-        config = parse("nvidia: {memoryFactor: 1}\nenflam: {a: [1]}\nzzz: 5\n")
+    @pytest.mark.parametrize(
+        ("name", "meant"), [("enflam", "; did you mean enflame?"), ("zzz", "")]
+    )
+    def test_as_sections_are_refused(self, name: str, meant: str) -> None:
+        message = error_of(f"nvidia: {{memoryFactor: 1}}\n{name}: {{a: [1]}}\n")
 
-        assert config.other_sections == {"enflam": {"a": [1]}, "zzz": 5}
-        assert config.warnings == (
-            f"{SOURCE}: enflam: no such section, kept unread; did you mean enflame?",
-            f"{SOURCE}: zzz: no such section, kept unread",
-        )
+        assert message.startswith(f"{SOURCE}: {name}: no such section{meant}; sections are nvidia,")
 
 
 class TestAValueThatBreaksItsRule:
@@ -386,13 +276,14 @@ class TestAFileThatIsNoConfiguration:
             "nvidia: {memoryFactor: }",
             "nvidia: {migProfileAllowlist: []}",
             "hygon: {}\namd: {resourceCountName: ''}",
-            "vnpus: {configs: []}\niluvatars: [{}]",
+            "vnpus: {configs: []}\niluvatars: []",
+            "metax: {sgpuTopologyAware: true}",
         ],
     )
     def test_one_without_any_value_says_what_to_write(self, text: str) -> None:
         message = error_of(text)
 
-        assert "no section that we know holds a value" in message
+        assert "no section holds a value" in message
         assert "resourceCountName: nvidia.com/gpu" in message
 
     def test_one_with_only_misspelt_names_says_what_was_probably_meant(self) -> None:
@@ -447,10 +338,11 @@ class TestYamlThatIsRefused:
 
         assert "alias" in error_of("\n".join(lines))
 
-    def test_dates_and_other_odd_plain_words_stay_text(self) -> None:
-        config = parse("nvidia: {memoryFactor: 1}\nother: [2020-13-45, 010, 0b_, 1:30, '<<', NO]")
-
-        assert config.other_sections["other"] == ["2020-13-45", "010", "0b_", "1:30", "<<", "NO"]
+    @pytest.mark.parametrize("word", ["2020-13-45", "010", "0b_", "1:30", "NO"])
+    def test_dates_and_other_odd_plain_words_stay_text(self, word: str) -> None:
+        text = f"vnpus: [{{commonWord: a, resourceName: a.io/a, templates: [{{name: {word}}}]}}]"
+        assert parse(text).unserved == ("vnpus",)
+        assert f"'{word}' must be a whole number" in error_of(nvidia(f"defaultCores: {word}"))
 
     @given(
         st.text(alphabet=st.sampled_from("nvidia: {}[]-*&!|>'\"\n\t#~01.eE,?%@`\\"), max_size=80)

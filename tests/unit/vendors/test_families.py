@@ -14,7 +14,7 @@ import pytest
 import hami.cluster
 import hami.placement
 from hami.cluster.state import Cluster
-from hami.vendors import device_config, families, table
+from hami.vendors import config_sections, families, table
 from hami.vendors.family import Amount, CardRequest, ChosenShare, Grant, OneCard, Plain, Reason
 from hami.vendors.nvidia import Nvidia
 from hami.wire import errors, node_register
@@ -178,7 +178,7 @@ def test_reasons_of_a_later_container_are_those_of_its_own_vendor(
 def test_no_core_module_names_a_vendor(package: types.ModuleType) -> None:
     names = {
         name.lower() for vendor in table.built_in() for name in (vendor.name, vendor.section)
-    } | set(device_config.KNOWN_SECTIONS)
+    } | set(config_sections.NAMES)
     sources = list(pathlib.Path(package.__path__[0]).glob("*.py"))
     assert len(sources) > 4
     for source in sources:

@@ -63,6 +63,10 @@ pod names the pod's node.
 - name: isAgent
   expression: >-
     variables.user == {{ include "hami.policy.agent" . | toJson }} && !variables.isTrusted
+- name: isPlugin
+  expression: >-
+    variables.user in {{ include "hami.policy.pluginAccounts" . }} && !variables.isTrusted &&
+    variables.user.startsWith("system:serviceaccount:")
 - name: nodesOfToken
   expression: request.?userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([])
 - name: nodeOfToken
@@ -73,20 +77,65 @@ pod names the pod's node.
   expression: 'oldObject == null ? {} : oldObject.?metadata.?annotations.orValue({})'
 {{- end -}}
 
+{{/* Accounts of other vendors' device plugins, a JSON list. */}}
+{{- define "hami.policy.pluginAccounts" -}}
+{{- $accounts := list }}
+{{- range include "hami.vendors" . | fromJsonArray }}{{ $accounts = concat $accounts .accounts }}{{ end }}
+{{- uniq $accounts | toJson }}
+{{- end -}}
+
+{{/*
+Annotations of nodes that are a vendor's alone, a JSON list: all but the lock that vendors share. Takes a row of hami.vendors.
+*/}}
+{{- define "hami.policy.ownOnNodes" -}}
+{{- $lock := get . "lock" | default "" }}
+{{- if eq $lock "hami.io/mutex.lock" }}{{ $lock = "" }}{{ end }}
+{{- compact (list (get . "register") (get . "handshake") $lock) | toJson }}
+{{- end -}}
+
+{{/*
+Keys that the device plugins of other vendors may change in this write, a list in CEL. Takes root and pods (or not: nodes).
+A vendor without an account lets everybody write as its plugin does. What vendors share, bind-phase and the lock, is a plugin's
+only where its cards are: on pods that the scheduler has granted some, and on nodes that have registered some.
+*/}}
+{{- define "hami.policy.ofPlugins" -}}
+{{- $parts := list }}
+{{- range include "hami.vendors" .root | fromJsonArray }}
+{{- if ne .vendor "nvidia" }}
+{{- $who := .accounts | empty | ternary (list) (list (printf "variables.user in %s" (toJson .accounts))) }}
+{{- $locks := eq (get . "lock" | default "") "hami.io/mutex.lock" }}
+{{- if $.pods }}
+{{- $keys := compact (list (get . "toAllocate") ($locks | ternary "hami.io/bind-phase" "")) }}
+{{- if .accounts }}{{ $keys = concat $keys (get . "extra" | default list) }}{{ end }}
+{{- $when := append $who (printf "variables.oldAnnotations[?%s].orValue(\"\") != \"\"" (toJson .allocated)) }}
+{{- if $keys }}{{ $parts = append $parts (printf "(%s ? %s : [])" (join " && " $when) (toJson $keys)) }}{{ end }}
+{{- else }}
+{{- $own := include "hami.policy.ownOnNodes" . | fromJsonArray }}
+{{- if and $who $own }}{{ $parts = append $parts (printf "(%s ? %s : [])" (join " && " $who) (toJson $own)) }}{{ end }}
+{{- if $locks }}
+{{- $when := append $who (printf "variables.oldAnnotations[?%s].orValue(\"\") != \"\"" (toJson .register)) }}
+{{- $parts = append $parts (printf "(%s ? [\"hami.io/mutex.lock\"] : [])" (join " && " $when)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $parts | empty | ternary "[]" (join " +\n" $parts) }}
+{{- end -}}
+
 {{/* Owners and finalizers are as they were; needs an oldObject. */}}
 {{- define "hami.policy.keepsOwners" -}}
 object.?metadata.?ownerReferences.orValue([]) == oldObject.?metadata.?ownerReferences.orValue([]) &&
         object.?metadata.?finalizers.orValue([]) == oldObject.?metadata.?finalizers.orValue([])
 {{- end -}}
 
-{{/* How a refusal about an agent's node begins: our keys that it would change, if any. */}}
-{{- define "hami.policy.whatAgentWrites" -}}
+{{/* How a refusal about an agent's or a plugin's node begins: our keys that it would change, if any. */}}
+{{- define "hami.policy.whatIsWritten" -}}
 (variables.changed.size() == 0 ? "" : variables.changed.join(", ") + ": ") + variables.user +
 {{- end -}}
 
 {{/* How a refusal goes on after the keys and the account. */}}
 {{- define "hami.policy.whoMay" -}}
-{{ printf " must not add, change or remove this. Only hami does, each account its part: %s, and on its own node %s. Leave it as it is, and out of what you write. If this account must write it, add it to the chart's value admissionPolicy.trustedAccounts." (include "hami.policy.scheduler" .) (include "hami.policy.agent" .) }}
+{{ printf " must not add, change or remove this. Only hami does, each account its part: %s, and on its own node %s. Leave it as it is, and out of what you write. If this account must write it, add it to the chart's value admissionPolicy.trustedAccounts, or, if it is the device plugin of another vendor, to devices.<vendor>.pluginAccounts." (include "hami.policy.scheduler" .) (include "hami.policy.agent" .) }}
 {{- end -}}
 
 {{/* The binding that puts a policy in force; both have one name. Takes root and name. */}}
