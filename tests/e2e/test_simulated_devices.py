@@ -58,10 +58,22 @@ CASES = {
         {"enflame.com/drs-gcu": "6"},
         {"enflame.com/gcu-assigned": "true", "enflame.com/gcu-request-size": "6"},
     ),
+    "Enflame-VGCU": Case(
+        "S60-shared",
+        {"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "100"},
+        {"enflame.com/shared-gcu": "6", "enflame.com/gcu-count": "1"},
+        {"enflame.com/gcu-assigned": "true", "enflame.com/gcu-assigned-id": "0"},
+    ),
     "AMD": Case("MI210", {"amd.com/gpu": "1"}, {"amd.com/gpu": "10"}),
+    "MR-V100": Case(
+        "MR-V100", {"iluvatar.ai/MR-V100-vgpu": "1"}, {"iluvatar.ai/MR-V100-vgpu": "10"}
+    ),
     "Biren": Case("BR104", {"birentech.com/gpu": "1"}, {"birentech.com/gpu": "1"}),
 }
 VALUES: Mapping[str, Any] = {
+    "devices": {"iluvatar": {"enabled": True}},
+    "enflameResourceNameVGCU": "enflame.com/vgcu",
+    "enflameResourceNameVGCUPercentage": "enflame.com/vgcu-percentage",
     "devicePlugin": {"enabled": False},
     "simulatedDevices": {
         "enabled": True,
@@ -82,6 +94,9 @@ def release(cluster: Cluster) -> Iterator[Release]:
 
         wait_for("the node to offer every vendor's cards", offered, OFFERED_S)
         yield release
+    with cluster.joined_network(), cluster.client as client:
+        left = annotations(client.get(nodes_path(NODE))).keys() & table.node_lists(ROWS.values())
+    assert not left, f"of the simulated cards {', '.join(left)} stayed on {NODE}"
 
 
 def pod(name: str, *limits: Mapping[str, str]) -> Object:

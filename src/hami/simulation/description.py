@@ -188,7 +188,9 @@ class _Reader:
         if vendor:
             near = config_file.nearest(vendor, self._vendors)
             return section.error(
-                "vendor", "is no vendor", f"write one of {', '.join(self._vendors)}{near}"
+                "vendor",
+                "is no vendor, or device-config.yaml has it off",
+                f"write one of {', '.join(self._vendors)}{near}",
             )
         near = config_file.nearest(model, self._known.models)
         return section.error(

@@ -189,6 +189,12 @@ def device_lists(vendors: Iterable[Vendor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in found if key))
 
 
+def node_lists(vendors: Iterable[Vendor]) -> frozenset[str]:
+    """Return the annotations of nodes in which vendors' plugins list cards and report."""
+    keys = (vendor.annotations for vendor in vendors)
+    return frozenset(key for each in keys for key in (each.register, each.handshake) if key)
+
+
 def switched_on(vendors: Iterable[Vendor], switches: Collection[str]) -> tuple[Vendor, ...]:
     """Return the vendors that are always on, and those whose flag is given."""
     return tuple(vendor for vendor in vendors if not vendor.switch or vendor.switch in switches)

@@ -104,6 +104,8 @@ async def test_the_node_shows_registers_and_answered_handshakes() -> None:
             # NVIDIA's plugin does not answer.
             "hami.io/node-handshake": "Requesting_2026-01-01 11:59:59",
             "hami.io/node-handshake-dcu": "Reported_2026-01-01 12:00:00",
+            "hami.io/simulated-devices": "hami.io/node-dcu-register,hami.io/node-handshake-dcu,"
+            "hami.io/node-nvidia-register",
             "mine": "x",
         }
         assert node.annotations == wanted
@@ -116,8 +118,15 @@ async def test_the_node_shows_registers_and_answered_handshakes() -> None:
         await until(lambda: len(waits) == 4)
         assert node.annotations == wanted
         running.cancel()
-        await keeper.withdraw()
-        assert not {*nvidia.register(), *dcu.register()} & {*node.annotations}
+        later = NodeAnnotations(client, NODE, [dcu], now=lambda: NOON)
+        await later.write()  # of another description
+        assert not set(nvidia.register()) & set(node.annotations)
+        assert set(dcu.register()) < set(node.annotations)
+        node.annotate({"hami.io/simulated-devices": "hami.io/node-dcu-register,mine"})
+        await later.withdraw()
+        assert "mine" in node.annotations
+        assert not set(dcu.register()) & set(node.annotations)
+        assert "hami.io/simulated-devices" not in node.annotations
 
 
 async def test_a_whole_process_serves_kubelet_and_leaves_no_card_behind() -> None:
