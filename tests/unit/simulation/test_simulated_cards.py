@@ -9,7 +9,7 @@ import json
 import pytest
 
 from hami.kube.client import Client
-from hami.simulation import main
+from hami.simulation import description, main
 from hami.simulation.cards import VendorCards
 from hami.simulation.node_annotations import AFTER_ERROR_S, EVERY_S, NodeAnnotations
 from hami.simulation.settings import Settings
@@ -63,6 +63,17 @@ def test_ids_stay_the_same_and_differ_between_nodes() -> None:
     assert all(card.startswith("GPU-") for card in ids)
     (devices,) = first.offered().values()
     assert [device.id for device in devices][:2] == [f"{first.cards[0].id}-{n}" for n in (0, 1)]
+
+
+def test_broken_cards_and_numa_nodes_are_as_described() -> None:
+    text = "nodes: [{devices: [{model: T4, cards: 4, shares: 2, unhealthy: [1], numaNodes: 2}]}]"
+    groups = description.parse(text, rig.VENDORS, source="test").of_node(NODE)
+    (found,) = main.cards_of(NODE, groups, rig.VENDORS)
+    read = families.of(found.vendor).read_cards(node_of(found))
+    assert [card.health for card in read] == [True, False, True, True]
+    assert [card.numa for card in read] == [0, 0, 1, 1]
+    (devices,) = found.offered().values()
+    assert [device.healthy for device in devices] == [True] * 2 + [False] * 2 + [True] * 4
 
 
 def test_enflames_cards_are_cut_by_profiles_that_divide_them() -> None:
