@@ -15,7 +15,7 @@ import collections
 import functools
 import importlib.resources
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -102,6 +102,18 @@ limit of compute needs some that is left.
 """
 
 
+class NodeLock(msgspec.Struct, frozen=True):
+    """A lock on nodes that a vendor's device plugin reads and removes."""
+
+    #: Annotation keys of the lock, and of the UID of the pod that holds it.
+    key: str
+    owner_key: str
+    #: Whether its value names the pod.
+    names_pod: bool
+    #: Seconds after which one that names no pod is stale; 0: --node-lock-timeout.
+    timeout: int
+
+
 class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vendor of cards, as the whole product sees it."""
 
@@ -145,17 +157,18 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs_offer: bool = False
     #: Whether node.status.allocatable bounds what a node can take.
     bounded_by_ids: bool = True
-    #: HAMi's flag that switches the vendor on; empty: it is always on.
-    switch: str = ""
     #: Field of `resources` -> its key in device-config.yaml, where it is not the usual one.
     config_keys: dict[str, str] = {}
     #: Name of its family in hami.vendors.families; empty: the row says everything.
     family: str = ""
 
     @property
-    def takes_lock(self) -> bool:
-        """Whether binding a pod to a node takes a lock on the node."""
-        return bool(self.annotations.lock)
+    def lock(self) -> NodeLock | None:
+        """The lock that binding a pod to a node takes; None: it takes none."""
+        keys = self.annotations
+        if not keys.lock:
+            return None
+        return NodeLock(keys.lock, keys.lock_owner, self.lock_names_pod, self.lock_timeout)
 
     @property
     def type_word(self) -> str:
@@ -195,9 +208,11 @@ def node_lists(vendors: Iterable[Vendor]) -> frozenset[str]:
     return frozenset(key for each in keys for key in (each.register, each.handshake) if key)
 
 
-def switched_on(vendors: Iterable[Vendor], switches: Collection[str]) -> tuple[Vendor, ...]:
-    """Return the vendors that are always on, and those whose flag is given."""
-    return tuple(vendor for vendor in vendors if not vendor.switch or vendor.switch in switches)
+def lists_under_lock(vendors: Iterable[Vendor], of: Vendor) -> tuple[str, ...]:
+    """Return the lists that plugins of other vendors hand out under a vendor's lock."""
+    keys = (vendor.annotations for vendor in vendors if vendor.name != of.name)
+    lock = of.annotations.lock
+    return tuple(key.to_allocate for key in keys if lock and key.lock == lock and key.to_allocate)
 
 
 def parse(text: str, *, source: str) -> tuple[Vendor, ...]:

@@ -127,7 +127,10 @@ def test_every_version_gets_the_same_values(version: str) -> None:
 def test_resources_are_those_of_the_vendors_with_the_users_names() -> None:
     text = "nvidia:\n  resourceCountName: example.com/gpu\n  resourcePriorityName: ''\n"
     vendors = device_config.parse(text, source="test").vendors
-    assert kube_scheduler.managed_resources(vendors) == (
+    found = kube_scheduler.managed_resources(vendors)
+    assert len(found) == len(set(found))
+    assert {"hygon.com/dcunum", "cambricon.com/vmlu", "enflame.com/gcu-core"} < set(found)
+    assert tuple(name for name in found if name.startswith(("example.com", "nvidia.com"))) == (
         "example.com/gpu",
         "nvidia.com/gpumem",
         "nvidia.com/gpumem-percentage",
