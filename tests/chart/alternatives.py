@@ -37,6 +37,7 @@ IMAGE = {
     "pullSecrets": ["key"],
 }
 
+_NODES = {"simulatedDevices.nodes": [{"devices": [{"model": "T4"}]}]}
 ACCOUNT = ["system:serviceaccount:a:b"]
 
 _OWN_KEYS = {
@@ -249,6 +250,17 @@ ALTERNATIVES: dict[str, Other] = {
     "devicePlugin.service.httpPort": Other(30992),
     "devicePlugin.service.labels": Other(LABELS),
     "devicePlugin.service.annotations": Other(LABELS),
+    "simulatedDevices.enabled": Other(value=True, beside=_NODES),
+    **{
+        f"simulatedDevices.{name}": Other(value, {"simulatedDevices.enabled": True, **_NODES})
+        for name, value in {
+            **{f"image.{part}": value for part, value in IMAGE.items()},
+            "nodes": [{"devices": [{"model": "Z100"}]}],
+            "nodeSelector": LABELS,
+            "tolerations": TOLERATION,
+            "resources": RESOURCES,
+        }.items()
+    },
     # Its effect is a refusal: it must follow gpuHookPath.
     "devicePlugin.libPath": Other("/opt/vgpu"),
     "devices.nvidia.gpuCorePolicy": Other("force"),

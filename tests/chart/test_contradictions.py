@@ -23,6 +23,11 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "set scheduler.admissionWebhook.enabled=true",
     ),
     (
+        {"simulatedDevices.enabled": True},
+        "there is no card to offer",
+        "describe some, for example nodes: [{devices: [{model: A100-40GB, cards: 2}]}]",
+    ),
+    (
         {"scheduler.replicas": 2, "scheduler.leaderElect": False},
         "scheduler.replicas=2 with scheduler.leaderElect=false",
         "set scheduler.leaderElect=true, or scheduler.replicas=1",

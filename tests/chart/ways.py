@@ -53,6 +53,8 @@ WAYS: dict[str, dict[str, Any]] = {
         "devicePlugin.extraVolumes": [{"name": "more", "hostPath": {"path": "/opt/more"}}],
         "devicePlugin.extraVolumeMounts": [{"name": "more", "mountPath": "/opt/more"}],
         "devicePlugin.service.labels": {"a": "b"},
+        "simulatedDevices.enabled": True,
+        "simulatedDevices.nodes": [{"devices": [{"model": "T4"}]}],
     },
     "cert-manager": {"scheduler.certManager.enabled": True},
     "own address": {"scheduler.admissionWebhook.customURL.enabled": True},

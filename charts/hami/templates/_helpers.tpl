@@ -27,6 +27,15 @@
 {{ include "hami.fullname" . }}-device-plugin
 {{- end }}
 
+{{- define "hami.simulatedDevices" -}}
+{{ include "hami.fullname" . }}-simulated-devices
+{{- end }}
+
+{{/* "true" where cards that do not exist are offered. */}}
+{{- define "hami.simulates" -}}
+{{- if and .Values.simulatedDevices.enabled (not .Values.webhookOnly.enabled) }}true{{ end }}
+{{- end }}
+
 {{- define "hami.namespace" -}}
 {{ default .Release.Namespace .Values.namespaceOverride }}
 {{- end }}

@@ -10,7 +10,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
     "enflameResourceNameVGCU" "enflameResourceNameVGCUPercentage" "birenResourceName" "metaxResourceName" "metaxResourceCore"
     "metaxResourceMem" "metaxsGPUTopologyAware" "kunlunResourceName" "kunlunResourceVCountName" "kunlunResourceVMemoryName"
     "vastaiResourceName" "schedulerName" "legacyMetrics" "prometheus" "grafana" "podSecurityPolicy" "fallback"
-    "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "devices" "device-config")
+    "admissionPolicy" "webhookOnly" "scheduler" "devicePlugin" "simulatedDevices" "devices" "device-config")
   "scheduler" (list "replicas" "leaderElect" "leaseDuration" "renewDeadline" "retryPeriod" "nodeName" "nodeSelector" "tolerations"
     "affinity" "topologySpreadConstraints" "priorityClassName" "podAnnotations" "runAsUser" "nodeLabelSelector" "overwriteEnv"
     "forceOverwriteDefaultScheduler" "defaultSchedulerPolicy" "nodeLockExpire" "nodeLockRetryTimeout" "overuse" "removeRejected" "extenderHTTPTimeout"
@@ -34,6 +34,7 @@ lists of what is read are those of values.yaml; a test holds them equal.
     "runtimeClassName" "createRuntimeClass" "gpuOperatorToolkitReady" "nvidiaNodeSelector" "tolerations" "priorityClassName"
     "updateStrategy" "podAnnotations" "hostPID" "hostNetwork" "resources" "extraArgs" "extraEnvs" "extraVolumes"
     "extraVolumeMounts" "metricsBindAddress" "monitor" "service")
+  "simulatedDevices" (list "enabled" "image" "nodes" "nodeSelector" "tolerations" "resources")
   "devicePlugin.nodeConfiguration" (list "config" "externalConfigName")
   "devicePlugin.gpuOperatorToolkitReady" (list "enabled" "hostPath")
   "devicePlugin.monitor" (list "image" "resyncInterval" "overuseTolerance" "securityContext" "resources" "extraArgs" "extraEnvs")

@@ -135,7 +135,7 @@ class Sandbox:
         self._say("waiting for the nodes to offer their cards, and for the scheduler")
         await readiness.await_ready(
             self.client,
-            nodes=self.nodes,
+            nodes={name: node.resources() for name, node in self.nodes.items()},
             since=since,
             scheduler_url=self.scheduler_url,
             authority=self.folder / "scheduler" / "ca.crt",
@@ -243,7 +243,7 @@ class Sandbox:
                 self.folder / f"n{index}", plan, agent_port=next(free), monitor_port=next(free)
             )
             made[plan.name] = node
-            self._say(f"starting node {plan.name}: {_cards(plan.cards)}")
+            self._say(f"starting node {plan.name}: {_cards((*plan.cards, *plan.others))}")
             await self._start_node(node)
         self.nodes = made
         views = {node.folders.containers: node.folders.proc for node in made.values()}
@@ -256,6 +256,11 @@ class Sandbox:
         env = node_programs.driver_environment(node)
         kubelet = node_programs.kubelet(node, self.kubeconfig, token)
         await self._programs.start(f"{node.name}/kubelet", kubelet)
+        if node.plan.others:
+            simulated = node_programs.simulate_devices(node, self.kubeconfig)
+            await self._programs.start(f"{node.name}/simulated-devices", simulated)
+        if not node.plan.cards:
+            return
         agent = node_programs.agent(node, self.kubeconfig, self.grant_public_keys)
         await self._programs.start(f"{node.name}/agent", agent, env)
         monitor = node_programs.monitor(node, self.kubeconfig)

@@ -15,11 +15,16 @@ from pathlib import Path
 
 import msgspec
 
+from hami.simulation import description
+from hami.simulation import main as simulation
+from hami.vendors import table
 from hami_sandbox import api_objects, gpus, programs
 from hami_sandbox.plan import NodePlan
 
 #: Short, because people watch a demo.
 _BACK_OFF_S = 1
+#: Begin of the names under which NVIDIA's cards and their MIG devices are offered.
+NVIDIA = "nvidia.com/"
 
 
 class NodeFolders:
@@ -38,11 +43,16 @@ class NodeFolders:
         self.cri_socket = root / "run/cri.sock"
         self.proc = root / "proc"
         self.driver = root / "driver"
+        self.simulated = root / "simulated-devices.yaml"
 
     def make(self, plan: NodePlan) -> list[gpus.Card]:
         """Create folders, cards, driver libraries and NVIDIA's CDI spec."""
         for folder in (self.kubelet, self.containers, self.cdi, self.nvidia_cdi, self.hook):
             folder.mkdir(parents=True, exist_ok=True)
+        devices = [{"model": model, "cards": count} for model, count in plan.others]
+        self.simulated.write_text(json.dumps({"nodes": [{"devices": devices}]}))
+        if not plan.cards:
+            return []
         cards = gpus.write_node(self.gpus, plan.cards, name=plan.name, mig=plan.mig)
         built = gpus.driver_folder()
         place = self.driver / f"usr/lib/{platform.machine()}-linux-gnu"
@@ -68,6 +78,15 @@ class SandboxNode(msgspec.Struct, frozen=True, kw_only=True):
     def gpus(self) -> Path:
         """The folder of the stand-in driver: cards, their users, faults, peaks."""
         return self.folders.gpus
+
+    def resources(self) -> frozenset[str]:
+        """Return the resources that kubelet offers; MIG devices have names of their own."""
+        vendors = table.built_in()
+        text = self.folders.simulated.read_text()
+        described = description.parse(text, vendors, source=str(self.folders.simulated))
+        found = simulation.cards_of(self.name, described.of_node(self.name), vendors)
+        others = {name for each in found for name in each.offered()}
+        return frozenset({*others, NVIDIA} if self.cards else others)
 
 
 def make(root: Path, plan: NodePlan, *, agent_port: int, monitor_port: int) -> SandboxNode:
@@ -135,6 +154,17 @@ def monitor(node: SandboxNode, kubeconfig: Path) -> list[str]:
         f"--proc-dir={folders.proc}",
         f"--driver-root={folders.driver}",
         f"--metrics-bind-address={_address(node.monitor_url)}",
+    )
+
+
+def simulate_devices(node: SandboxNode, kubeconfig: Path) -> list[str]:
+    return programs.python(
+        *("-m", "hami", "simulate-devices"),
+        f"--node-name={node.name}",
+        f"--kubeconfig={kubeconfig}",
+        f"--kubelet-dir={node.folders.kubelet}",
+        f"--devices-file={node.folders.simulated}",
+        "--metrics-bind-address=",
     )
 
 

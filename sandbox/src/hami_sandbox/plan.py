@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from hami.simulation import catalogue
 from hami_sandbox import gpus
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.gpu_models import MODELS
@@ -18,11 +19,18 @@ MOST_SIMULATED = 5000
 _NODE = re.compile(r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)=(.+)")
 _CARDS = re.compile(r"([1-9]\d?)x(.+)")
 
+#: Cards of other vendors, which `hami simulate-devices` offers; no container sees a device.
+OTHERS = {
+    name: model for name, model in catalogue.built_in().models.items() if model.vendor != "NVIDIA"
+}
+
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     #: How many cards of each model, in the order of their indexes.
-    cards: tuple[tuple[str, int], ...]
+    cards: tuple[tuple[str, int], ...] = ()
+    #: The same of other vendors' models.
+    others: tuple[tuple[str, int], ...] = ()
     #: Static MIG: profiles by the index of the card.
     mig: Mapping[int, tuple[str, ...]] = {}
     mig_strategy: str = "none"
@@ -46,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "make the others simulated ones",
             )
         for node in self.nodes:
-            count = sum(number for _, number in node.cards)
+            count = sum(number for _, number in (*node.cards, *node.others))
             if not 1 <= count <= gpus.MOST_CARDS:
                 raise SandboxError(
                     f"{count} cards of node {node.name}",
@@ -67,20 +75,21 @@ def cards_text(cards: Iterable[tuple[str, int]]) -> str:
 
 
 def parse_node(text: str) -> NodePlan:
-    """Read a node as users write it: gpu-a=8xH100, or gpu-b=4xA100-80GB,2xT4."""
+    """Read a node as users write it: gpu-a=8xH100, or gpu-b=4xA100-80GB,2xT4,2xZ100."""
     found = _NODE.fullmatch(text)
     if not found:
         raise SandboxError(
             f"node {text!r}", "does not read as NAME=CARDS", "write for example gpu-a=8xH100"
         )
-    cards = []
+    cards: list[tuple[str, int]] = []
+    others: list[tuple[str, int]] = []
     for part in found[2].split(","):
         matched = _CARDS.fullmatch(part)
-        if not matched or matched[2] not in MODELS:
+        if not matched or matched[2] not in MODELS | OTHERS:
             raise SandboxError(
                 f"cards {part!r} of node {found[1]}",
                 "do not read as COUNTxMODEL",
-                f"models are {', '.join(MODELS)}; write for example 8xH100",
+                f"models are {', '.join((*MODELS, *OTHERS))}; write for example 8xH100",
             )
-        cards.append((matched[2], int(matched[1])))
-    return NodePlan(name=found[1], cards=tuple(cards))
+        (cards if matched[2] in MODELS else others).append((matched[2], int(matched[1])))
+    return NodePlan(name=found[1], cards=tuple(cards), others=tuple(others))

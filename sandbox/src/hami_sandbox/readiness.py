@@ -7,7 +7,7 @@ import contextlib
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from pathlib import Path
 
@@ -24,7 +24,6 @@ REGISTER = "hami.io/node-nvidia-register"
 BINDING = "hami.io/node-nvidia-binding"
 GPU = "nvidia.com/gpu"
 WEBHOOK = "hami-webhook"
-_NVIDIA = "nvidia.com/"
 
 _PATIENCE_S = 60.0
 _STEP_S = 0.05
@@ -60,7 +59,7 @@ async def await_file(path: Path, program: Program) -> None:
 async def await_ready(
     client: Client,
     *,
-    nodes: Collection[str],
+    nodes: Mapping[str, Collection[str]],
     since: str,
     scheduler_url: str,
     authority: Path,
@@ -68,7 +67,8 @@ async def await_ready(
 ) -> None:
     """Wait until pods can be placed, then register the webhook: from there on it must answer.
 
-    `since` is the start of the sandbox, as the API writes times: older statuses do not count.
+    `nodes` has the begins of the names of resources that each must offer. `since` is the start of
+    the sandbox, as the API writes times: older statuses do not count.
     """
     trust = ssl.create_default_context(cafile=str(authority))
     async with aiohttp.ClientSession() as session:
@@ -77,8 +77,9 @@ async def await_ready(
             async with session.get(f"{scheduler_url}/readyz", ssl=trust) as answer:
                 return answer.status == HTTPStatus.OK
 
-        for name in nodes:
-            await _until(f"node {name} to offer its cards", _offers(client, name, since), programs)
+        for name, resources in nodes.items():
+            offers = _offers(client, name, resources, since)
+            await _until(f"node {name} to offer its cards", offers, programs)
         await _until("hami scheduler to be ready", answers, programs)
     webhook = codec.encode(_webhook(scheduler_url, authority))
     try:
@@ -87,7 +88,9 @@ async def await_ready(
         await client.patch(f"{_WEBHOOKS}/{WEBHOOK}", webhook)
 
 
-def _offers(client: Client, name: str, since: str) -> Callable[[], Awaitable[bool]]:
+def _offers(
+    client: Client, name: str, resources: Collection[str], since: str
+) -> Callable[[], Awaitable[bool]]:
     async def offers() -> bool:
         try:
             body = await client.get(paths.nodes(name))
@@ -97,9 +100,8 @@ def _offers(client: Client, name: str, since: str) -> Callable[[], Awaitable[boo
         if max((each.last_heartbeat_time or "" for each in conditions), default="") < since:
             return False  # a snapshot's status: the kubelet of this run has not written its own
         node = codec.decode(body, objects.Node, what=f"node {name}")
-        # A node may have only MIG slices, each profile with its own resource name.
-        offered = [name for name in node.allocatable if name.startswith(_NVIDIA)]
-        return any(str(node.allocatable[name]) != "0" for name in offered)
+        offered = [name for name, amount in node.allocatable.items() if str(amount) != "0"]
+        return all(any(name.startswith(each) for name in offered) for each in resources)
 
     return offers
 

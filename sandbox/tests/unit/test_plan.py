@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from hami.vendors import table
 from hami.wire import node_register
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.fleet import nodes
-from hami_sandbox.plan import MOST_NODES, NodePlan, Plan, parse_node
+from hami_sandbox.plan import MOST_NODES, OTHERS, NodePlan, Plan, parse_node
 
 
 def test_a_node_is_a_name_and_its_cards_in_order() -> None:
     assert parse_node("gpu-a=8xH100") == NodePlan(name="gpu-a", cards=(("H100", 8),))
     assert parse_node("b=2xT4,1xA10").cards == (("T4", 2), ("A10", 1))
+    mixed = parse_node("c=2xT4,1xZ100,3xMLU370-X8")
+    assert (mixed.cards, mixed.others) == ((("T4", 2),), (("Z100", 1), ("MLU370-X8", 3)))
+
+
+def test_there_are_models_of_every_vendor() -> None:
+    assert {model.vendor for model in OTHERS.values()} | {"NVIDIA"} == {
+        vendor.name for vendor in table.built_in()
+    }
 
 
 @pytest.mark.parametrize(

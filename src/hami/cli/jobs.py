@@ -235,6 +235,7 @@ def clean_up(arguments: Sequence[str], *, prog: str) -> int:
             secrets=text_values.comma_list(asked.secrets),
             lease=asked.lease,
             marks=_marks(),
+            simulated=table.node_lists(table.built_in()),
         )
         if failures:
             raise errors.CommandError(

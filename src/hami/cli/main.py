@@ -33,6 +33,10 @@ COMMANDS = {
     ("webhook",): ("hami.cli.webhook", "replace MIG profiles that the cluster does not have"),
     ("agent",): ("hami.cli.agent", "give containers their shares of a node's GPUs"),
     ("monitor",): ("hami.cli.monitor", "show what containers use of a node's GPUs"),
+    ("simulate-devices",): (
+        "hami.cli.simulate_devices",
+        "offer cards that do not exist, of any vendor, to try a fleet",
+    ),
     ("certs", "create"): (
         "hami.cli.jobs:create_certs",
         "create or renew the webhook's certificate and the key that signs grants",

@@ -10,13 +10,13 @@ more. So the lease counts as removed once it has stayed away for a while, and no
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from hami.installation import secret_objects
 from hami.installation.job import PATIENCE_S, InstallationError, Job
 from hami.kube import errors as kube_errors
 from hami.kube import listwatch, paths
-from hami.wire import codec, objects
+from hami.wire import annotation_keys, codec, objects, text_values
 from hami.wire import errors as wire_errors
 
 #: Seconds in which a running scheduler would write its lease again.
@@ -28,11 +28,18 @@ class _Node(codec.Object, frozen=True):
 
 
 async def remove(
-    job: Job, *, namespace: str, secrets: Sequence[str], lease: str, marks: Sequence[str]
+    job: Job,
+    *,
+    namespace: str,
+    secrets: Sequence[str],
+    lease: str,
+    marks: Sequence[str],
+    simulated: Collection[str] = (),
 ) -> list[str]:
     """Remove everything that can be removed; returns what could not, and why.
 
-    `marks` are annotations of nodes that offer cards, which no agent serves any more.
+    `marks` are annotations of nodes that offer cards, which no agent serves any more; `simulated`
+    are those that may be of simulated cards, and are if the node's mark lists them.
     """
     failures: list[str] = []
 
@@ -48,7 +55,7 @@ async def remove(
     if lease:
         what = f"Lease {namespace}/{lease}"
         await attempt(what, functools.partial(_lease, job, what, paths.lease(namespace, lease)))
-    await attempt("nodes", functools.partial(_nodes, job, marks))
+    await attempt("nodes", functools.partial(_nodes, job, marks, simulated))
     for name in secrets:
         what = f"Secret {namespace}/{name}"
         await attempt(what, functools.partial(_secret, job, what, namespace, name))
@@ -73,13 +80,13 @@ async def _lease(job: Job, what: str, path: str) -> None:
     )
 
 
-async def _nodes(job: Job, marks: Sequence[str]) -> None:
+async def _nodes(job: Job, marks: Sequence[str], simulated: Collection[str]) -> None:
     marked: dict[str, list[str]] = {}
     async for page in listwatch.pages(job.client, paths.nodes(), {}):
         if page.first:
             marked.clear()
         for item in page.items:
-            name, found = _marked(item, marks)
+            name, found = _marked(item, marks, simulated)
             if found:
                 marked[name] = found
     for name, found in marked.items():
@@ -93,11 +100,15 @@ async def _nodes(job: Job, marks: Sequence[str]) -> None:
         job.say("nodes: none has an annotation of ours")
 
 
-def _marked(item: bytes, marks: Sequence[str]) -> tuple[str, list[str]]:
+def _marked(item: bytes, marks: Sequence[str], simulated: Collection[str]) -> tuple[str, list[str]]:
+    marks = (*marks, annotation_keys.SIMULATED)
     if not listwatch.mentions(item, [mark.encode() for mark in marks]):
         return "", []
     meta = codec.decode(item, _Node, what="node").metadata
-    return meta.name or "", [mark for mark in marks if mark in (meta.annotations or {})]
+    there = meta.annotations or {}
+    listed = text_values.comma_list(there.get(annotation_keys.SIMULATED) or "")
+    keys = dict.fromkeys((*marks, *(key for key in listed if key in simulated)))
+    return meta.name or "", [key for key in keys if key in there]
 
 
 async def _secret(job: Job, what: str, namespace: str, name: str) -> None:

@@ -228,6 +228,17 @@ class Section:
             )
         return tuple(item.strip() for item in items)
 
+    def wholes(self, key: str, *, high: int) -> tuple[int, ...]:
+        """Return a list of whole numbers from 0; absent is an empty one."""
+        value = self._value(key)
+        items = value if isinstance(value, list) else [value]
+        numbers = [_number(item) for item in items if value is not None]
+        if any(each is None or each not in range(high + 1) for each in numbers):
+            raise self.error(
+                key, f"must be a list of whole numbers from 0 to {high}", "write for example [0]"
+            )
+        return tuple(int(each) for each in numbers if each is not None)
+
     def sections(self, key: str, *, nested: bool = False) -> tuple[Section, ...]:
         """Return a list of mappings, or of lists of them if `nested`; absent is an empty one."""
         return tuple(

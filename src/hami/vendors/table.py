@@ -202,6 +202,12 @@ def device_lists(vendors: Iterable[Vendor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for key in found if key))
 
 
+def node_lists(vendors: Iterable[Vendor]) -> frozenset[str]:
+    """Return the annotations of nodes in which vendors' plugins list cards and report."""
+    keys = (vendor.annotations for vendor in vendors)
+    return frozenset(key for each in keys for key in (each.register, each.handshake) if key)
+
+
 def lists_under_lock(vendors: Iterable[Vendor], of: Vendor) -> tuple[str, ...]:
     """Return the lists that plugins of other vendors hand out under a vendor's lock."""
     keys = (vendor.annotations for vendor in vendors if vendor.name != of.name)

@@ -12,6 +12,8 @@ NODE_LOCK = "hami.io/mutex.lock"
 NODE_LOCK_OWNER = "hami.io/lock-owner"
 #: Forms of grants, and ids of keys, that the node's agent verifies; written by the agent.
 NODE_GRANT_FORMS = "hami.io/node-grant-forms"
+#: Keys of this node that `hami simulate-devices` has written, separated by commas.
+SIMULATED = "hami.io/simulated-devices"
 # On nodes, and for old kube-schedulers on pods: a change requeues unschedulable pods.
 REQUEUE = "hami.io/scheduler-wake-up"
 

@@ -152,6 +152,11 @@ def handshake_request(now: dt.datetime) -> str:
     return f"{_HANDSHAKE_WORD}_{now.replace(tzinfo=None).isoformat(sep=' ', timespec='seconds')}"
 
 
+def handshake_answer(now: dt.datetime) -> str:
+    """Write a device plugin's answer with the local time `now`."""
+    return f"Reported_{now.replace(tzinfo=None).isoformat(sep=' ', timespec='seconds')}"
+
+
 def handshake_answered(value: str | None) -> bool:
     """Whether the plugin has overwritten our last request, or was never sent one."""
     return value is None or _HANDSHAKE_WORD not in value

@@ -56,6 +56,21 @@ async def test_after_it_nothing_is_left(
     assert api.objects("secrets") == api.objects("leases") == []
 
 
+async def test_registers_of_simulated_cards_go_and_those_of_real_ones_stay(
+    capsys: pytest.CaptureFixture[str], api: ScriptedApi, tmp_path: pathlib.Path
+) -> None:
+    register, mark = "hami.io/node-dcu-register", "hami.io/simulated-devices"
+    kept = {register: ":", mark: f"{register},theirs", "theirs": "x"}
+    api.put({"kind": "Node", "metadata": {"name": "simulated", "annotations": kept}})
+    api.put({"kind": "Node", "metadata": {"name": "real", "annotations": {register: ":"}}})
+    code, out, _ = await run(capsys, api, tmp_path)
+    assert code == 0
+    assert f"Node simulated: annotation {mark}, {register} removed" in out
+    found = {each["metadata"]["name"]: each["metadata"] for each in api.objects("nodes")}
+    assert found["simulated"]["annotations"] == {"theirs": "x"}
+    assert found["real"]["annotations"] == {register: ":"}
+
+
 async def test_only_what_is_named_goes(
     capsys: pytest.CaptureFixture[str], api: ScriptedApi, tmp_path: pathlib.Path
 ) -> None:

@@ -19,6 +19,7 @@ EVERY = [
     "webhook",
     "agent",
     "monitor",
+    "simulate-devices",
     "certs create",
     "certs patch",
     "certs rotate-grant-key",

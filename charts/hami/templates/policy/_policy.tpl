@@ -24,6 +24,15 @@ true
 {{ printf "system:serviceaccount:%s:%s" (include "hami.namespace" .) (include "hami.devicePlugin" .) }}
 {{- end -}}
 
+{{/* Accounts that may write every key, a JSON list; simulated plugins write those of all vendors. */}}
+{{- define "hami.policy.trusted" -}}
+{{- $accounts := .Values.admissionPolicy.trustedAccounts | default list }}
+{{- if include "hami.simulates" . }}
+{{- $accounts = append $accounts (printf "system:serviceaccount:%s:%s" (include "hami.namespace" .) (include "hami.simulatedDevices" .)) }}
+{{- end }}
+{{- toJson $accounts }}
+{{- end -}}
+
 {{/*
 Most writes to pods and nodes are status, by kubelet. They end here, where the maps are equal; only
 an agent's go on.
@@ -47,7 +56,7 @@ pod names the pod's node.
   expression: request.?userInfo.?username.orValue("")
 - name: isTrusted
   expression: >-
-    variables.user in {{ .Values.admissionPolicy.trustedAccounts | default list | toJson }}
+    variables.user in {{ include "hami.policy.trusted" . }}
 - name: isScheduler
   expression: >-
     variables.user == {{ include "hami.policy.scheduler" . | toJson }}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from hami.vendors import table
+from hami.vendors import families, table
+from hami.vendors.family import Family
 from hami.vendors.table import Vendor
-from hami.wire import annotation_keys, codec, errors, node_marks, node_register, objects, shares
+from hami.wire import codec, errors, node_marks, node_register, objects, shares
 
 
 class Waiting(codec.Object, frozen=True):
@@ -41,8 +42,8 @@ class SeenPod(objects.Pod, frozen=True):
     @property
     def grants(self) -> tuple[shares.Share, ...]:
         """The cards of all its containers, one after the other."""
-        slots, _ = shares.salvage(self.annotation(annotation_keys.SIGNED_DEVICES))
-        return tuple(grant for slot in slots for grant in slot)
+        lists = [shares.salvage(self.annotation(key))[0] for key in _device_lists()]
+        return tuple(grant for listed in lists for slot in listed for grant in slot)
 
     @property
     def holds(self) -> bool:
@@ -110,10 +111,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_node(node: objects.Node, pods: Iterable[SeenPod]) -> list[Card]:
     """Return a node's cards in the order of their indexes; `pods` are those of the node."""
-    try:
-        devices = _devices(node.annotation(_nvidia().annotations.register) or "[]")
-    except errors.WireError:
-        return []
+    devices = [device for each in _families() for device in _read(each, node)]
     memory: defaultdict[str, int] = defaultdict(int)
     cores: defaultdict[str, int] = defaultdict(int)
     shares: defaultdict[str, int] = defaultdict(int)
@@ -151,15 +149,26 @@ def of_all(nodes: Iterable[objects.Node], pods: Iterable[SeenPod]) -> dict[str, 
 
 
 def binding(node: objects.Node) -> str:
-    """Return a node's binding mode: late, lock and why, or no cards."""
+    """Return a node's binding mode: late, lock and why, another vendor's, or no cards."""
     keys = _nvidia().annotations
     registered = node.annotation(keys.register)
     if not registered:
-        return "no cards registered"
+        others = any(_read(each, node) for each in _families())
+        return "by its vendor's plugin" if others else "no cards registered"
     if node_marks.is_late(node.annotation(keys.binding), registered):
         return "late"
     reason = node.annotation(keys.lock_reason)
     return f"lock ({reason})" if reason else "lock"
+
+
+def _read(family: Family, node: objects.Node) -> Sequence[node_register.RegisteredCard]:
+    """Return a vendor's cards of a node; a register that does not decode has none."""
+    try:
+        if family.vendor == _nvidia():
+            return _devices(node.annotation(family.vendor.annotations.register) or "[]")
+        return family.read_cards(node)
+    except errors.WireError:
+        return ()
 
 
 @functools.lru_cache(_REMEMBERED)
@@ -167,6 +176,16 @@ def _devices(register: str) -> list[node_register.RegisteredCard]:
     """Read an annotation; cached, because a thousand nodes have the same one."""
     devices = node_register.decode_json(register)
     return sorted(devices, key=lambda device: (device.index, device.id))
+
+
+@functools.cache
+def _families() -> tuple[Family, ...]:
+    return tuple(map(families.of, table.built_in()))
+
+
+@functools.cache
+def _device_lists() -> tuple[str, ...]:
+    return table.device_lists(table.built_in())
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from hami_sandbox.demo import checks, manifests
 from hami_sandbox.demo.manifests import Manifest
 from hami_sandbox.errors import SandboxError
 from hami_sandbox.gpu_models import MODELS
-from hami_sandbox.plan import Plan
+from hami_sandbox.plan import OTHERS, Plan
 
 FILE = "example.toml"
 _FOLDER = re.compile(r"\d\d-[a-z0-9-]+")
@@ -33,14 +33,14 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cards: checks.Number = 1
     #: Cards on all nodes.
     all_cards: checks.Number = 1
-    #: A model of `hami_sandbox.gpu_models`; empty: any.
+    #: A model of `hami_sandbox.gpu_models`, or of another vendor; empty: any of NVIDIA.
     model: str = ""
     #: MiB of each of them.
     memory: checks.Number = 0
 
     def unmet(self, plan: Plan) -> str:
         """Return what the fleet lacks; empty: nothing."""
-        numbers = [self._number(node.cards) for node in plan.nodes]
+        numbers = [self._number((*node.cards, *node.others)) for node in plan.nodes]
         kind = f"{self.model} cards" if self.model else "cards"
         size = f" of {self.memory} MiB" if self.memory else ""
         if max(numbers, default=0) < self.cards:
@@ -53,8 +53,13 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return sum(
             number
             for model, number in cards
-            if self.model in ("", model) and MODELS[model].memory_mib >= self.memory
+            if (model == self.model or (not self.model and model in MODELS))
+            and _memory(model) >= self.memory
         )
+
+
+def _memory(model: str) -> int:
+    return MODELS[model].memory_mib if model in MODELS else OTHERS[model].memory
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,11 +157,11 @@ def _load(folder: Path) -> Example:
             rule,
             "the fields are those of hami_sandbox.demo.example and .checks",
         ) from error
-    if written.needs.model and written.needs.model not in MODELS:
+    if written.needs.model and written.needs.model not in MODELS | OTHERS:
         raise SandboxError(
             f"{path}, needs.model {written.needs.model!r}",
             "is no model of the stand-in cards",
-            f"take {', '.join(MODELS)}",
+            f"take {', '.join((*MODELS, *OTHERS))}",
         )
     files = {
         file: manifests.read(_within(folder, file, path))

@@ -116,7 +116,7 @@ file is left behind."""
 
 
 _EPILOG = """\
-  hami demo                                   the examples on two H100, two A100 and four T4
+  hami demo                                   the examples on H100, A100, T4 and Hygon Z100
   hami demo --once                            the same, then end: for scripts
   hami demo --node gpu-a=8xH100 --no-examples one node with eight H100, and nothing on it yet
   hami demo --nodes 1000                      with simulated nodes, 1000 in all
@@ -136,8 +136,8 @@ def build_parser(prog: str) -> errors.Parser:
         action="append",
         default=[],
         metavar="NAME=CARDS",
-        help="a node and its cards, as gpu-a=8xH100 or gpu-b=4xA100-80GB,2xT4; may be repeated, up "
-        "to 8 (default: a small mixed fleet)",
+        help="a node and its cards, as gpu-a=8xH100 or gpu-b=4xA100-80GB,2xT4,2xZ100; may be "
+        "repeated, up to 8 (default: a small mixed fleet)",
     )
     made.add_argument(
         "--nodes",
@@ -180,7 +180,7 @@ def build_parser(prog: str) -> errors.Parser:
 NODES = (
     NodePlan(name="gpu-a", cards=(("H100", 2),)),
     NodePlan(name="gpu-b", cards=(("A100-80GB", 2),)),
-    NodePlan(name="gpu-c", cards=(("T4", 4),)),
+    NodePlan(name="gpu-c", cards=(("T4", 4),), others=(("Z100", 2),)),
 )
 
 

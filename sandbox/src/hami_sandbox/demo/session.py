@@ -164,7 +164,11 @@ class Demo:
         return Outcome(
             results=tuple(self._progress.results),
             nodes=tuple(
-                NodeLine(plan.name, cards_text(plan.cards), cards.binding(known[plan.name]))
+                NodeLine(
+                    plan.name,
+                    cards_text((*plan.cards, *plan.others)),
+                    cards.binding(known[plan.name]),
+                )
                 for plan in plans
                 if plan.name in known
             ),
