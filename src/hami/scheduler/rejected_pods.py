@@ -25,9 +25,10 @@ from hami.kube.client import Client
 from hami.kube.transport import Backoff, TokenBucket
 from hami.scheduler import rejections
 from hami.scheduler.events import PodEvents
-from hami.scheduler.informers import WatchedCluster, WatchedPod
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.readiness import Readiness
+from hami.scheduler.watched import WatchedPod
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors
 
