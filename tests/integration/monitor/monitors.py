@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from hami.node.layout import NodeLayout
@@ -102,18 +102,27 @@ class Machine:
 
     async def eventually(self, name: str, expected: list[float], **labels: str) -> None:
         """Wait until a metric has these values; the error after too long shows the others."""
+        await self._until(name, lambda found: found == expected, f"not {expected}", **labels)
+
+    async def at_least(self, name: str, count: float, **labels: str) -> None:
+        """Wait until a counter has come so far."""
+        await self._until(name, lambda found: found[:1] >= [count], f"below {count}", **labels)
+
+    async def _until(
+        self, name: str, check: Callable[[list[float]], bool], wrong: str, **labels: str
+    ) -> None:
         found: list[float] = []
         try:
             async with asyncio.timeout(processes.PATIENCE):
                 while True:
                     with contextlib.suppress(OSError):
                         found = nodes.values(await self.shown(), name, **labels)
-                        if found == expected:
+                        if check(found):
                             return
                     assert self.process.running, self.process.lines[-10:]
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise AssertionError(f"{name} is {found}, not {expected}") from None
+            raise AssertionError(f"{name} is {found}, {wrong}") from None
 
     def resident(self) -> int:
         """Return the bytes of memory that it has now."""

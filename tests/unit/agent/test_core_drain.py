@@ -222,7 +222,7 @@ async def test_an_agent_that_has_just_started_waits_until_it_knows_its_pods(
 async def test_an_agent_does_not_wait_for_pods_that_kubelet_will_not_ask_for(
     machine: Node, kubelet: Kubelet, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with machine.running(drain_timeout=5.0) as agent:
+    async with machine.running(drain_timeout=60.0) as agent:
         await kubelet.plugin()
         pod = machine.pod("p", main=[PART])
         if how == "running":

@@ -18,6 +18,7 @@ from hami.kube.credentials import Identity
 from hami.kube.request import Terms
 from hami.kube.transport import Access
 from hami.wire import correlation
+from tests.loop_time import LoopTime
 from tests.scripted_api.server import Lost, ScriptedApi
 from tests.unit.kube.following import PATIENCE_S, pod, until
 
@@ -147,9 +148,13 @@ async def test_a_server_that_is_not_there_has_done_nothing(api: ScriptedApi) -> 
 
 
 async def test_a_request_ends_when_its_time_is_over(api: ScriptedApi, client: Client) -> None:
+    time = LoopTime()
     api.fault(hang=True)
+    asking = asyncio.create_task(client.create(paths.pods("n"), BODY, timeout=60))
+    await until(lambda: api.requests)  # before that it would be known that nothing was done
+    await time.forward(61)
     with pytest.raises(errors.Unreachable, match="no answer in time") as raised:
-        await client.create(paths.pods("n"), BODY, timeout=0.05)
+        await asking
     assert raised.value.outcome_unknown
 
 
