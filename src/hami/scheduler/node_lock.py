@@ -176,9 +176,10 @@ class NodeLocks:
         value, uid = node.lock(kind.key), node.lock_uid(kind.key)
         owner = lock_owner(value)
         if owner is None and uid:
+            if self._watched.has_ended(uid):
+                return LockState(held=False, why="its pod is deleted, or has finished")
             known = self._watched.pods.get(uid)
             owner = (known.namespace, known.name) if known is not None else None
-            uid = uid if owner is not None or self._watched.has_ended(uid) else ""
         pod = None
         if owner is not None:
             try:
@@ -266,7 +267,7 @@ def judge(  # noqa: PLR0911  one line per rule
         lock = node_marks.decode_lock(value)
     except wire_errors.WireError as error:
         return LockState(seen_for < timeout, str(error))
-    if not (lock.name or uid):
+    if not lock.name and pod is None:
         return LockState(seen_for < timeout, "it names no pod")
     if pod is None:
         return LockState(held=False, why="its pod is deleted")

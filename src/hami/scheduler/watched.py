@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from hami.admission import edits
 from hami.admission.mig_offer import MigOffer
 from hami.cluster.node_info import NodeInfo
 from hami.cluster.pod_info import PodInfo
 from hami.cluster.quota import QuotaLimits
 from hami.cluster.state import Cluster
 from hami.kube import listwatch
+from hami.vendors.family import Family
 from hami.wire import annotation_keys, codec, node_marks, objects, text_values
 from hami.wire import errors as wire_errors
 from hami.wire.pod_marks import MARKS, PodMarks
@@ -154,9 +154,8 @@ class PodReader:
     ) -> None:
         self._cluster = cluster
         self._mig_offer = mig_offer
-        vendors = cluster.vendors.values()
-        # The annotation first: it is near the beginning of a pod's JSON, and most pods have it.
-        words = [w for v in vendors for w in (v.annotations.allocated, v.resources.count) if w]
+        # The annotations first: they are near the beginning of a pod's JSON, most pods have them.
+        words = cluster.families.words()
         # Pods without any resource of ours, and without a mark of their node, are not even decoded.
         self._decode = listwatch.pods_with([*(f'"{w}"' for w in (*words, *MARKS)), *pod_marks])
 
@@ -206,10 +205,12 @@ class PodReader:
         )
 
     def _bypassed(self, pod: objects.Pod) -> tuple[str, str] | None:
-        for vendor in self._cluster.vendors.values():
+        containers = [container for _, container in pod.containers()]
+        for family in self._cluster.families.of_pod(pod, containers):
+            vendor = family.vendor
             if pod.annotation(vendor.annotations.allocated):
                 continue
-            if any(edits.wants(container, vendor) for _, container in pod.containers()):
+            if any(_asks(family, container) for container in containers):
                 return vendor.resources.count, (pod.spec and pod.spec.scheduler_name) or "none"
         return None
 
@@ -221,6 +222,14 @@ class QuotaReader:
     def __call__(self, body: bytes) -> WatchedQuota:
         quota = codec.decode(body, objects.ResourceQuota, what="resource quota")
         return WatchedQuota(quota.uid, quota.version, self._cluster.read_quota(quota))
+
+
+def _asks(family: Family, container: objects.Container) -> bool:
+    """Return whether a container asks for cards; a request that cannot be read does."""
+    try:
+        return family.count(container) > 0
+    except wire_errors.WireError:
+        return True
 
 
 def _why_unproven(pod: objects.Pod, info: PodInfo) -> str:
