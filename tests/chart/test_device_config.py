@@ -112,8 +112,8 @@ def test_a_vendor_that_is_disabled_is_not_served(devices: str, names: set[str]) 
 def bare(value: Any) -> Any:
     """Return data without keys whose value says nothing."""
     if isinstance(value, dict):
-        said = {key: bare(item) for key, item in value.items() if item not in ("", 0, None)}
-        return {key: item for key, item in said.items() if (key, item) != ("memoryFactor", 1)}
+        kept = {key: bare(item) for key, item in value.items() if item not in ("", 0, None)}
+        return {key: item for key, item in kept.items() if (key, item) != ("memoryFactor", 1)}
     return [bare(item) for item in value] if isinstance(value, list) else value
 
 
