@@ -1,4 +1,4 @@
-"""HAMi's answer to a case and ours, compared: differences, and those that are meant.
+"""Compare HAMi's answer to a case with ours: differences, and the meant ones.
 
 The fit of each node, its reason, the pod after admission and the annotations must be the same, byte
 for byte. At a tie any of HAMi's answers is right. `Meant` are the bugs of HAMi that are not
@@ -240,9 +240,13 @@ class Comparison:
         }
 
     def _positional(self, devices: str) -> str:
-        full = iter([part for part in devices.split(";") if part])
-        places = [next(full) if request else "" for request in self._theirs["requests"]]
-        return "".join(f"{place};" for place in places)
+        requests = self._theirs["requests"]
+        *parts, end = devices.split(";")
+        full = [part for part in parts if part]
+        if end or len(full) != sum(map(bool, requests)):
+            return devices
+        left = iter(full)
+        return "".join(f"{next(left)};" if request else ";" for request in requests)
 
     def _built_of(self, ours: dict[str, str], theirs: Document) -> bool:
         """Return whether lists hold as many cards as HAMi's, each written as HAMi would."""
