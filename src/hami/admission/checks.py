@@ -46,7 +46,11 @@ def protected_annotations(vendors: Iterable[Vendor]) -> tuple[str, ...]:
     lists = [
         key
         for vendor in vendors
-        for key in (vendor.annotations.to_allocate, vendor.annotations.allocated)
+        for key in (
+            vendor.annotations.to_allocate,
+            vendor.annotations.allocated,
+            *vendor.annotations.extra,
+        )
         if key
     ]
     return tuple(dict.fromkeys([*_OURS, *lists]))

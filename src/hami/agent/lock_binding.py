@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -23,7 +23,8 @@ from hami.agent.errors import RefusalError
 from hami.agent.grants import Grants
 from hami.agent.kubelet.kubelet_api import AllocateResponse, Mount
 from hami.agent.late_binding import new_allocation_id
-from hami.agent.pod_status import PodStatus
+from hami.agent.pod_status import SUCCESS, PodStatus
+from hami.agent.pods import NodePods
 from hami.agent.reconciler import Reconciler
 from hami.kube import errors, paths
 from hami.kube.client import Client
@@ -34,6 +35,9 @@ from hami.wire import errors as wire_errors
 from hami.wire.objects import Node, Pod
 
 _TIMEOUT = 5.0
+ALLOCATING = "allocating"
+#: How often, and seconds between, a lock is looked for that the scheduler takes again.
+_LOCK_AGAIN, _LOCK_AGAIN_S = 20, 0.1
 
 
 class LockBinding:
@@ -49,7 +53,11 @@ class LockBinding:
         allocator: Allocator,
         reconciler: Reconciler,
         pod_status: PodStatus,
+        pods: NodePods,
+        to_allocate: str,
+        others: Collection[str],
         now: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._node = node
@@ -58,7 +66,12 @@ class LockBinding:
         self._allocator = allocator
         self._reconciler = reconciler
         self._pod_status = pod_status
+        self._pods = pods
+        self._to_allocate = to_allocate
+        #: Lists that plugins of other vendors hand out under the same lock.
+        self._others = frozenset(others)
         self._now = now
+        self._sleep = sleep
         self._turn = asyncio.Lock()
 
     async def allocate(self, requests: Sequence[tuple[str, ...]]) -> list[AllocateResponse]:
@@ -81,11 +94,33 @@ class LockBinding:
         known = self._allocator.ledger.get(pod.uid)
         return pod.node_name == self._node and (known is None or bool(_unserved(known)))
 
+    async def _lock(self) -> str:
+        """Return the node's lock; where another plugin has released it, wait for the scheduler.
+
+        The scheduler takes it again for a pod with cards of several vendors.
+        """
+        for _ in range(_LOCK_AGAIN):
+            body = await self._client.get(paths.nodes(self._node), timeout=_TIMEOUT)
+            node = codec.decode(body, Node, what=f"node {self._node}")
+            if (value := node.annotation(annotation_keys.NODE_LOCK)) or not self._is_awaited():
+                return value
+            await self._sleep(_LOCK_AGAIN_S)
+        return ""
+
+    def _is_awaited(self) -> bool:
+        """Return whether a pod that another plugin has served still waits for our cards."""
+        return any(
+            pod.phase == "Pending"
+            and not self._others.isdisjoint(pod.annotations)
+            and "," in pod.annotation(self._to_allocate)
+            and pod.annotation(annotation_keys.BIND_PHASE) in (SUCCESS, ALLOCATING)
+            for pod in self._pods.all()
+        )
+
     async def _locked_pod(self) -> Pod:
         what = f"node {self._node}"
         try:
-            body = await self._client.get(paths.nodes(self._node), timeout=_TIMEOUT)
-            value = codec.decode(body, Node, what=what).annotation(annotation_keys.NODE_LOCK)
+            value = await self._lock()
             if not value:
                 raise RefusalError(
                     what,

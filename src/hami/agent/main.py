@@ -86,6 +86,7 @@ class Agent:
         self.metrics = Metrics()
         vendor = table.nvidia(config.vendors)
         resource = vendor.resources.count
+        others = table.lists_under_lock(config.vendors, vendor)
         injection = cast("Injection", settings.driver_injection)
 
         # The API server's view.
@@ -135,6 +136,7 @@ class Agent:
             self.node_status,
             self.allocator,
             to_allocate=vendor.annotations.to_allocate,
+            others=others,
         )
         self.refused_pods = RefusedPods(client, self.pods, self.events, node=self.node_status.name)
         self.reconciler = Reconciler(
@@ -197,6 +199,9 @@ class Agent:
                 allocator=self.allocator,
                 reconciler=self.reconciler,
                 pod_status=self.pod_status,
+                pods=self.pods,
+                to_allocate=vendor.annotations.to_allocate,
+                others=others,
             ),
             preference=self.preference,
             preferred_allocation=settings.enable_get_preferred_allocation

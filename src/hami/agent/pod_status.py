@@ -19,7 +19,7 @@ import logging
 import random as randomness
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import NoReturn
 
 from hami.agent.allocator import Allocator
@@ -49,13 +49,21 @@ class PodStatus:
     """Writes to pods that they have their cards, or that they get none."""
 
     def __init__(
-        self, client: Client, node: NodeStatus, allocator: Allocator, *, to_allocate: str
+        self,
+        client: Client,
+        node: NodeStatus,
+        allocator: Allocator,
+        *,
+        to_allocate: str,
+        others: Collection[str] = (),
     ) -> None:
         self._client = client
         self._node = node
         self._allocator = allocator
         #: The annotation that HAMi's plugins consume.
         self._to_allocate = to_allocate
+        #: Those of other vendors whose plugins find a pod by the same lock.
+        self._others = frozenset(others)
         self._queue: asyncio.Queue[Work] = asyncio.Queue()
         self._pending: set[str] = set()
 
@@ -104,17 +112,30 @@ class PodStatus:
         if any(not allocation.cdi for allocation in record.allocations):
             annotations[self._to_allocate] = ";" * len(record.containers)
         label = len(self._node.name) <= _LONGEST_LABEL
-        body = self._body(record.uid, annotations, label=label)
         release = self._releasing(record, record.namespace, record.name, record.uid)
 
         async def report() -> None:
-            await release()
+            written = dict(annotations)
+            if record.others and await self._is_awaited(record):
+                del written[annotation_keys.BIND_PHASE]  # the last plugin marks and unlocks
+            else:
+                await release()
+            body = self._body(record.uid, written, label=label)
             exists = await self._patch(record.namespace, record.name, body)
             if exists:
                 await self._allocator.mark_reported(record.uid)
             self._pending.discard(record.uid)
 
         return report
+
+    async def _is_awaited(self, record: LedgerRecord) -> bool:
+        """Return whether the plugin of another vendor has yet to find the pod by the lock."""
+        try:
+            body = await self._client.get(paths.pods(record.namespace, record.name))
+            pod = codec.decode(body, Pod, what=f"pod {record.name}")
+        except (errors.NotFound, wire_errors.WireError):
+            return False
+        return pod.uid == record.uid and any("," in pod.annotation(key) for key in self._others)
 
     def _releasing(self, record: LedgerRecord | None, namespace: str, name: str, uid: str) -> Work:
         """Return what releases the node's lock, once, and before the pod is patched.

@@ -33,8 +33,7 @@ async def decision(
     async for body in _items(api, paths.nodes(), lambda: _forget_nodes(cluster)):
         with contextlib.suppress(wire_errors.WireError):  # one bad node harms only itself
             cluster.observe_node(codec.decode(body, objects.Node, what="node"))
-    words = [word for v in vendors for word in (v.resources.count, v.annotations.allocated) if word]
-    read = listwatch.pods_with(f'"{word}"' for word in words)
+    read = listwatch.pods_with(f'"{word}"' for word in cluster.families.words())
     async for body in _items(api, paths.pods(), lambda: _forget_pods(cluster)):
         with contextlib.suppress(wire_errors.WireError):
             other = read(body)

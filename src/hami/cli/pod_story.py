@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from hami.placement import request
-from hami.vendors.family import CardRequest
+from hami.vendors.families import Families
+from hami.vendors.family import CardRequest, Family
 from hami.vendors.table import Vendor
 from hami.wire import annotation_keys, codec, explanation_note, objects, pod_scheduling, shares
 from hami.wire import errors as wire_errors
@@ -131,15 +132,17 @@ def _state(pod: objects.Pod, *, asks: bool, refused: bool, ours: str) -> State:
 
 def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -> Iterator[Granted]:
     containers = [container for _, container in pod.containers()]
-    for vendor in vendors:
+    for family in Families(vendors).of_pod(pod, containers):
+        vendor = family.vendor
         key = vendor.annotations.allocated
         slots, damaged = shares.salvage(pod.annotation(key))
         problems += [
             f"{key}: the share of card {card} cannot be read; delete the pod to reschedule it"
             for card in damaged
         ]
-        counts = [_count(container, vendor) for container in containers]
-        for container, slot in zip(containers, shares.align(slots, counts), strict=True):
+        counts = [_count(container, family) for container in containers]
+        listed = family.recorded(shares.align(slots, counts), pod)
+        for container, slot in zip(containers, listed, strict=True):
             for grant in slot:
                 yield Granted(
                     container=container.name or "",
@@ -150,9 +153,11 @@ def _granted(pod: objects.Pod, vendors: Sequence[Vendor], problems: list[str]) -
                 )
 
 
-def _count(container: objects.Container, vendor: Vendor) -> int:
-    amount = str(container.amount(vendor.resources.count) or 0)
-    return int(amount) if amount.isascii() and amount.isdigit() else 0
+def _count(container: objects.Container, family: Family) -> int:
+    try:
+        return family.count(container)
+    except wire_errors.WireError:
+        return 0
 
 
 def _explanation(pod: objects.Pod, problems: list[str]) -> explanation_note.Note | None:

@@ -51,8 +51,8 @@ def read_node(node: objects.Node, families: Iterable[Family]) -> NodeInfo:
                 allocatable[vendor.name] = ids
         except errors.WireError as error:
             problems.append(str(error))
-        closed = text_values.comma_list(node.annotation(vendor.annotations.cordon))
-        if closed:
+        key = vendor.annotations.cordon
+        if key and (closed := text_values.comma_list(node.annotation(key))):
             cordoned[vendor.name] = frozenset(closed)
     return NodeInfo(node.name, cards, allocatable, cordoned, tuple(problems))
 

@@ -212,7 +212,6 @@ def usage_refusals(
     applied: Collection[str],
 ) -> Flags:
     """Collect what refuses a card as full as it is now, by the checks that the vendor applies."""
-    total_cores = cards.cores[:, rows]
     if "shares" in applied:
         refused = (state.used >= cards.count[:, rows]).view(np.uint8)  # Usage.SHARES is 1
     else:
@@ -235,9 +234,9 @@ def usage_refusals(
     if "cores" in applied:
         refuse(state.cores_left < amount.cores, Usage.CORES)
     if "exclusive" in applied and isinstance(amount.cores, int) and amount.cores == WHOLE_CARD:
-        refuse((total_cores == WHOLE_CARD) & (state.used > 0), Usage.NOT_EXCLUSIVE)
+        refuse((cards.cores[:, rows] == WHOLE_CARD) & (state.used > 0), Usage.NOT_EXCLUSIVE)
     if "exhausted" in applied and isinstance(amount.cores, int) and amount.cores == 0:
-        refuse((state.cores_left <= 0) & (total_cores != 0), Usage.NO_COMPUTE_LEFT)
+        refuse((state.cores_left <= 0) & (cards.cores[:, rows] != 0), Usage.NO_COMPUTE_LEFT)
     return refused
 
 

@@ -106,7 +106,6 @@ class State:
         self._cards = cards = table.cards[vendor]
         self._rows = rows
         self.memory = cards.memory[:, rows]
-        self.cores = cards.cores[:, rows]
         # The tables themselves: `add` replaces them, it never changes them.
         self.used = cards.used[:, rows]
         self.memory_left = cards.memory_left[:, rows]
@@ -114,6 +113,11 @@ class State:
         #: The pod's own memory and cores over all cards of the vendor, as quota counts them.
         self.own_memory = Running()
         self.own_cores = Running()
+
+    @property
+    def cores(self) -> Ints:
+        """Compute of the cards in total; few families ask for it."""
+        return self._cards.cores[:, self._rows]
 
     def add(self, taken: Mask, amount: Amount[Numbers]) -> None:
         """Put a container on its cards, for the containers after it."""

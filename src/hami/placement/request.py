@@ -142,11 +142,7 @@ def parse(
             pod.annotation(annotation_keys.GPU_POLICY), defaults.gpu_policy
         ),
         weights=policy.parse_weights(pod.annotations.get(annotation_keys.SCORING_WEIGHTS)),
-        selectors={
-            name: _selector(pod, vendor)
-            for name, vendor in families.vendors.items()
-            if name in asked
-        },
+        selectors={name: _selector(pod, families.vendors[name]) for name in families.sorted(asked)},
     )
 
 

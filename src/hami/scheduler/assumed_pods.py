@@ -34,7 +34,8 @@ from hami.kube.transport import Backoff
 from hami.placement import decide
 from hami.placement.request import PodRequest
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import WatchedCluster, WatchedPod
+from hami.scheduler.informers import WatchedCluster
+from hami.scheduler.watched import WatchedPod
 from hami.serving import lifetime
 from hami.wire import codec, objects
 from hami.wire import errors as wire_errors

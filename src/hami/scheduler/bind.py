@@ -25,8 +25,9 @@ from typing import Any
 from hami.cluster.pod_info import Hold
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.scheduler import binding, node_lock
+from hami.scheduler import bind_queue, binding
 from hami.scheduler.assumed_pods import AssumedPod, AssumedPods, LostAnswers, Stage
+from hami.scheduler.bind_queue import BindQueue, Caller, CallerLeftError, QueuedBind
 from hami.scheduler.binding import BindingSender
 from hami.scheduler.errors import (
     BindRefusedError,
@@ -39,10 +40,11 @@ from hami.scheduler.errors import (
 from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership, NotLeadingError
 from hami.scheduler.metrics import Metrics
-from hami.scheduler.node_lock import BindQueue, Caller, CallerLeftError, NodeLocks, QueuedBind
+from hami.scheduler.node_lock import NodeLocks
 from hami.scheduler.placer import Placer
 from hami.scheduler.precedence import Precedence
 from hami.serving import grant_keys, lifetime
+from hami.vendors.table import NodeLock
 from hami.wire import codec, extender_api, objects
 from hami.wire import errors as wire_errors
 
@@ -100,10 +102,10 @@ class Binder:
         patience = self._group_patience if assumed.group else math.inf
         caller = Caller(self._leadership, term=term, waits_until=self._clock() + patience)
         self._assumed_pods.enter(assumed, Stage.BINDING)
-        if self._needs_lock(assumed):
+        if locks := self._locks_of(assumed):
             begin = self._clock()
             queued = await self._wait_in_queue(assumed, caller)
-            work = self._lock_and_post(assumed, caller, queued, begin)
+            work = self._lock_and_post(assumed, caller, queued, begin, locks)
         else:
             work = self._post(assumed, caller)
         await self._to_its_end(work, caller)
@@ -183,12 +185,15 @@ class Binder:
 
     # Queue and lock.
 
-    def _needs_lock(self, assumed: AssumedPod) -> bool:
+    def _locks_of(self, assumed: AssumedPod) -> list[NodeLock]:
+        """Return the locks that the pod's vendors need, each once and always in the same order."""
         node = self._watched.nodes.by_key(assumed.node)
         late = node.late if node is not None else frozenset()
         vendors = self._watched.cluster.vendors
         names = self._assumed_pods.info(assumed).vendors()
-        return any(vendors[name].takes_lock and name not in late for name in names)
+        needed = (vendors[name].lock for name in names if name not in late)
+        by_key = {lock.key: lock for lock in needed if lock is not None}
+        return [by_key[key] for key in sorted(by_key)]
 
     async def _wait_in_queue(self, assumed: AssumedPod, caller: Caller) -> QueuedBind:
         patience = caller.patience(self._clock())
@@ -197,7 +202,7 @@ class Binder:
                 return await self._queue.wait(assumed.node)
         except TimeoutError:
             self._back_to_held(assumed, caller)
-            raise node_lock.lock_timeout(assumed.node) from None
+            raise bind_queue.lock_timeout(assumed.node) from None
         except asyncio.CancelledError:
             self._back_to_held(assumed, caller)
             raise
@@ -222,19 +227,27 @@ class Binder:
             lifetime.log_failure(task)  # its caller may have left
 
     async def _lock_and_post(
-        self, assumed: AssumedPod, caller: Caller, queued: QueuedBind, begin: float
+        self,
+        assumed: AssumedPod,
+        caller: Caller,
+        queued: QueuedBind,
+        begin: float,
+        locks: list[NodeLock],
     ) -> None:
-        lock = ""
+        taken: list[tuple[NodeLock, str]] = []
         try:
             if not self._still_needed(assumed):
                 return
-            lock = await self._locks.take(assumed.node, assumed, caller)
+            for lock in locks:
+                value = await self._locks.take(lock, assumed.node, assumed, caller)
+                taken.append((lock, value))
             self._metrics.queue_seconds.observe(self._clock() - begin)
             await self._post(assumed, caller)
         except BaseException as error:
             self._back_to_held(assumed, caller)
-            if lock and assumed.stage is not Stage.UNKNOWN:
-                await self._release_lock(assumed.node, lock)
+            if assumed.stage is not Stage.UNKNOWN:
+                for lock, value in reversed(taken):
+                    await self._release_lock(lock, assumed.node, value)
             if isinstance(error, errors.KubeError):
                 raise BindRefusedError(f"node {assumed.node} cannot be locked: {error}") from error
             if isinstance(error, NotLeadingError):
@@ -245,9 +258,9 @@ class Binder:
         finally:
             queued.leave()
 
-    async def _release_lock(self, node: str, lock: str) -> None:
+    async def _release_lock(self, lock: NodeLock, node: str, value: str) -> None:
         try:
-            await self._locks.release(node, lock)
+            await self._locks.release(lock, node, value)
         except errors.KubeError as error:
             # The next bind to this node finds it stale: its pod is not bound.
             _log.warning("cannot release node lock", extra={"node": node, "error": str(error)})

@@ -16,8 +16,8 @@ from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.kube.request import Terms
 from hami.scheduler.assumed_pods import AssumedPod
+from hami.scheduler.bind_queue import Caller
 from hami.scheduler.leadership import Leadership, PermitExpiredError
-from hami.scheduler.node_lock import Caller
 from hami.serving import tracing
 from hami.serving.grant_keys import Keyring
 from hami.vendors import table

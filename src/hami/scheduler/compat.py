@@ -17,8 +17,9 @@ from collections.abc import Callable
 
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.scheduler.informers import WatchedCluster, WatchedNode
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.readiness import Readiness
+from hami.scheduler.watched import WatchedNode
 from hami.wire import codec, node_marks
 
 _log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ import logging
 
 from hami.kube.events import EventRecorder
 from hami.placement.explanation import Explanation
-from hami.scheduler.informers import WatchedCluster, WatchedPod
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import Leadership
+from hami.scheduler.watched import WatchedPod
 from hami.wire import extender_api, objects
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from hami.scheduler.informers import WatchedPod
+from hami.scheduler.watched import WatchedPod
 from hami.wire import codec
 from hami.wire.pod_marks import Overuse, Refusal
 

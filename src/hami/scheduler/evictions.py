@@ -30,11 +30,12 @@ from hami.kube.transport import Backoff, TokenBucket
 from hami.scheduler import eviction_requests as requests
 from hami.scheduler.events import PodEvents
 from hami.scheduler.eviction_requests import PodNow
-from hami.scheduler.informers import WatchedCluster, WatchedPod
+from hami.scheduler.informers import WatchedCluster
 from hami.scheduler.leadership import NotLeadingError
 from hami.scheduler.metrics import Metrics
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.settings import Settings
+from hami.scheduler.watched import WatchedPod
 from hami.wire import annotation_keys, codec, objects, text_values
 from hami.wire import errors as wire_errors
 from hami.wire.pod_marks import Overuse, PodMarks, Refusal

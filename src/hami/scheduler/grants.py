@@ -15,8 +15,8 @@ import logging
 from collections.abc import Collection, Iterable
 
 from hami.scheduler.events import ReportedPods
-from hami.scheduler.informers import WatchedPod
 from hami.scheduler.settings import Settings
+from hami.scheduler.watched import WatchedPod
 from hami.serving.grant_keys import KeyFolder
 from hami.vendors import table
 from hami.vendors.table import Vendor

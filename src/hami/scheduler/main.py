@@ -21,13 +21,12 @@ from hami.admission import serve as admission_serve
 from hami.admission import settings as admission_settings
 from hami.admission.mig_offer import MigOffer
 from hami.admission.serve import Reviewer
-from hami.admission.settings import Context, Rules
+from hami.admission.settings import Rules
 from hami.kube import access, listwatch, paths
 from hami.kube.client import Client
 from hami.kube.events import EventRecorder
 from hami.kube.informer import Informer
-from hami.placement.request import Defaults
-from hami.scheduler import grants, leadership, readiness
+from hami.scheduler import admission, grants, leadership, readiness
 from hami.scheduler.assumed_pods import AssumedPods, LostAnswers
 from hami.scheduler.bind import Binder
 from hami.scheduler.compat import Handshakes
@@ -49,6 +48,7 @@ from hami.scheduler.preempt import Preemption
 from hami.scheduler.readiness import Readiness
 from hami.scheduler.requeue import Requeue
 from hami.scheduler.settings import Settings
+from hami.scheduler.shared_lock import SharedLocks
 from hami.scheduler.unschedulable import UnschedulablePods
 from hami.serving import addresses, endpoints, lifetime, tracing
 from hami.serving.certificates import LiveCertificate
@@ -56,8 +56,7 @@ from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Route, Server
 from hami.serving.watchdog import LoopWatchdog
 from hami.vendors import device_config
-from hami.vendors.device_config import DeviceConfig
-from hami.wire import objects, text_values
+from hami.wire import objects
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ async def run(settings: Settings) -> None:
     config = device_config.load_or_built_in(settings.device_config_file)
     for warning in config.warnings:
         _log.warning("device configuration", extra={"warning": warning})
-    rules = admission_rules(settings, config)
+    rules = admission.rules(settings, config)
     keys = grants.key_folder(settings)
     tracer = tracing.Tracer.from_endpoint(settings.otlp_endpoint, USER_AGENT)
     gc.set_threshold(*GC_THRESHOLDS)
@@ -84,28 +83,6 @@ async def run(settings: Settings) -> None:
         finally:
             await tracer.close()
     _log.info("stopped")
-
-
-def admission_rules(settings: Settings, config: DeviceConfig) -> Rules:
-    """Return the rules of admission in this process; reads the file of MIG chains."""
-    return Rules(
-        vendors=config.vendors,
-        nvidia=config.nvidia,
-        scheduler_name=settings.scheduler_name,
-        force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
-        defaults=Defaults(settings.node_scheduler_policy, settings.gpu_scheduler_policy),
-        hook_path=settings.hook_path,
-        high_priority_namespaces=frozenset(
-            text_values.comma_list(settings.high_priority_namespaces)
-        ),
-        high_priority_classes=frozenset(text_values.comma_list(settings.high_priority_classes)),
-        fallback=admission_settings.plan(
-            config.vendors,
-            mode=settings.mig_fallback,
-            end=settings.mig_fallback_gpu,
-            file=settings.mig_fallback_file,
-        ),
-    )
 
 
 class Scheduler:
@@ -208,6 +185,9 @@ class Scheduler:
             budget=settings.filter_budget,
             now=now,
         )
+        self.locks = NodeLocks(
+            client, watched, timeout=settings.node_lock_timeout, clock=clock, now=now
+        )
         self.binder = Binder(
             client=client,
             watched=watched,
@@ -215,9 +195,7 @@ class Scheduler:
             precedence=self.precedence,
             assumed_pods=self.assumed_pods,
             leadership=self.leadership,
-            locks=NodeLocks(
-                client, watched, timeout=settings.node_lock_timeout, clock=clock, now=now
-            ),
+            locks=self.locks,
             lost_answers=self.lost_answers,
             keys=keys,
             metrics=self.metrics,
@@ -247,12 +225,7 @@ class Scheduler:
             budget=settings.filter_budget,
         )
         self.reviewer = Reviewer(
-            Context(
-                rules=rules,
-                mig_offer=self.mig_offer,
-                headroom=watched.cluster.quotas.headroom_at_admission,
-                slices=watched.cluster.slices,
-            ),
+            admission.context(rules, self.mig_offer, watched.cluster),
             instruments=admission_serve.Metrics(self.metrics.registry),
             tracer=tracer,
             why_not_ready=self.readiness.why_not_synced,
@@ -284,6 +257,7 @@ class Scheduler:
             clock=clock,
         )
         self.handshakes = Handshakes(client, watched, self.readiness, now=now)
+        self.shared_locks = SharedLocks(client, watched, self.locks, self.readiness)
         self.maintenance = Maintenance(
             watched=watched,
             assumed_pods=self.assumed_pods,
@@ -349,6 +323,7 @@ class Scheduler:
             "explanations": self.explanation_notes.run(),
             "evictions": self.evictions.run(),
             "handshakes": self.handshakes.run(),
+            "shared locks": self.shared_locks.run(),
             "events": self.recorder.run(),
             "version": self.kube_version.run(),
             "watchdog": self.watchdog.run(),

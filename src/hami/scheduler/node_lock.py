@@ -1,9 +1,10 @@
-"""HAMi's lock on a node: queue, take, judge, release.
+"""Locks on a node: take, judge, release.
 
-The lock names the pod that is between bind and Allocate. Only nodes whose agent does not bind late
-need it (docs/designs/001-late-binding.md). Binds to one node queue first come, first served. The
-first in the queue waits for the lock: the watch shows when it is released, and meanwhile the pod
-that holds it is read from time to time.
+HAMi's lock names the pod that is between bind and Allocate. Most vendors share it; one with a lock
+of its own may write a time alone, and then our annotation beside it names the pod. Only nodes whose
+agent does not bind late need it (docs/designs/001-late-binding.md). Binds to one node queue first
+come, first served (`bind_queue`). The first in the queue waits for the lock: the watch shows when
+it is released, and meanwhile the pod that holds it is read from time to time.
 
 A lock is an annotation, and the process that should remove it may have died. Its age alone proves
 nothing: an image may be slow to pull, and a stolen lock gives a pod the cards of another. So a lock
@@ -21,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,9 +30,12 @@ import msgspec
 from hami.kube import errors, paths
 from hami.kube.client import Client
 from hami.scheduler.assumed_pods import AssumedPod
+from hami.scheduler.bind_queue import Caller
 from hami.scheduler.errors import BindRefusedError
-from hami.scheduler.informers import WatchedCluster, WatchedNode
-from hami.scheduler.leadership import Leadership, Permit
+from hami.scheduler.informers import WatchedCluster
+from hami.scheduler.shared_lock import MixedPods
+from hami.scheduler.watched import WatchedNode, WatchedPod
+from hami.vendors.table import NodeLock
 from hami.wire import annotation_keys, codec, node_marks, objects
 from hami.wire import errors as wire_errors
 
@@ -63,11 +66,13 @@ class NodeLocks:
         self._timeout = timeout
         self._clock = clock
         self._now = now
-        #: Node -> the value of its lock, and since when we see it (monotonic).
-        self._first_seen: dict[str, tuple[str, float]] = {}
+        #: Node -> key of a lock -> its value, and since when we see it (monotonic).
+        self._first_seen: dict[str, dict[str, tuple[str, float]]] = {}
+        #: Pods that need a lock again before another pod may have it.
+        self._mixed_pods = MixedPods(watched)
         watched.nodes.add_handler(self._on_node)
 
-    async def take(self, name: str, pod: AssumedPod, caller: Caller) -> str:
+    async def take(self, kind: NodeLock, name: str, pod: AssumedPod, caller: Caller) -> str:
         """Wait until no other pod holds the node's lock, take it, and return its value."""
         conflicts = 0
         while conflicts < WRITE_ATTEMPTS:
@@ -78,36 +83,54 @@ class NodeLocks:
                     f"node {name} does not exist, or was deleted; nothing to do: kube-scheduler "
                     "chooses another"
                 )
-            owner = lock_owner(node.lock)
-            if owner == (pod.namespace, pod.name) and node.lock_uid in ("", pod.uid):
-                return node.lock  # a bind that began before has taken it
-            if node.lock:
-                state = await self._lock_state(node)
-                await self._wait_or_remove(node, state, caller)
+            held, uid = node.lock(kind.key), node.lock_uid(kind.key)
+            named = lock_owner(held) == (pod.namespace, pod.name)
+            if held and uid in ("", pod.uid) and (named or uid):
+                return held  # a bind that began before has taken it
+            if held:
+                state = await self._lock_state(kind, node)
+                await self._wait_or_remove(kind, node, state, caller)
                 continue
-            lock = node_marks.Lock(self._time(), pod.namespace, pod.name)
-            value = node_marks.encode_lock(lock)
+            if any(other.uid != pod.uid for other in self._mixed_pods.half_served(kind, name)):
+                await self._changed(node, caller)
+                continue
             try:
-                await self._write(node, value, node_marks.encode_owner(pod.uid, value))
+                return await self._lock_for(kind, node, pod)
             except errors.Conflict:
                 conflicts += 1
                 await self._refresh(name)
-            else:
-                return value
         self._watched.nodes.resync()  # after a restore of etcd every version that we name conflicts
         raise BindRefusedError(
             f"node {name} changed {WRITE_ATTEMPTS} times while it was being locked; nothing to "
             "do: kube-scheduler retries"
         )
 
-    async def release(self, name: str, value: str) -> None:
+    async def lock_again(self, kind: NodeLock, name: str, pod: WatchedPod) -> bool:
+        """Take a free lock for a pod that a plugin has yet to serve; False: it is not free."""
+        node = self._watched.nodes.by_key(name)
+        if node is None or node.lock(kind.key):
+            return False
+        await self._lock_for(kind, node, pod)
+        return True
+
+    async def _lock_for(
+        self, kind: NodeLock, node: WatchedNode, pod: AssumedPod | WatchedPod
+    ) -> str:
+        lock = node_marks.Lock(self._time())
+        if kind.names_pod:
+            lock = node_marks.Lock(lock.time, pod.namespace, pod.name)
+        value = node_marks.encode_lock(lock)
+        await self._write(kind, node, value, node_marks.encode_owner(pod.uid, value))
+        return value
+
+    async def release(self, kind: NodeLock, name: str, value: str) -> None:
         """Remove a lock if it still has this value."""
         for _ in range(WRITE_ATTEMPTS):
             node = self._watched.nodes.by_key(name)
-            if node is None or node.lock != value:
+            if node is None or node.lock(kind.key) != value:
                 return
             try:
-                await self._write(node, None, None)
+                await self._write(kind, node, None, None)
             except errors.NotFound:
                 return
             except errors.Conflict:
@@ -119,17 +142,20 @@ class NodeLocks:
             extra={"node": name, "lock": value},
         )
 
-    async def _wait_or_remove(self, node: WatchedNode, state: LockState, caller: Caller) -> None:
+    async def _wait_or_remove(
+        self, kind: NodeLock, node: WatchedNode, state: LockState, caller: Caller
+    ) -> None:
         """Wait until a node whose lock is held changes, or remove a stale lock."""
         if self._watched.nodes.by_key(node.name) is not node:
             return  # it changed while its owner was read
-        extra = {"node": node.name, "lock": node.lock, "why": state.why}
+        lock = node.lock(kind.key)
+        extra = {"node": node.name, "lock": lock, "why": state.why}
         if state.held:
             _log.debug("waiting for node lock", extra=extra)
             await self._changed(node, caller)
             return
         _log.warning("removing a stale node lock", extra=extra)
-        await self.release(node.name, node.lock)
+        await self.release(kind, node.name, lock)
 
     async def _changed(self, node: WatchedNode, caller: Caller) -> None:
         """Wait until the node changes, its owner is due to be read again, or the caller leaves."""
@@ -146,8 +172,14 @@ class NodeLocks:
         finally:
             changed.cancel()
 
-    async def _lock_state(self, node: WatchedNode) -> LockState:
-        owner = lock_owner(node.lock)
+    async def _lock_state(self, kind: NodeLock, node: WatchedNode) -> LockState:
+        value, uid = node.lock(kind.key), node.lock_uid(kind.key)
+        owner = lock_owner(value)
+        if owner is None and uid:
+            if self._watched.has_ended(uid):
+                return LockState(held=False, why="its pod is deleted, or has finished")
+            known = self._watched.pods.get(uid)
+            owner = (known.namespace, known.name) if known is not None else None
         pod = None
         if owner is not None:
             try:
@@ -158,35 +190,39 @@ class NodeLocks:
             except errors.KubeError as error:
                 return LockState(held=True, why=f"its pod cannot be read: {error}")
         return judge(
-            node.lock,
-            uid=node.lock_uid,
+            value,
+            uid=uid,
             node=node.name,
             pod=pod,
-            seen_for=self._seen_for(node),
-            timeout=self._timeout,
+            seen_for=self._seen_for(node, kind.key),
+            timeout=kind.timeout or self._timeout,
         )
 
     def _on_node(self, old: WatchedNode | None, new: WatchedNode | None) -> None:
-        if new is not None and new.lock:
-            self._seen_for(new)
+        if new is not None and new.locks:
+            for key in new.locks:
+                self._seen_for(new, key)
+            seen = self._first_seen[new.name]
+            for key in [key for key in seen if key not in new.locks]:
+                del seen[key]
         elif (node := new or old) is not None:
             self._first_seen.pop(node.name, None)
 
-    def _seen_for(self, node: WatchedNode) -> float:
+    def _seen_for(self, node: WatchedNode, key: str) -> float:
         """Return for how many seconds we have seen this value of a node's lock."""
-        value, since = self._first_seen.get(node.name, ("", 0.0))
-        if value != node.lock:
+        seen = self._first_seen.setdefault(node.name, {})
+        value, since = seen.get(key, ("", 0.0))
+        if value != node.lock(key):
             since = self._clock()
-            self._first_seen[node.name] = (node.lock, since)
+            seen[key] = (node.lock(key), since)
         return self._clock() - since
 
-    async def _write(self, node: WatchedNode, value: str | None, owner: str | None) -> None:
+    async def _write(
+        self, kind: NodeLock, node: WatchedNode, value: str | None, owner: str | None
+    ) -> None:
         patch = {
             "metadata": {
-                "annotations": {
-                    annotation_keys.NODE_LOCK: value,
-                    annotation_keys.NODE_LOCK_OWNER: owner,
-                },
+                "annotations": {kind.key: value, kind.owner_key: owner},
                 "resourceVersion": str(node.version),
             }
         }
@@ -231,7 +267,7 @@ def judge(  # noqa: PLR0911  one line per rule
         lock = node_marks.decode_lock(value)
     except wire_errors.WireError as error:
         return LockState(seen_for < timeout, str(error))
-    if not lock.name:
+    if not lock.name and pod is None:
         return LockState(seen_for < timeout, "it names no pod")
     if pod is None:
         return LockState(held=False, why="its pod is deleted")
@@ -256,103 +292,3 @@ def lock_owner(value: str) -> tuple[str, str] | None:
     except wire_errors.WireError:
         return None
     return (lock.namespace, lock.name) if lock.name else None
-
-
-class BindQueue:
-    """FIFO queue of binds per node."""
-
-    def __init__(self) -> None:
-        #: Node -> its lock, and how many binds hold it or wait for it.
-        self._queues: dict[str, tuple[asyncio.Lock, int]] = {}
-
-    async def wait(self, node: str) -> QueuedBind:
-        """Wait to be the first; a cancelled bind has left the queue."""
-        lock, length = self._queues.get(node, (asyncio.Lock(), 0))
-        self._queues[node] = (lock, length + 1)
-        try:
-            await lock.acquire()
-        except BaseException:
-            self._remove(node)
-            raise
-        return QueuedBind(self, node)
-
-    def __len__(self) -> int:
-        """Return how many binds are first in their queue or wait, on all nodes."""
-        return sum(length for _, length in self._queues.values())
-
-    def end(self, node: str) -> None:
-        self._queues[node][0].release()
-        self._remove(node)
-
-    def _remove(self, node: str) -> None:
-        lock, length = self._queues[node]
-        if length == 1:
-            del self._queues[node]
-        else:
-            self._queues[node] = (lock, length - 1)
-
-
-class QueuedBind:
-    """The first in the queue of a node, until it leaves."""
-
-    def __init__(self, queue: BindQueue, node: str) -> None:
-        self._queue = queue
-        self._node = node
-        self._left = False
-
-    def leave(self) -> None:
-        """Let the next bind go on; doing it twice does no harm."""
-        if not self._left:
-            self._left = True
-            self._queue.end(self._node)
-
-
-class CallerLeftError(Exception):
-    """The caller of /bind disconnected, and no Binding was sent."""
-
-
-class Caller:
-    """A /bind caller: deadline, disconnect, and the term of leadership it came in."""
-
-    def __init__(
-        self, leadership: Leadership, *, term: int | None = None, waits_until: float = math.inf
-    ) -> None:
-        self._leadership = leadership
-        #: The term of leadership in which the bind began; a decision holds in its term alone.
-        self.term = leadership.term if term is None else term
-        #: Monotonic.
-        self._waits_until = waits_until
-        #: Done when the caller has disconnected.
-        self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def leave(self) -> None:
-        if not self.left.done():
-            self.left.set_result(None)
-
-    def require(self, permit: Permit | None = None) -> None:
-        """Raise unless the permit holds, we still lead and the caller is connected."""
-        if permit is not None:
-            permit.check()
-        self._leadership.check_decision(self.term)
-        if self.left.done():
-            raise CallerLeftError(
-                "kube-scheduler closed its connection before the Binding was sent; if that "
-                "repeats, raise the extender's httpTimeout in its configuration"
-            )
-
-    def patience(self, clock: float) -> float:
-        """Return for how many more seconds the caller waits for a lock."""
-        return max(self._waits_until - clock, 0.0)
-
-    def require_patience(self, clock: float, node: str) -> None:
-        """Raise unless the caller is connected and its time for the lock is not over."""
-        self.require()
-        if self.patience(clock) <= 0:
-            raise lock_timeout(node)
-
-
-def lock_timeout(node: str) -> BindRefusedError:
-    return BindRefusedError(
-        f"node lock contention on {node}: timed out after --node-lock-retry-timeout, which holds "
-        "for members of pod groups; kube-scheduler retries, a longer timeout waits"
-    )

@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterator
 from hami.cluster.state import Asked
 from hami.placement import request
 from hami.placement.request import PodRequest
-from hami.scheduler.informers import WatchedCluster, WatchedPod
+from hami.scheduler.informers import WatchedCluster
+from hami.scheduler.watched import WatchedPod
 from hami.wire import annotation_keys, explanation_note, objects
 from hami.wire import errors as wire_errors
 

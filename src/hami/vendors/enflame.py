@@ -94,8 +94,8 @@ class _Request(codec.Object, frozen=True):
 class Drs(Plain):
     """Cards that are cut by profile."""
 
-    def claims(self, container: objects.Container) -> bool:
-        return self.request(container) is not None
+    def asking(self) -> tuple[str, ...]:
+        return self.vendor.resources.named()
 
     def complete(self, container: objects.Container, fleet: Fleet) -> objects.Container:  # noqa: ARG002 the protocol's
         """Write what is asked for into limits and requests; kubelet needs both."""

@@ -6,7 +6,7 @@ in the table, and not each vendor in the pod: a fleet of many vendors costs a po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from hami.vendors.amd import Amd
 from hami.vendors.cambricon import Cambricon
@@ -59,31 +59,40 @@ class Families(Mapping[str, Family]):
     def __len__(self) -> int:
         return len(self._families)
 
+    def words(self) -> list[str]:
+        """Return annotations and resources of which every pod with cards has one, in its JSON."""
+        asking = [name for family in self.values() for name in family.asking()]
+        return [*self._lists, *dict.fromkeys(asking)]
+
     def of_pod(self, pod: objects.Pod, containers: Iterable[objects.Container]) -> list[Family]:
         """Return the families whose cards a pod asks for, or has a list of."""
         found: dict[str, None] = {}
-        for key in self._lists.keys() & pod.annotations.keys():
-            found.update(dict.fromkeys(self._lists[key]))
+        lists = self._lists
+        for key in pod.annotations:
+            if key in lists:
+                for name in lists[key]:
+                    found[name] = None
         for container in containers:
             self._asked(container, found)
-        return self._in_order(found)
+        return [self._families[name] for name in self.sorted(found)]
 
     def of_container(self, container: objects.Container) -> list[Family]:
         """Return the families of which a container names any resource."""
         found: dict[str, None] = {}
         self._asked(container, found)
-        return self._in_order(found)
+        return [self._families[name] for name in self.sorted(found)]
+
+    def sorted(self, names: Collection[str]) -> Collection[str]:
+        """Return names of vendors in the order of the table."""
+        return names if len(names) < 2 else sorted(names, key=self._order.__getitem__)  # noqa: PLR2004
 
     def _asked(self, container: objects.Container, found: dict[str, None]) -> None:
         resources = container.resources
         if resources is None:
             return
+        known = self._resources
         for part in (resources.limits, resources.requests):
             for resource in part or ():
-                if resource in self._resources:
-                    found.update(dict.fromkeys(self._resources[resource]))
-
-    def _in_order(self, found: dict[str, None]) -> list[Family]:
-        if len(found) > 1:
-            return [self._families[name] for name in sorted(found, key=self._order.__getitem__)]
-        return [self._families[name] for name in found]
+                if resource in known:
+                    for name in known[resource]:
+                        found[name] = None

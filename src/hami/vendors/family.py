@@ -137,6 +137,9 @@ class Family(Protocol):
 
     vendor: Vendor
 
+    def asking(self) -> tuple[str, ...]:
+        """Return the resources of which a container that asks for cards names at least one."""
+
     def claims(self, container: objects.Container) -> bool:
         """Return whether a container makes its pod ours, even if it asks for no card."""
 
@@ -188,6 +191,9 @@ class Plain:
 
     def __init__(self, vendor: Vendor) -> None:
         self.vendor = vendor
+
+    def asking(self) -> tuple[str, ...]:
+        return (self.vendor.resources.count,)
 
     def claims(self, container: objects.Container) -> bool:  # noqa: ARG002 the protocol's
         """Claim no container without cards."""

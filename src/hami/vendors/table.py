@@ -102,6 +102,18 @@ limit of compute needs some that is left.
 """
 
 
+class NodeLock(msgspec.Struct, frozen=True):
+    """A lock on nodes that a vendor's device plugin reads and removes."""
+
+    #: Annotation keys of the lock, and of the UID of the pod that holds it.
+    key: str
+    owner_key: str
+    #: Whether its value names the pod.
+    names_pod: bool
+    #: Seconds after which one that names no pod is stale; 0: --node-lock-timeout.
+    timeout: int
+
+
 class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One vendor of cards, as the whole product sees it."""
 
@@ -153,9 +165,12 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: str = ""
 
     @property
-    def takes_lock(self) -> bool:
-        """Whether binding a pod to a node takes a lock on the node."""
-        return bool(self.annotations.lock)
+    def lock(self) -> NodeLock | None:
+        """The lock that binding a pod to a node takes; None: it takes none."""
+        keys = self.annotations
+        if not keys.lock:
+            return None
+        return NodeLock(keys.lock, keys.lock_owner, self.lock_names_pod, self.lock_timeout)
 
     @property
     def type_word(self) -> str:
@@ -187,6 +202,13 @@ def device_lists(vendors: Iterable[Vendor]) -> tuple[str, ...]:
     """Return the annotations of pods in which vendors' device lists are, each once."""
     found = (vendor.annotations.allocated for vendor in vendors)
     return tuple(dict.fromkeys(key for key in found if key))
+
+
+def lists_under_lock(vendors: Iterable[Vendor], of: Vendor) -> tuple[str, ...]:
+    """Return the lists that plugins of other vendors hand out under a vendor's lock."""
+    keys = (vendor.annotations for vendor in vendors if vendor.name != of.name)
+    lock = of.annotations.lock
+    return tuple(key.to_allocate for key in keys if lock and key.lock == lock and key.to_allocate)
 
 
 def switched_on(vendors: Iterable[Vendor], switches: Collection[str]) -> tuple[Vendor, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from hami.admission import checks
 from hami.wire import annotation_keys
-from tests.builders import VENDORS
+from tests.builders import NVIDIA
 from tests.unit.admission import desk, pods
 from tests.unit.admission.desk import Desk
 from tests.unit.admission.pods import Document, Door, variable
@@ -78,7 +78,7 @@ class TestCopiedGrants:
         assert answer.warnings == (f"{REMOVED}label {annotation_keys.ASSIGNED_NODE}",)
 
     def test_the_list_is_the_one_that_the_chart_protects(self) -> None:
-        assert set(checks.protected_annotations(VENDORS)) == set(WRITTEN_BY_US)
+        assert set(checks.protected_annotations([NVIDIA])) == set(WRITTEN_BY_US)
 
     def test_lose_nothing_that_their_user_wrote(self) -> None:
         answer = Door().send(copied())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -235,3 +236,37 @@ async def test_a_container_of_an_older_agent_restarts_with_that_agents_library(n
         assert older.read_bytes() == b"looks beside itself"
         assert node.limits(allocation_id) == [PART]
         assert node.layout.state(allocation_id).exists()
+
+
+OTHER_LIST = "hami.io/dcu-devices-to-allocate"
+OTHER_DEVICES = {
+    TO_ALLOCATE: f"{CARD},NVIDIA,4000,30:;",
+    OTHER_LIST: "d,DCU,1,1:;",
+    "hami.io/dcu-devices-allocated": "d,DCU,1,1:;",
+}
+
+
+async def test_the_lock_stays_while_another_vendors_plugin_has_yet_to_find_the_pod(
+    node: Node,
+) -> None:
+    async with node.running(binding="lock") as agent:
+        pod = node.pod("p", main=[PART], annotations=OTHER_DEVICES)
+        node.change(pod, {PHASE: "allocating"})
+        node.lock(pod)
+        await node.seen(agent)
+        await node.allocate(agent, pod, "main", "id-0")
+        await until(lambda: node.says(pod)[TO_ALLOCATE] == ";")
+        assert node.locked
+        assert node.says(pod)[PHASE] == "allocating"
+
+
+async def test_a_lock_that_another_plugin_released_is_waited_for(node: Node) -> None:
+    async with node.running(binding="lock") as agent:
+        pod = node.pod("p", main=[PART], annotations=OTHER_DEVICES)
+        node.change(pod, {PHASE: "success", OTHER_LIST: ";"})
+        await node.seen(agent)
+        answer = asyncio.create_task(node.allocate(agent, pod, "main", "id-0"))
+        await until(lambda: any(r.path.endswith("/nodes/gpu-1") for r in node.api.sent("GET")))
+        assert not answer.done()
+        node.lock(pod)
+        assert (await answer).envs["NVIDIA_VISIBLE_DEVICES"] == CARD

@@ -19,7 +19,7 @@ from typing import Any
 from hami.admission.settings import Rules
 from hami.kube import connections
 from hami.kube.client import Client
-from hami.scheduler import grants, main
+from hami.scheduler import admission, grants
 from hami.scheduler.main import Scheduler
 from hami.scheduler.settings import Settings
 from hami.serving.http_server import Request, Response
@@ -147,7 +147,7 @@ async def running(
         scheduler = Scheduler(
             chosen,
             client,
-            rules=rules or main.admission_rules(chosen, BUILT_IN),
+            rules=rules or admission.rules(chosen, BUILT_IN),
             keys=grants.key_folder(chosen),
             tracer=tracer or Tracer.disabled(),
             hostname=hostname,

@@ -93,7 +93,7 @@ def test_an_older_sight_of_a_node_does_not_undo_a_newer_one(watched: WatchedClus
     feeding.put(watched.nodes, node("a", 6))
     record = watched.nodes.by_key("a")
     assert record is not None
-    assert record.lock == lock["hami.io/mutex.lock"]
+    assert record.lock() == lock["hami.io/mutex.lock"]
 
 
 def test_a_node_needs_no_lock_only_with_a_mark_that_fits_its_cards(watched: WatchedCluster) -> None:

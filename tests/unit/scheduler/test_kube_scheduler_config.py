@@ -15,12 +15,12 @@ import yaml
 from hami.scheduler import kube_scheduler
 from hami.scheduler.kube_scheduler import Options
 from hami.scheduler.settings import Settings
-from hami.vendors import device_config
+from hami.vendors import device_config, table
 from hami.wire.errors import WireError
 from tests import builders
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "kube-scheduler"
-RESOURCES = kube_scheduler.managed_resources(builders.VENDORS)
+RESOURCES = kube_scheduler.managed_resources(table.switched_on(builders.VENDORS, ()))
 OPTIONS = Options(managed_resources=RESOURCES)
 
 COMMON = {
@@ -127,7 +127,10 @@ def test_every_version_gets_the_same_values(version: str) -> None:
 def test_resources_are_those_of_the_vendors_with_the_users_names() -> None:
     text = "nvidia:\n  resourceCountName: example.com/gpu\n  resourcePriorityName: ''\n"
     vendors = device_config.parse(text, source="test").vendors
-    assert kube_scheduler.managed_resources(vendors) == (
+    found = kube_scheduler.managed_resources(vendors)
+    assert len(found) == len(set(found))
+    assert {"hygon.com/dcunum", "cambricon.com/vmlu", "enflame.com/gcu-core"} < set(found)
+    assert tuple(name for name in found if name.startswith(("example.com", "nvidia.com"))) == (
         "example.com/gpu",
         "nvidia.com/gpumem",
         "nvidia.com/gpumem-percentage",

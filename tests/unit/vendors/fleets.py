@@ -22,7 +22,7 @@ def vendor(name: str) -> table.Vendor:
 
 
 def node(
-    name: str, capacity: Mapping[str, objects.Amount] | None = None, **annotations: str
+    name: str, capacity: Mapping[str, Any] | None = None, /, **annotations: str
 ) -> objects.Node:
     """Make a node; its kubelet offers all of its capacity."""
     document = {
@@ -32,7 +32,7 @@ def node(
     return codec.decode(codec.encode(document), objects.Node, what="node")
 
 
-def container(name: str = "main", **limits: objects.Amount) -> dict[str, Any]:
+def container(name: str = "main", /, **limits: objects.Amount) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": limits}}
 
 
@@ -58,14 +58,14 @@ def refusal(cluster: Cluster, pod: objects.Pod) -> str:
     return text
 
 
-def annotations(cluster: Cluster, pod: objects.Pod) -> dict[str, str]:
+def written(cluster: Cluster, pod: objects.Pod) -> dict[str, str]:
     """Return what the Binding of a pod that fits would write for plugins."""
     wanted = request.parse(pod, cluster.families, request.Defaults())
     assert wanted is not None
     decision = decide.decide(cluster, wanted)
     assert decision.winner is not None, decision.explanation.failed_nodes()
     info = decide.reservation(wanted, decision.winner)
-    written = binding.decision_annotations(
+    recorded = binding.decision_annotations(
         info,
         cluster.families,
         containers=tuple(each.name for each in wanted.containers),
@@ -75,19 +75,19 @@ def annotations(cluster: Cluster, pod: objects.Pod) -> dict[str, str]:
         reads="",
     )
     common = ("hami.io/vgpu-node", "hami.io/vgpu-time", "hami.io/bind-phase", "hami.io/bind-time")
-    return {key: value for key, value in written.items() if key not in common}
+    return {key: value for key, value in recorded.items() if key not in common}
 
 
 def bound(cluster: Cluster, uid: str, *containers: Mapping[str, Any], **more: Any) -> objects.Pod:
     """Return a pod as the API server has it once it is bound where it fits best."""
     pod = builders.pod(uid, *containers, **more)
-    written = annotations(cluster, pod)
+    found = written(cluster, pod)
     winner = ask(cluster, pod).winner
     assert winner is not None
     return builders.pod(
         uid,
         *containers,
-        **{**more, "annotations": {**more.get("annotations", {}), **written}},
+        **{**more, "annotations": {**more.get("annotations", {}), **found}},
         node_name=winner.node,
     )
 

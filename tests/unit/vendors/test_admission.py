@@ -11,6 +11,7 @@ from hami.admission.mig_offer import MigOffer
 from hami.admission.settings import Context, Rules, unlimited
 from hami.cluster.quota import Headroom
 from hami.vendors import table
+from hami.vendors.device_config import NvidiaSettings
 from hami.wire import objects
 from tests.builders import pod
 from tests.unit.vendors.fleets import container
@@ -153,7 +154,7 @@ def test_quota_holds_at_admission_for_a_vendor_whose_cards_are_chosen_without_it
 def test_cards_of_another_vendor_get_nothing_of_nvidias() -> None:
     rules = Rules(
         vendors=table.built_in(),
-        nvidia=decide.edits.NvidiaSettings(runtime_class_name="nvidia", gpu_core_policy="force"),
+        nvidia=NvidiaSettings(runtime_class_name="nvidia", gpu_core_policy="force"),
     )
     context = Context(rules=rules, mig_offer=MigOffer("nvidia.com/gpu"), headroom=unlimited)
     result = decide.decide(pod("p", container(**{"hygon.com/dcunum": 1})), context)

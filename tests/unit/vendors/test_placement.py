@@ -213,7 +213,7 @@ USE_DCU_2 = {"hygon.com/use-gpuuuid": "DCU-2"}
 def test_a_pod_gets_its_cards_in_the_bytes_that_its_plugin_reads(
     node: Any, pod_: Any, want: dict[str, str]
 ) -> None:
-    assert fleets.annotations(fleets.cluster_of(node), pod_) == want
+    assert fleets.written(fleets.cluster_of(node), pod_) == want
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_pod_that_does_not_fit_is_told_why_in_hamis_words(
 )
 def test_a_node_whose_plugin_left_kubelet_has_no_cards(node: Any) -> None:
     (name,) = node.capacity
-    gone = fleets.node("n", {name: 0}, **node.annotations)
+    gone = fleets.node("n", {name: 0}, **{k: v or "" for k, v in node.annotations.items()})
 
     assert (
         fleets.refusal(fleets.cluster_of(gone), pod("p", container(**{name: 1})))
@@ -358,7 +358,7 @@ def test_slices_of_a_profile_are_counted_again_after_a_restart() -> None:
 
 
 def test_a_list_that_two_kinds_of_cards_share_counts_for_its_own_kind_only() -> None:
-    both = fleets.node("n", dict(VGCU.capacity), **DRS.annotations)
+    both = fleets.node("n", VGCU.capacity, **{k: v or "" for k, v in DRS.annotations.items()})
     cluster = fleets.cluster_of(both)
     shared = fleets.bound(
         cluster, "p", container(**{"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 33})

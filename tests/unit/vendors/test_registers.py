@@ -106,7 +106,7 @@ def test_a_vendor_of_data_alone_is_one_row() -> None:
     asked = container(**{"acme.test/card": 1, "acme.test/memory": 600})
     two = {"acme.test/use-type": "two"}
 
-    assert fleets.annotations(cluster, pod("p", asked, annotations=two)) == {
+    assert fleets.written(cluster, pod("p", asked, annotations=two)) == {
         "hami.io/acme-devices-to-allocate": "y,Acme,600,100:;",
         "hami.io/acme-devices-allocated": "y,Acme,600,100:;",
     }

@@ -53,7 +53,10 @@ def test_a_bare_nvidia_request_means_one_whole_card_under_lock_and_quota() -> No
 
     assert (nvidia.memory_factor, nvidia.default_memory) == (1, 0)
     assert (nvidia.default_cores, nvidia.default_count) == (0, 1)
-    assert (nvidia.takes_lock, nvidia.enforces_quota, nvidia.bounded_by_ids) == (True, True, True)
+    assert nvidia.lock == table.NodeLock(
+        key="hami.io/mutex.lock", owner_key="hami.io/lock-owner", names_pod=True, timeout=0
+    )
+    assert (nvidia.enforces_quota, nvidia.bounded_by_ids) == (True, True)
     assert nvidia.register_codec == "json"
 
 
