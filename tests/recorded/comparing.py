@@ -142,14 +142,16 @@ class Comparison:
 
     def _lenient(self) -> Meant | None:
         """Return why a quota refuses a pod with HAMi that it allows here."""
-        pod = {key: each for key, each in self._ours["pod"].items() if key != "scheduler"}
-        limits = [each["limits"] for each in pod.values() if each["limits"]]
+        containers = [each for key, each in self._ours["pod"].items() if key != "scheduler"]
+        requests = self._ours.get("requests", [{}] * len(containers))
+        pairs = zip(containers, requests, strict=True)
+        limits = [container["limits"] for container, request in pairs if request]
         for key, limit in self._case["quotas"][0]["spec"]["hard"].items():
             resource = key.removeprefix("limits.")
             memory = "mem" in resource.lower()
             default = 0 if memory or self._case["vendor"] == "iluvatar" else WHOLE
             asked = [int(each.get(resource, default)) for each in limits]
-            if not memory and max(asked) > WHOLE:
+            if not memory and max(asked, default=0) > WHOLE:
                 return Meant.ABOVE_WHOLE
             unit = UNITS.get(self._case["vendor"], 1) if memory else 1
             if not any(asked) and self._use(2 if memory else 3) > int(limit) * unit:
