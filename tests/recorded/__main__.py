@@ -1,4 +1,4 @@
-"""Record HAMi's answers, or compare them with ours: `python -m tests.recorded --help`.
+"""Commands: record HAMi's answers to random cases, or compare them with ours.
 
 Both need HAMi's own code as a program, which HAMI_HARNESS names.
 """
@@ -11,6 +11,7 @@ import json
 import sys
 
 from tests.recorded import cases, comparing, fleets, harness, recordings, replay
+from tests.recorded.fleets import Document
 
 SEED = 22
 DRAWN_FOR_EACH = 5
@@ -44,11 +45,17 @@ def main(arguments: list[str]) -> int:
 def record(vendor: str, seed: int, count: int) -> int:
     """Record cases of a vendor; return 0."""
     drawn = harness.answers(cases.cases(vendor, seed, count * DRAWN_FOR_EACH))
-    chosen = recordings.choose(drawn, count)
+    chosen = recordings.choose(((each, _traits(*each)) for each in drawn), count)
     path = recordings.write(vendor, chosen)
     ends = collections.Counter(recordings.ending(facts) for _, facts in chosen)
     _say(f"{vendor}: {dict(ends)}, {path.stat().st_size} bytes")
     return 0
+
+
+def _traits(case: Document, facts: Document) -> set[str]:
+    """Return what a case shows: its ending and reasons, and what is meant to be different."""
+    meant = comparing.Comparison(case, facts, replay.answer(case)).meant
+    return {*recordings.traits(facts), *(each.name for each in meant)}
 
 
 def compare(vendor: str, seed: int, count: int) -> int:

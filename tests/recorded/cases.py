@@ -1,4 +1,4 @@
-"""Random cases of one vendor: a fleet, the pods placed on it, quotas, and a new pod.
+"""Random cases of one vendor: a fleet, pods placed there, quotas, a new pod.
 
 A case is a JSON object of Kubernetes' own objects, see docs/testing.md. The same vendor, seed and
 number draw the same case. Requests and placed pods are drawn so that some nodes have room and

@@ -1,4 +1,4 @@
-"""HAMi's answer to a case and ours, compared: differences, and those that are meant.
+"""Compare HAMi's answer to a case with ours: differences, and the meant ones.
 
 The fit of each node, its reason, the pod after admission and the annotations must be the same, byte
 for byte. At a tie any of HAMi's answers is right. `Meant` are the bugs of HAMi that are not
@@ -142,14 +142,16 @@ class Comparison:
 
     def _lenient(self) -> Meant | None:
         """Return why a quota refuses a pod with HAMi that it allows here."""
-        pod = {key: each for key, each in self._ours["pod"].items() if key != "scheduler"}
-        limits = [each["limits"] for each in pod.values() if each["limits"]]
+        containers = [each for key, each in self._ours["pod"].items() if key != "scheduler"]
+        requests = self._ours.get("requests", [{}] * len(containers))
+        pairs = zip(containers, requests, strict=True)
+        limits = [container["limits"] for container, request in pairs if request]
         for key, limit in self._case["quotas"][0]["spec"]["hard"].items():
             resource = key.removeprefix("limits.")
             memory = "mem" in resource.lower()
             default = 0 if memory or self._case["vendor"] == "iluvatar" else WHOLE
             asked = [int(each.get(resource, default)) for each in limits]
-            if not memory and max(asked) > WHOLE:
+            if not memory and max(asked, default=0) > WHOLE:
                 return Meant.ABOVE_WHOLE
             unit = UNITS.get(self._case["vendor"], 1) if memory else 1
             if not any(asked) and self._use(2 if memory else 3) > int(limit) * unit:
@@ -240,9 +242,13 @@ class Comparison:
         }
 
     def _positional(self, devices: str) -> str:
-        full = iter([part for part in devices.split(";") if part])
-        places = [next(full) if request else "" for request in self._theirs["requests"]]
-        return "".join(f"{place};" for place in places)
+        requests = self._theirs["requests"]
+        *parts, end = devices.split(";")
+        full = [part for part in parts if part]
+        if end or len(full) != sum(map(bool, requests)):
+            return devices
+        left = iter(full)
+        return "".join(f"{next(left)};" if request else ";" for request in requests)
 
     def _built_of(self, ours: dict[str, str], theirs: Document) -> bool:
         """Return whether lists hold as many cards as HAMi's, each written as HAMi would."""

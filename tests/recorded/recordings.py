@@ -35,13 +35,12 @@ def write(vendor: str, recorded: Iterable[Recorded]) -> pathlib.Path:
     return path
 
 
-def choose(drawn: Iterable[Recorded], count: int) -> list[Recorded]:
-    """Choose cases to record: some with each reason and ending first, then the next ones."""
+def choose(drawn: Iterable[tuple[Recorded, set[str]]], count: int) -> list[Recorded]:
+    """Choose cases to record: some with each trait first, then the next ones."""
     seen: collections.Counter[str] = collections.Counter()
     first: list[Recorded] = []
     others: list[Recorded] = []
-    for case, facts in drawn:
-        shown = set(traits(facts))
+    for (case, facts), shown in drawn:
         rare = any(seen[trait] < EACH for trait in shown)
         (first if rare else others).append((case, facts))
         seen.update(shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import pathlib
 
 import pytest
 
@@ -57,6 +58,12 @@ def test_enough_cases_are_placed_and_refused(vendor: str) -> None:
 def test_each_meant_difference_is_shown() -> None:
     shown = {each for vendor in fleets.VENDORS for one in compared(vendor) for each in one.meant}
     assert shown == set(Meant)
+
+
+def test_the_page_lists_the_meant_differences() -> None:
+    rows = [f"| `{each.name}` | {each.value} |" for each in Meant]
+    page = (pathlib.Path(__file__).parents[2] / "docs/testing.md").read_text()
+    assert [row for row in page.splitlines() if row in rows] == rows
 
 
 def _placed(vendor: str) -> tuple[Document, Document, str]:
