@@ -46,6 +46,9 @@ _TAIL = """\
   devices-envvar-when-unprivileged` to false there.
 - **Cluster administrators**, the scheduler's own account and accounts in
   `admissionPolicy.trustedAccounts` are trusted.
+- **Device plugins of other vendors** write their own annotations on their own nodes, once
+  `devices.<vendor>.pluginAccounts` names their accounts. Until then every account that may write
+  nodes or pods may write these; a grant stays hami's ([installing](install.md#other-vendors)).
 - **Clusters before 1.30** have no admission policies. There, users who may patch pods can change
   annotations, and only signatures, ledger and scheduler hold ([grants](designs/002-grants.md)).
   Marks can be forged there as well: keep `--overuse=report`.

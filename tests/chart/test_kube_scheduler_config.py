@@ -75,6 +75,16 @@ def test_what_the_values_change_both_change(version: str, tmp_path: Path) -> Non
     )
 
 
+def test_iluvatars_cards_are_managed_where_they_are_enabled(tmp_path: Path) -> None:
+    rendered = rendering.render({"devices.iluvatar.enabled": True})
+
+    made = by_chart(rendered)
+
+    assert made == by_command(rendered, "1.36", tmp_path, *SECURE, "--enable-iluvatar")
+    [extender] = made["kube-scheduler.yaml"]["extenders"]
+    assert extender["managedResources"][-1]["name"] == "iluvatar.ai/BI-V100.vCore"
+
+
 def test_a_device_config_of_ones_own_says_which_resources_are_ours(tmp_path: Path) -> None:
     content = "nvidia:\n  resourceCountName: example.com/gpu\n  resourceMemoryName: ''\n"
     rendered = rendering.render({"device-config.content": content})

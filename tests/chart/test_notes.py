@@ -70,6 +70,25 @@ def test_a_ca_that_the_api_server_does_not_get_is_warned_of() -> None:
     assert warning not in notes({**own, f"{WEBHOOK}.caBundle": "Q0E="})
 
 
+def test_vendors_without_an_account_of_their_plugin_are_named() -> None:
+    opening = "Vendors whose device plugins have no account named: "
+    [line] = [each for each in notes().splitlines() if each.startswith(opening)]
+    assert line == f"{opening}cambricon, hygon, enflame, amd, biren."
+    account = ["system:serviceaccount:a:b"]
+    named = {
+        "devices.cambricon.pluginAccounts": account,
+        "devices.enflame.pluginAccounts": account,
+        "devices.amd.enabled": False,
+        "devices.biren.enabled": False,
+    }
+    text = notes(named)
+    assert f"{opening}hygon.\n" in text
+    assert "--set 'devices.hygon.pluginAccounts={system:serviceaccount:NAMESPACE:NAME}'" in text
+    assert opening not in notes({**named, "devices.hygon.pluginAccounts": account})
+    assert opening not in notes({"admissionPolicy.enabled": False})
+    assert opening not in notes({"webhookOnly.enabled": True})
+
+
 def test_where_policies_hold_the_account_of_another_device_plugin_must_be_named() -> None:
     asked = "admissionPolicy.trustedAccounts={system:serviceaccount:NAMESPACE:hami-device-plugin}"
     other = {"devicePlugin.enabled": False}

@@ -1,4 +1,4 @@
-"""Annotations of other vendors: each plugin's account writes its own, nobody the grants.
+"""Each vendor's device plugin writes its own annotations, and no grants.
 
 The policies are those that Helm renders; the sandbox's CEL evaluates them.
 """
@@ -158,7 +158,7 @@ class TestWithAccounts:
         assert refused(gate, "dcu", "nodes", node_of(hygon), node_keys(hygon), node="") == []
 
     @each_vendor
-    def test_nobody_else_writes_them(self, vendor: Vendor) -> None:
+    def test_no_other_account_writes_them(self, vendor: Vendor) -> None:
         other = next(row for row in LOCKING if row.section != vendor.section)
         for user in ("jane", user_of(other)):
             keys = node_keys(vendor)
@@ -243,7 +243,9 @@ class TestTheChartsTable:
                 for version in hami_files.VERSIONS
             ),
             {"device-config.content": "nvidia: {resourceCountName: a.io/n}\nhygon:\namd: {}\n"},
+            {"device-config.content": hami_files.text("2.10"), "devices.iluvatar.enabled": True},
             {
+                "devices.iluvatar.enabled": True,
                 "device-config.content": yaml.safe_dump(
                     {
                         "iluvatars": [
@@ -251,7 +253,7 @@ class TestTheChartsTable:
                             {"commonWord": "BI-V100", "resourceCountName": ""},
                         ]
                     }
-                )
+                ),
             },
         ],
     )
@@ -259,6 +261,11 @@ class TestTheChartsTable:
         rendered = rendering.render(values)
         files = rendered.one("ConfigMap", "hami-scheduler-device")["data"]
         vendors = device_config.parse(files["device-config.yaml"], source="the chart").vendors
+
+        on = {"enable-iluvatar"} if values.get("devices.iluvatar.enabled") else set()
+        vendors = table.switched_on(vendors, on)
+        flags = rendered.flags("Deployment", "hami-scheduler", "vgpu-scheduler-extender")
+        assert flags["enable-iluvatar"] == str(bool(on)).lower()
 
         config = yaml.safe_load(
             rendered.one("ConfigMap", "hami-scheduler")["data"]["kube-scheduler.yaml"]

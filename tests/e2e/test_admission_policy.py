@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hami.vendors import table
 from hami.wire import annotation_keys
 from tests.e2e import pods
 from tests.e2e.chart import metadata_writes, policy
@@ -26,6 +27,7 @@ from tests.e2e.chart.our_keys import (
     OURS_ON_NODES,
     OURS_ON_PODS,
     RESTORED_BY_THE_AGENT_ON_PODS,
+    VENDORS,
 )
 from tests.e2e.chart.policy import AGENT, ELSEWHERE, NODE, SCHEDULER, Stage
 from tests.e2e.cluster.cluster import Cluster
@@ -357,6 +359,70 @@ def test_the_scheduler_writes_its_part_of_every_node(scheduler: Client, node: st
             scheduler.patch(nodes(node), {"metadata": annotated(key)}, dryRun="All")
 
 
+# Device plugins of other vendors.
+
+
+HYGON, AMD = (
+    next(vendor.annotations for vendor in VENDORS if vendor.section == name)
+    for name in ("hygon", "amd")
+)
+
+
+def of_plugin(keys: table.AnnotationKeys) -> dict[str, str]:
+    """Return what a vendor's plugin writes on a pod that it has given its cards."""
+    return {annotation_keys.BIND_PHASE: "success", keys.to_allocate: ";"}
+
+
+def test_a_plugin_whose_account_is_named_writes_its_keys_on_its_own_node(
+    stage: Stage, plant: Plant, trusted: Client
+) -> None:
+    owner = plant(serviceAccountName=policy.PLUGIN, nodeName=ELSEWHERE)
+    plugin = stage.speak_as(policy.PLUGIN, bound_to=owner)
+    cards = {"metadata": {"annotations": {HYGON.register: "c:", HYGON.handshake: "Reported_1"}}}
+    lock = {"metadata": annotated(annotation_keys.NODE_LOCK)}
+    with refused_to_a_stranger("admin", HYGON.register, policy_name=policy.NODE_POLICY):
+        stage.admin.patch(nodes(ELSEWHERE), cards)
+    with refused(policy.NODE_POLICY, f"names node {ELSEWHERE}", f"this is {NODE}"):
+        plugin.patch(nodes(NODE), cards, dryRun="All")
+    with refused(policy.NODE_POLICY, annotation_keys.NODE_LOCK, stage.user(policy.PLUGIN)):
+        plugin.patch(nodes(ELSEWHERE), lock, dryRun="All")
+    for change in (cards, lock):
+        plugin.patch(nodes(ELSEWHERE), change)
+    gone = dict.fromkeys((HYGON.register, HYGON.handshake, annotation_keys.NODE_LOCK))
+    with refused_to_a_stranger("admin", HYGON.register, policy_name=policy.NODE_POLICY):
+        stage.admin.patch(nodes(ELSEWHERE), {"metadata": {"annotations": gone}})
+    trusted.patch(nodes(ELSEWHERE), {"metadata": {"annotations": gone}})
+
+    granted = {annotation_keys.ASSIGNED_NODE: ELSEWHERE, HYGON.allocated: ";"}
+    pod, other = plant(granted, nodeName=ELSEWHERE), plant(GRANT, nodeName=ELSEWHERE)
+    metadata_writes.patch(plugin, pod, {"annotations": of_plugin(HYGON)})
+    assert written(stage, pod)[0] == granted | of_plugin(HYGON)
+    for key in (HYGON.allocated, annotation_keys.GRANT_MAC, AMD.to_allocate):
+        with refused(policy.POD_POLICY, key, stage.user(policy.PLUGIN)):
+            metadata_writes.patch(plugin, pod, annotated(key, "2"))
+    with refused(policy.POD_POLICY, annotation_keys.BIND_PHASE, stage.user(policy.PLUGIN)):
+        metadata_writes.patch(plugin, other, PHASE["metadata"])
+    with refused_to_a_stranger("admin", annotation_keys.BIND_PHASE, HYGON.to_allocate):
+        stage.admin.patch(
+            path_of(pod), {"metadata": {"annotations": dict.fromkeys(of_plugin(HYGON))}}
+        )
+
+
+def test_the_keys_of_a_vendor_without_an_account_are_open_where_its_cards_are(
+    stage: Stage, plant: Plant
+) -> None:
+    for key in (AMD.register, annotation_keys.NODE_LOCK):
+        stage.admin.patch(nodes(ELSEWHERE), {"metadata": annotated(key, "[]")})
+    for key in (annotation_keys.NODE_LOCK, AMD.register):
+        stage.admin.patch(nodes(ELSEWHERE), {"metadata": annotated(key, None)})
+    granted = {annotation_keys.ASSIGNED_NODE: ELSEWHERE, AMD.allocated: ";"}
+    pod = plant(granted, nodeName=ELSEWHERE)
+    stage.admin.patch(path_of(pod), {"metadata": {"annotations": of_plugin(AMD)}})
+    for key in (AMD.allocated, HYGON.to_allocate, KEYS.to_allocate):
+        with refused_to_a_stranger("admin", key):
+            stage.admin.patch(path_of(pod), {"metadata": annotated(key, "2")})
+
+
 # The agent.
 
 
@@ -395,7 +461,8 @@ def test_an_agent_writes_a_grant_back_on_the_pods_of_its_node_and_of_no_other(
     stage: Stage, plant: Plant, agent: Client
 ) -> None:
     other = GRANT | {annotation_keys.ASSIGNED_NODE: NODE}
-    grant = other | {KEYS.allocated: ";;", annotation_keys.GRANT_MAC: "v1:a:b"}
+    grant = other | dict.fromkeys(table.device_lists(VENDORS), ";;")
+    grant |= {annotation_keys.GRANT_MAC: "v1:a:b"}
     assert set(grant) == RESTORED_BY_THE_AGENT_ON_PODS
     stripped, rewritten = plant(nodeName=NODE), plant(other, nodeName=NODE)
     for pod in (stripped, rewritten):

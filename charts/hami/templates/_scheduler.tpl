@@ -7,6 +7,7 @@
 - --gpu-scheduler-policy={{ $scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy }}
 - --force-overwrite-default-scheduler={{ $scheduler.forceOverwriteDefaultScheduler }}
 - --hook-path={{ .Values.global.gpuHookPath }}
+- --enable-iluvatar={{ .Values.devices.iluvatar.enabled }}
 - --mig-fallback-gpu={{ .Values.fallback.gpu }}
 - --grant-key-dir=/etc/hami/grant
 - --accept-grant-forms={{ include "hami.grantForms" . }}

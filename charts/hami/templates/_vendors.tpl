@@ -120,7 +120,7 @@ devices.<vendor>.pluginAccounts. What is wrong in device-config.content is hami'
 {{- $rows = append $rows (dict "row" . "given" $given) }}
 {{- end }}
 {{- $listed := get $config "iluvatars" }}
-{{- if kindIs "slice" $listed }}
+{{- if and .Values.devices.iluvatar.enabled (kindIs "slice" $listed) }}
 {{- range $entry := $listed }}
 {{- if kindIs "map" $entry }}
 {{- $rows = append $rows (dict "row" (include "hami.iluvatarRow" (get $entry "commonWord") | fromYaml) "given" $entry) }}

@@ -15,7 +15,7 @@ import msgspec
 from hami.cli import errors, flag_values
 from hami.scheduler import kube_scheduler
 from hami.scheduler.kube_scheduler import Options
-from hami.vendors import device_config
+from hami.vendors import device_config, table
 from hami.wire import errors as wire_errors
 from hami.wire import text_values
 
@@ -47,9 +47,11 @@ def main(arguments: Sequence[str], *, prog: str) -> int:
     configured = device_config.load_or_built_in(asked.device_config_file or "")
     for warning in configured.warnings:
         print(f"{prog}: {warning}", file=sys.stderr)  # noqa: T201 - for the user
+    iluvatar = text_values.parse_bool(asked.enable_iluvatar, what="--enable-iluvatar")
+    vendors = table.switched_on(configured.vendors, {"enable-iluvatar"} if iluvatar else ())
     options = msgspec.structs.replace(
         _DEFAULTS,
-        managed_resources=kube_scheduler.managed_resources(configured.vendors),
+        managed_resources=kube_scheduler.managed_resources(vendors),
         leader_elect=text_values.parse_bool(asked.leader_elect, what="--leader-elect"),
         **{name: getattr(asked, name) for name in _TEXTS},
         **{
@@ -77,6 +79,14 @@ def _parser(prog: str) -> errors.Parser:
     made.add_argument("--output-dir", metavar="DIR", help="write files there, not to stdout")
     made.add_argument(
         "--device-config-file", metavar="FILE", help="as for `hami scheduler`: names of resources"
+    )
+    made.add_argument(
+        "--enable-iluvatar",
+        nargs="?",
+        const="true",
+        default="false",
+        metavar="true|false",
+        help="as for `hami scheduler`: manage resources of Iluvatar's cards (default false)",
     )
     made.add_argument("--leader-elect", default="true", metavar="true|false", help="default true")
     made.add_argument(

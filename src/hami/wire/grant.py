@@ -40,8 +40,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     placements: str = ""
 
     def text_v1(self) -> str | None:
-        """Return what form v1 signs after UID and node: NVIDIA's device list; None: it has none."""
-        return self.devices.get(annotation_keys.SIGNED_DEVICES)
+        """Return what form v1 signs after UID and node: NVIDIA's device list.
+
+        None: it has none, or has cards of another vendor beside, which form v1 does not cover.
+        """
+        found = self.devices.get(annotation_keys.SIGNED_DEVICES)
+        return found if len(self.devices) == 1 else None
 
     def text(self) -> bytes:
         """Return what form v3 signs; WireError: not valid text."""

@@ -27,6 +27,8 @@ NODE_POLICY = f"{FULLNAME}-node-annotations"
 SCHEDULER = f"{FULLNAME}-scheduler"
 AGENT = f"{FULLNAME}-device-plugin"
 TRUSTED = "other-vendor"
+#: Hygon's device plugin; other vendors' have no account named.
+PLUGIN = "dcu-plugin"
 NODE = "node-1"
 ELSEWHERE = "elsewhere"
 """A node that nobody serves, so that nothing happens to its pods but what a test does."""
@@ -47,7 +49,10 @@ _POD_WAYS = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
 def rendered(client: Client, namespace: str, *trusted: str) -> list[Object]:
     """Render the policies with real Helm for the server's version."""
     chart = rendering.render(
-        {"admissionPolicy.trustedAccounts": [user_of(namespace, each) for each in trusted]},
+        {
+            "admissionPolicy.trustedAccounts": [user_of(namespace, each) for each in trusted],
+            "devices.hygon.pluginAccounts": [user_of(namespace, PLUGIN)],
+        },
         kube=client.get("/version")["gitVersion"],
         release=RELEASE,
         namespace=namespace,
@@ -141,9 +146,9 @@ def stage(cluster: Cluster) -> Iterator[Stage]:
         admin.create(nodes(), {"metadata": {"name": ELSEWHERE}, "status": status})
         stack.callback(admin.delete, nodes(ELSEWHERE))
         everything = dict.fromkeys([*_POD_WAYS, "pods/binding"], _CHANGE)
-        for name in (SCHEDULER, AGENT, TRUSTED):
+        for name in (SCHEDULER, AGENT, TRUSTED, PLUGIN):
             made.account(name, everything)
-        stack.enter_context(made.allowed_on_nodes(SCHEDULER, AGENT, TRUSTED))
+        stack.enter_context(made.allowed_on_nodes(SCHEDULER, AGENT, TRUSTED, PLUGIN))
         stack.enter_context(_in_force(admin, rendered(admin, made.namespace, TRUSTED)))
         yield made
 

@@ -9,7 +9,7 @@ import pytest
 
 from hami.admission import checks
 from hami.wire import annotation_keys
-from tests.builders import NVIDIA
+from tests.builders import NVIDIA, VENDORS
 from tests.unit.admission import desk, pods
 from tests.unit.admission.desk import Desk
 from tests.unit.admission.pods import Document, Door, variable
@@ -79,6 +79,16 @@ class TestCopiedGrants:
 
     def test_the_list_is_the_one_that_the_chart_protects(self) -> None:
         assert set(checks.protected_annotations([NVIDIA])) == set(WRITTEN_BY_US)
+
+    def test_the_device_lists_of_every_vendor_are_removed(self) -> None:
+        others = [vendor for vendor in VENDORS if vendor.section != "nvidia"]
+        keys = [v.annotations.to_allocate or v.annotations.allocated for v in others]
+        assert len(keys) > 5
+        document = pods.pod(pods.container(), annotations=dict.fromkeys(keys, "x"))
+        answer = Door(others=tuple(others)).send(document)
+        assert not answer.pod["metadata"].get("annotations")
+        [warning] = answer.warnings
+        assert set(warning.removeprefix(REMOVED).split(", ")) == set(keys)
 
     def test_lose_nothing_that_their_user_wrote(self) -> None:
         answer = Door().send(copied())

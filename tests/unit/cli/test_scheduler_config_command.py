@@ -52,12 +52,15 @@ def test_names_of_resources_come_from_the_device_config_file(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     file = tmp_path / "device-config.yaml"
-    file.write_text("nvidia:\n  resourceCountName: example.com/gpu\n  resourceCuontName: x\n")
-    code, out, err = run(capsys, "--kube-version=1.36", f"--device-config-file={file}")
+    file.write_text("nvidia:\n  resourceCountName: example.com/gpu\n")
+    code, out, _ = run(capsys, "--kube-version=1.36", f"--device-config-file={file}")
     assert code == 0
     managed = yaml.safe_load(out)["extenders"][0]["managedResources"]
     assert managed[0]["name"] == "example.com/gpu"
-    assert "nvidia.resourceCuontName: no such key, ignored" in err
+    file.write_text("nvidia:\n  resourceCountName: example.com/gpu\n  resourceCuontName: x\n")
+    code, out, err = run(capsys, "--kube-version=1.36", f"--device-config-file={file}")
+    assert (code, out) == (2, "")
+    assert "nvidia.resourceCuontName: no such key; did you mean resourceCountName?" in err
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ GRANT = grant.Grant(
     uid="0b7c", node="gpu-1", devices={NVIDIA: "GPU-1,NVIDIA,4000,30:;", OTHER: "X,1:;"}
 )
 VALUE = KEY.sign(GRANT.text())
+#: All that form v1 can sign.
+NVIDIA_ALONE = msgspec.structs.replace(GRANT, devices={NVIDIA: GRANT.devices[NVIDIA]})
 SCHEDULER = Keyring(V1, signing=(KEY, OLDER))
 AGENT = Keyring(V1, public=(KEY.public, OLDER.public))
 #: A node after v1 was switched off: all that is on its disk.
@@ -164,20 +166,21 @@ def test_nothing_on_a_node_signs() -> None:
 def test_a_key_of_v1_that_a_node_still_has_signs_nothing_once_v1_is_off() -> None:
     devices = GRANT.devices[NVIDIA]
     value = signature.sign(V1, uid=GRANT.uid, node=GRANT.node, devices=devices)
-    assert SCHEDULER.verify(value, GRANT)
-    assert AGENT.verify(value, GRANT)
-    assert not dataclasses.replace(SCHEDULER, v1=None).verify(value, GRANT)
-    assert not NODE.verify(value, GRANT)
+    assert SCHEDULER.verify(value, NVIDIA_ALONE)
+    assert AGENT.verify(value, NVIDIA_ALONE)
+    assert not dataclasses.replace(SCHEDULER, v1=None).verify(value, NVIDIA_ALONE)
+    assert not NODE.verify(value, NVIDIA_ALONE)
 
 
 def test_the_same_bytes_as_keys_of_both_forms_do_not_mix_the_forms() -> None:
     same = SigningKey(V1.current)
     both = Keyring(V1, signing=(same,))
-    for value in (same.sign(GRANT.text()), both.sign(GRANT, frozenset([("v1", "")]))):
+    granted = NVIDIA_ALONE
+    for value in (same.sign(granted.text()), both.sign(granted, frozenset([("v1", "")]))):
         form, key_id, rest = value.split(":", 2)
-        assert both.verify(value, GRANT)
+        assert both.verify(value, granted)
         other = "v1" if form == "v3" else "v3"
-        assert not both.verify(f"{other}:{key_id}:{rest}", GRANT)
+        assert not both.verify(f"{other}:{key_id}:{rest}", granted)
 
 
 def test_keys_are_never_shown() -> None:
@@ -211,9 +214,9 @@ CHOICES = {
 def test_a_grant_is_signed_with_the_newest_key_that_its_node_has(
     reads: tuple[tuple[str, str], ...], chosen: tuple[str, str]
 ) -> None:
-    value = SCHEDULER.sign(GRANT, frozenset(reads))
+    value = SCHEDULER.sign(NVIDIA_ALONE, frozenset(reads))
     assert tuple(value.split(":")[:2]) == chosen
-    assert AGENT.verify(value, GRANT)
+    assert AGENT.verify(value, NVIDIA_ALONE)
 
 
 def test_without_a_key_of_v1_every_node_gets_v3() -> None:
@@ -227,3 +230,14 @@ def test_a_grant_without_nvidia_cards_has_no_form_v1() -> None:
     assert Keyring(V1).sign(other, frozenset()) == ""
     value = SCHEDULER.sign(other, frozenset())
     assert SCHEDULER.verify(value, other)
+
+
+def test_form_v1_proves_no_device_list_of_another_vendor() -> None:
+    """It covers NVIDIA's alone: a list that was added or changed beside it would count."""
+    value = SCHEDULER.sign(NVIDIA_ALONE, frozenset())
+    assert value.startswith("v1:")
+    for ring in (SCHEDULER, AGENT):
+        assert ring.verify(value, NVIDIA_ALONE)
+        assert not ring.verify(value, GRANT)
+    assert SCHEDULER.sign(GRANT, frozenset([CURRENT_V1])).startswith("v3:")
+    assert Keyring(V1).sign(GRANT, frozenset()) == ""

@@ -38,7 +38,8 @@ def test_the_text_of_a_grant() -> None:
         b"5:grant,1:u,1:n,0:,31:hami.io/other-devices-allocated,2:\xc3\xa9,"
         b"30:hami.io/vgpu-devices-allocated,18:GPU-1,NVIDIA,1,0:;,"
     )
-    assert found.text_v1() == "GPU-1,NVIDIA,1,0:;"
+    assert found.text_v1() is None
+    assert of(**{NVIDIA: "GPU-1,NVIDIA,1,0:;"}).text_v1() == "GPU-1,NVIDIA,1,0:;"
 
 
 def test_the_text_of_an_order() -> None:
