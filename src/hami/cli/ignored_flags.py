@@ -76,7 +76,7 @@ _PLUGIN_INJECTION = (
 _FAILING = (
     "without a driver the agent keeps running, offers no card and logs the reason; remove the flag"
 )
-_NOT_YET = ("enable-ascend", "enable-iluvatar", "sgpu-topology-aware")
+_NOT_YET = ("enable-ascend", "sgpu-topology-aware")
 
 VERBOSITY = "v"
 """klog's level: the only one of its flags that does something."""

@@ -54,6 +54,7 @@ _HELP = {
         "node_label_selector": "use only nodes with these labels, as k=v,k2=v2; empty: all",
         "device_config_file": "device-config.yaml, which changes the built-in vendors; empty: "
         "unchanged",
+        "enable_iluvatar": "handle pods that ask for Iluvatar's cards",
         "grant_key_dir": "folder of the keys that sign grants: `signing-current` and "
         "`signing-previous`, of form v1 `current` and `previous`; empty: grants are not signed",
         "accept_grant_forms": flag_checks.GRANT_FORMS_HELP,

@@ -8,14 +8,17 @@ from hami.admission.settings import Context, Rules
 from hami.cluster.state import Cluster
 from hami.placement.request import Defaults
 from hami.scheduler.settings import Settings
+from hami.vendors import table
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import text_values
 
 
 def rules(settings: Settings, config: DeviceConfig) -> Rules:
     """Return the rules of admission in this process; reads the file of MIG chains."""
+    switches = {"enable-iluvatar"} if settings.enable_iluvatar else ()
+    vendors = table.switched_on(config.vendors, switches)
     return Rules(
-        vendors=config.vendors,
+        vendors=vendors,
         nvidia=config.nvidia,
         scheduler_name=settings.scheduler_name,
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
@@ -26,7 +29,7 @@ def rules(settings: Settings, config: DeviceConfig) -> Rules:
         ),
         high_priority_classes=frozenset(text_values.comma_list(settings.high_priority_classes)),
         fallback=admission_settings.plan(
-            config.vendors,
+            vendors,
             mode=settings.mig_fallback,
             end=settings.mig_fallback_gpu,
             file=settings.mig_fallback_file,

@@ -47,6 +47,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node_label_selector: str = ""
     #: Empty: the built-in vendors as they are.
     device_config_file: str = ""
+    #: Whether pods may ask for Iluvatar's cards, as in HAMi; of other vendors they always may.
+    enable_iluvatar: bool = False
     #: Folder of the keys that sign grants (`hami.serving.grant_keys`); empty: they are not signed.
     grant_key_dir: str = "/etc/hami/grant"
     #: Forms of signatures that are made and valid, where their keys are in that folder.

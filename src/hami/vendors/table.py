@@ -15,7 +15,7 @@ import collections
 import functools
 import importlib.resources
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -157,6 +157,8 @@ class Vendor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs_offer: bool = False
     #: Whether node.status.allocatable bounds what a node can take.
     bounded_by_ids: bool = True
+    #: HAMi's flag that switches the vendor on; empty: it is always on.
+    switch: str = ""
     #: Field of `resources` -> its key in device-config.yaml, where it is not the usual one.
     config_keys: dict[str, str] = {}
     #: Name of its family in hami.vendors.families; empty: the row says everything.
@@ -213,6 +215,11 @@ def lists_under_lock(vendors: Iterable[Vendor], of: Vendor) -> tuple[str, ...]:
     keys = (vendor.annotations for vendor in vendors if vendor.name != of.name)
     lock = of.annotations.lock
     return tuple(key.to_allocate for key in keys if lock and key.lock == lock and key.to_allocate)
+
+
+def switched_on(vendors: Iterable[Vendor], switches: Collection[str]) -> tuple[Vendor, ...]:
+    """Return the vendors that are always on, and those whose flag is given."""
+    return tuple(vendor for vendor in vendors if not vendor.switch or vendor.switch in switches)
 
 
 def parse(text: str, *, source: str) -> tuple[Vendor, ...]:

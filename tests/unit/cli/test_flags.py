@@ -108,7 +108,6 @@ def test_a_lower_level_is_not_debug_and_debug_itself_decides() -> None:
         ("--default-mem=0",): "nvidia.defaultMemory",
         ("--sgpu-topology-aware",): "not handled yet",
         ("--enable-ascend=true",): "not handled yet",
-        ("--enable-iluvatar",): "not handled yet",
         ("--logtostderr=true",): "logs always go to stderr",
         ("--alsologtostderr",): "logs always go to stderr",
         ("--stderrthreshold", "2"): "logs always go to stderr",

@@ -15,12 +15,12 @@ import yaml
 from hami.scheduler import kube_scheduler
 from hami.scheduler.kube_scheduler import Options
 from hami.scheduler.settings import Settings
-from hami.vendors import device_config
+from hami.vendors import device_config, table
 from hami.wire.errors import WireError
 from tests import builders
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "kube-scheduler"
-RESOURCES = kube_scheduler.managed_resources(builders.VENDORS)
+RESOURCES = kube_scheduler.managed_resources(table.switched_on(builders.VENDORS, ()))
 OPTIONS = Options(managed_resources=RESOURCES)
 
 COMMON = {
