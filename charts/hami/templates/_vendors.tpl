@@ -178,7 +178,7 @@ devices.<vendor>.pluginAccounts. What is wrong in device-config.content is hami'
   "hami.io/overuse"
   "hami.io/start-refused" }}
 {{- range include "hami.vendors" . | fromJsonArray }}
-{{- $keys = concat $keys (compact (list (get . "toAllocate") (get . "allocated"))) }}
+{{- $keys = concat $keys (compact (list (get . "toAllocate") (get . "allocated"))) (get . "extra" | default list) }}
 {{- end }}
 {{- uniq $keys | toJson }}
 {{- end }}

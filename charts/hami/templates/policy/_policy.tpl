@@ -106,7 +106,7 @@ only where its cards are: on pods that the scheduler has granted some, and on no
 {{- $locks := eq (get . "lock" | default "") "hami.io/mutex.lock" }}
 {{- if $.pods }}
 {{- $keys := compact (list (get . "toAllocate") ($locks | ternary "hami.io/bind-phase" "")) }}
-{{- if .accounts }}{{ $keys = concat $keys (get . "extra" | default list) }}{{ end }}
+{{- $keys = concat $keys (get . "extra" | default list) }}
 {{- $when := append $who (printf "variables.oldAnnotations[?%s].orValue(\"\") != \"\"" (toJson .allocated)) }}
 {{- if $keys }}{{ $parts = append $parts (printf "(%s ? %s : [])" (join " && " $when) (toJson $keys)) }}{{ end }}
 {{- else }}
