@@ -49,7 +49,7 @@ def to_allocate(vendor: str) -> str:
 
 def test_each_vendor_that_takes_a_lock_with_a_name_ends_by_it() -> None:
     assert set(BY_LOCK) == {
-        vendor.name for vendor in rig.VENDORS if vendor.takes_lock and vendor.lock_names_pod
+        vendor.name for vendor in rig.VENDORS if vendor.annotations.lock and vendor.lock_names_pod
     }
 
 
