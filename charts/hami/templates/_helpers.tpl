@@ -135,6 +135,7 @@ imagePullSecrets:
   "hami.io/scheduler-wake-up"
   "hami.io/vgpu-resize"
   "hami.io/vgpu-resize-mac"
+  "hami.io/vgpu-resized"
   "hami.io/overuse"
   "hami.io/start-refused"
   | toJson }}
