@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hami.agent.containers.state_files import StateFiles
-from hami.monitor import hami, usage
+from hami.monitor import hami
+from hami.node import container_processes
 from hami.wire import file_layout, state_file
 from hami.wire.hami_region import V1
 from tests.attacks import attack as attacks
@@ -168,7 +169,7 @@ def test_locks_that_are_held(desk: Desk) -> Result:
     answers: list[object] = []
 
     def read() -> None:
-        answers.append(usage.read_state(path))
+        answers.append(container_processes.read_state(path))
         answers.append(StateFiles(desk.node).busy(nodes.allocation_of("attacker")))
 
     with path.open("r+b") as file, nodes.held(path, *range(file_layout.MAX_PROCESSES)):
