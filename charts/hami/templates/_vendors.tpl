@@ -175,6 +175,7 @@ devices.<vendor>.pluginAccounts. What is wrong in device-config.content is hami'
   "hami.io/scheduler-wake-up"
   "hami.io/vgpu-resize"
   "hami.io/vgpu-resize-mac"
+  "hami.io/vgpu-resized"
   "hami.io/overuse"
   "hami.io/start-refused" }}
 {{- range include "hami.vendors" . | fromJsonArray }}

@@ -29,6 +29,7 @@ _OURS = (
     annotation_keys.REQUEUE,
     annotation_keys.RESIZE,
     annotation_keys.RESIZE_MAC,
+    annotation_keys.RESIZED,
     annotation_keys.OVERUSE,
     annotation_keys.START_REFUSED,
 )

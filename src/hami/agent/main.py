@@ -46,6 +46,7 @@ from hami.agent.pods import NodePods
 from hami.agent.reconciler import Reconciler
 from hami.agent.resize import Resizer
 from hami.agent.settings import Settings
+from hami.agent.shrink import Shrinks
 from hami.agent.static_mig import MigPlugins
 from hami.kube import access
 from hami.kube.client import Client
@@ -161,6 +162,9 @@ class Agent:
             events=self.events,
         )
 
+        self.shrinks = Shrinks(
+            client, self.layout, pods=self.pods, allocator=self.allocator, cards=self.cards
+        )
         self.lost_cards = LostCards(
             cards=self.cards,
             allocator=self.allocator,
@@ -362,6 +366,7 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "events": agent.events.run(),
         "reconcile": agent.reconciler.run(),
         "resize": agent.resizer.run(),
+        "shrink": agent.shrinks.run(),
         "grants of pods": agent.grant_annotations.run(),
         "grant keys": agent.advertiser.follow_keys(),
         "memory": lifetime.keep_giving_back(),

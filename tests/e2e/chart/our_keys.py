@@ -17,6 +17,7 @@ OF_THE_AGENT_ON_PODS = {
     annotation_keys.BIND_PHASE,
     annotation_keys.MIG_ALLOCATIONS,
     annotation_keys.OVERUSE,
+    annotation_keys.RESIZED,
     annotation_keys.START_REFUSED,
     KEYS.to_allocate,
 }

@@ -25,6 +25,7 @@ WRITTEN_BY_US = (
     "hami.io/vgpu-mig-allocations",
     "hami.io/vgpu-resize",
     "hami.io/vgpu-resize-mac",
+    "hami.io/vgpu-resized",
     "hami.io/bind-phase",
     "hami.io/bind-time",
     "hami.io/grant-mac",

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hami.wire import signature
+from hami.serving.grant_signature import SigningKey
+from hami.wire import grant, signature
 from tests import builders
 from tests.builders import NVIDIA
 from tests.scripted_api.server import ScriptedApi
@@ -209,3 +210,36 @@ async def test_a_pod_that_asks_for_no_card_takes_none_by_an_annotation(
         api.put(pod)
         async with rig.running(api, keys=keys) as replica:
             assert replica.used("a") == [0, 0]
+
+
+async def test_a_resized_pod_counts_with_less_only_by_a_signed_order_that_is_settled(
+    keys: pathlib.Path,
+) -> None:
+    signing = SigningKey(b"s" * 32)
+    (keys / "signing-current").write_bytes(b"s" * 32)
+    small = f"{CARD},NVIDIA,1000,0:;"
+    async with ScriptedApi() as api:
+        api.put(rig.node("a"))
+        async with rig.running(api, keys=keys) as replica:
+            await replica.place(rig.pod("p", memory=8000))
+            uid = (api.find("pods", "p") or {})["metadata"]["uid"]
+            order = grant.Resize(uid=uid, node="a", seq=1, devices=small)
+            ordered = {"hami.io/vgpu-resize": f"2;1;{small}"}
+            settled = {"hami.io/vgpu-resized": f"2;1;settled;{small}"}
+            signature_of = {"hami.io/vgpu-resize-mac": signing.sign(order.text())}
+            for changes in (ordered, settled, {"hami.io/vgpu-resize-mac": "v3:forged"}):
+                annotate(api, "p", **changes)
+                await replica.seen()
+                assert replica.used("a") == [8000]
+            annotate(api, "p", **signature_of, **{"hami.io/vgpu-resized": None})
+            await replica.seen()
+            assert replica.used("a") == [8000]
+            waiting = api.put(rig.pod("q", memory=7000))
+            assert (await replica.filter(waiting))["NodeNames"] in (None, [])
+            annotate(api, "p", **settled)
+            await replica.seen()
+            assert replica.used("a") == [1000]
+            assert (await replica.filter(waiting))["NodeNames"] == ["a"]
+        async with rig.running(api, keys=keys) as replica:
+            assert replica.used("a") == [1000]
+            assert await reported(replica) == 0

@@ -21,7 +21,7 @@ from hami.agent.cards.health import Health, HealthChange
 from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_config import NodeConfigFile
 from hami.agent.settings import Settings
-from hami.node.nvml import Nvml, NvmlError, Replacement, opens_in_new_process
+from hami.node.nvml import GpuProcess, Nvml, NvmlError, Replacement, opens_in_new_process
 from hami.node.nvml_cards import Card, Problem
 from hami.serving import lifetime
 from hami.wire import node_register
@@ -72,6 +72,7 @@ class NodeCards:
         self.asked = False
         #: Why no card is offered; empty: see the inventory.
         self.missing = "the driver has not been asked yet"
+        self._nvml: Nvml | None = None
         self._inventory: CardInventory | None = None
         self._scores = ""
         #: By UUID, every card that was listed since the start.
@@ -126,6 +127,15 @@ class NodeCards:
             f"bus{problems}"
         )
 
+    async def processes(self, uuid: str) -> tuple[GpuProcess, ...] | None:
+        """Ask the driver for the processes on a card or MIG device; None: no answer."""
+        if self._nvml is None:
+            return None
+        try:
+            return await lifetime.in_thread(self._nvml.processes, uuid)
+        except NvmlError:
+            return None
+
     async def run(self) -> NoReturn:
         """Follow the driver for ever; not while the node's configuration holds a mistake.
 
@@ -145,6 +155,7 @@ class NodeCards:
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
             replaced.opened()
+            self._nvml = nvml
             doubtful = False
             try:
                 await self._follow(nvml)
@@ -154,6 +165,7 @@ class NodeCards:
                 if not doubtful:
                     self._offer_nothing("GPUDriverMissing", "; ".join(map(str, errors.exceptions)))
             finally:
+                self._nvml = None
                 await _close(nvml)
             await asyncio.sleep(_REOPEN_AFTER if doubtful else _RETRY_AFTER)
 
