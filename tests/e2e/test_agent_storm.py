@@ -6,7 +6,6 @@ they have, and nothing is granted twice.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -18,10 +17,10 @@ from hami_sandbox import gpus
 from tests.e2e import pods
 from tests.e2e.agent import node_side, workloads
 from tests.e2e.agent.fixtures import _audited, _diagnosed, sources  # noqa: F401 (for every test)
-from tests.e2e.agent.installation import AGENT, MONITOR, Agents
+from tests.e2e.agent.installation import Agents
 from tests.e2e.agent.workloads import MIB
 from tests.e2e.fakegpu.nodes import FOLDER, PLACE
-from tests.kubeapi.client import ApiError, Client, Object, wait_for
+from tests.kubeapi.client import Client, Object, wait_for
 from tests.kubeapi.paths import pods as pods_path
 
 #: Seconds; catches hangs only.
@@ -42,12 +41,12 @@ Blow = Callable[[Agents, Client, str], Callable[[], bool]]
 
 
 def _replaced_driver(agents: Agents, client: Client, namespace: str) -> Callable[[], bool]:
-    """Load another driver: the libraries that processes have open do not belong to it.
+    """Load another driver: the library that the agent has open does not belong to it.
 
-    The stand-in's faults are those of all processes, so they end when the old processes have.
+    The stand-in's faults are those of all processes, so they end when the old agent has.
     """
     del client, namespace
-    old = {where: [agents.pid(where, each) for each in (AGENT, MONITOR)] for where in agents.nodes}
+    old = {where: agents.pid(where) for where in agents.nodes}
     for node in agents.nodes.values():
         library = node.path(f"{PLACE}/{LIBRARY}")
         new = library.with_name("new")
@@ -56,16 +55,13 @@ def _replaced_driver(agents: Agents, client: Client, namespace: str) -> Callable
         new.replace(library)
 
     def ended() -> bool:
-        for where, pids in list(old.items()):
-            with contextlib.suppress(OSError, LookupError, ApiError):
-                agents.metrics(where)  # the monitor asks the driver when it is scraped
-            if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-                gpus.set_faults(agents.nodes[where].path(FOLDER), [])
-                del old[where]
+        for where in [each for each, pid in old.items() if not Path(f"/proc/{pid}").exists()]:
+            gpus.set_faults(agents.nodes[where].path(FOLDER), [])
+            del old[where]
         return not old
 
     try:
-        wait_for("agents and monitors to end", ended, BACK_S)
+        wait_for("the agents to end", ended, BACK_S)
     finally:
         for node in agents.nodes.values():
             gpus.set_faults(node.path(FOLDER), [])
