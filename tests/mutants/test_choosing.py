@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.mutants import choosing
-from tests.mutants.running import Mutant
+from tests.mutants.running import NATIVE, PRODUCT, ROOT, Mutant, read_mutants
 from tests.selection.base import Base, Repository
 
 
@@ -70,3 +72,16 @@ def test_without_a_base_all_are_candidates(
 def test_without_a_number_all_are_run(changed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choosing.MOST)
     assert choosing.of_this_run(LISTED, ".")[0] == LISTED
+
+
+@pytest.mark.parametrize(("name", "source"), [("mutants.toml", PRODUCT), ("native.toml", NATIVE)])
+def test_every_mutant_fits_chosen_or_not(name: str, source: str) -> None:
+    """One that the code has left behind would fail only the run whose seed chooses it."""
+    for listed in read_mutants(name):
+        found = (ROOT / source / listed.file).read_text().count(listed.find)
+        assert found == 1, f"{listed.name}: find stands {found} times in {listed.file}"
+        for test in listed.tests:
+            file, *names = test.split("::")
+            text = (ROOT / file).read_text()
+            for part in names:
+                assert re.search(rf"(def|class) {part.partition('[')[0]}\b", text), test

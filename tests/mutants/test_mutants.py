@@ -32,10 +32,13 @@ CHOSEN, _ = of_this_run(MUTANTS, PRODUCT)
 SOURCES = ("src", "sandbox/src")
 
 
-def run_on(copy: pathlib.Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+def run_on(
+    copy: pathlib.Path, tests: list[str], patience: float = 10
+) -> subprocess.CompletedProcess[str]:
     """Run tests with the packages of `copy` in place of the checkout's."""
     path = os.pathsep.join(str(copy / folder) for folder in SOURCES)
-    return run_tests(tests, {"PYTHONPATH": path, "HAMI_TESTED_CHECKOUT": str(copy)})
+    environment = {"PYTHONPATH": path, "HAMI_TESTED_CHECKOUT": str(copy)}
+    return run_tests(tests, environment | {"HAMI_PATIENCE_S": str(patience)})
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def copy(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.mark.skipif(not CHOSEN, reason="no mutant is concerned by what has changed")
 @pytest.mark.timeout(600)
 def test_the_unchanged_product_passes(copy: pathlib.Path) -> None:
-    ran = run_on(copy, all_tests(CHOSEN))
+    ran = run_on(copy, all_tests(CHOSEN), patience=60)
     assert ran.returncode == PASSED, ran.stdout
 
 
