@@ -192,6 +192,7 @@ class Sandbox:
             "--leader-elect=true",
             "--device-config-file=",
             "--high-priority-classes=gpu-urgent",
+            "--enable-iluvatar=true",
         )
         config = folder / "kube-scheduler.yaml"
         await self._configure(config, folder / "ca.crt")
@@ -218,6 +219,7 @@ class Sandbox:
             f"--kubeconfig={self.kubeconfig}",
             f"--lease-name={SCHEDULER_NAME}",
             f"--lease-namespace={SYSTEM_NAMESPACE}",
+            "--enable-iluvatar=true",
         )
         process = await asyncio.create_subprocess_exec(
             *command,
