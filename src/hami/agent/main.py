@@ -22,6 +22,7 @@ from hami.agent.cards.context_costs import ContextCosts
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.cards.node_config import NodeConfigFile
+from hami.agent.closed_cards import ClosedCards
 from hami.agent.containers import library
 from hami.agent.containers.library import Library
 from hami.agent.containers.nvidia_cdi import NvidiaSpecs
@@ -37,6 +38,7 @@ from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
 from hami.agent.late_binding import LateBinding
 from hami.agent.ledger import Ledger
+from hami.agent.leftover_pods import LeftoverPods
 from hami.agent.lock_binding import LockBinding
 from hami.agent.metrics import Metrics
 from hami.agent.node_status import NodeStatus
@@ -98,7 +100,11 @@ class Agent:
         # The node's own state.
         self.context_costs = ContextCosts(self.layout.context_costs)
         self.cards = NodeCards(
-            settings, config_file, self.node_status, context_costs=self.context_costs
+            settings,
+            config_file,
+            self.node_status,
+            context_costs=self.context_costs,
+            released=self.layout.released_cards,
         )
         self.mode = BindingMode(
             self.layout,
@@ -137,6 +143,8 @@ class Agent:
             to_allocate=vendor.annotations.to_allocate,
         )
         self.refused_pods = RefusedPods(client, self.pods, self.events, node=self.node_status.name)
+        proc_dir = Path(settings.proc_dir)
+        self.leftovers = LeftoverPods(self.layout, self.states, proc_dir=proc_dir)
         self.reconciler = Reconciler(
             client,
             self.layout,
@@ -147,7 +155,17 @@ class Agent:
             preparer=self.preparer,
             states=self.states,
             library=self.library,
+            leftovers=self.leftovers,
             pod_status=self.pod_status,
+        )
+        self.closed_cards = ClosedCards(
+            self.layout,
+            node=self.node_status,
+            cards=self.cards,
+            allocator=self.allocator,
+            pods=self.pods,
+            leftovers=self.leftovers,
+            proc_dir=proc_dir,
         )
         self.resizer = Resizer(
             pods=self.pods,
@@ -224,6 +242,7 @@ class Agent:
             node=self.node_status,
             metrics=self.metrics,
             grants=self.grants,
+            closed=self.closed_cards,
             advertise_shares=settings.advertise_shares,
         )
         self.drain = Drain(
@@ -346,6 +365,7 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "events": agent.events.run(),
         "reconcile": agent.reconciler.run(),
         "resize": agent.resizer.run(),
+        "closed cards": agent.closed_cards.run(),
         "grants of pods": agent.grant_annotations.run(),
         "grant keys": agent.advertiser.follow_keys(),
         "memory": lifetime.keep_giving_back(),

@@ -96,6 +96,12 @@ def openers(folder: Path, minors: Collection[int]) -> dict[int, list[Opener]]:
     return found
 
 
+def opens(minors: Collection[int]) -> bool:
+    """Return whether this process has the device file of one of the cards open."""
+    names = {f"nvidia{minor}" for minor in minors}
+    return bool(names) and not names.isdisjoint(_open_names(Path("/proc"), os.getpid()))
+
+
 def _open_names(folder: Path, pid: int) -> Iterator[str]:
     """Yield the names of the files that a process has open, without their folders."""
     try:

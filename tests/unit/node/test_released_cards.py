@@ -105,9 +105,7 @@ def test_the_file_has_what_was_released(tmp_path: Path, cards: ReleasedCards) ->
     assert released_cards.read(path) == NONE
 
 
-def test_a_damaged_file_releases_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_releases_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "released-cards.json"
     path.write_text("[")
     assert released_cards.read(path) == NONE
