@@ -53,6 +53,26 @@ def read(path: Path) -> ReleasedCards:
         return NONE
 
 
+class ReleasedFile:
+    """Reads the file again only after it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: tuple[int, int] | None = None
+        self._cards = NONE
+
+    def __call__(self) -> ReleasedCards:
+        """Return the cards that are released now."""
+        try:
+            found = self._path.stat()
+            state = (found.st_ino, found.st_mtime_ns)
+        except OSError:
+            state = None
+        if state != self._state:
+            self._state, self._cards = state, read(self._path)
+        return self._cards
+
+
 def write(path: Path, cards: ReleasedCards) -> None:
     """Write the file, or remove it where no card is released; it is on disk afterwards."""
     if not cards.released:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hami.node import proc, released_cards
-from hami.node.released_cards import NONE, ReleasedCards
+from hami.node.released_cards import NONE, ReleasedCards, ReleasedFile
 from hami_sandbox import gpus
 from tests.unit.agent.node_cards import card, cut
 from tests.unit.node import stand_in
@@ -110,6 +110,17 @@ def test_a_damaged_file_releases_nothing(tmp_path: Path, caplog: pytest.LogCaptu
     path.write_text("[")
     assert released_cards.read(path) == NONE
     assert "cannot read which cards are released" in caplog.text
+
+
+def test_a_reader_of_the_file_follows_its_changes(tmp_path: Path) -> None:
+    path = tmp_path / "released-cards.json"
+    released = ReleasedFile(path)
+    assert released() == NONE
+    for cards in (ReleasedCards((card(0),), (card(1),)), ReleasedCards((card(1),), (card(0),))):
+        released_cards.write(path, cards)
+        assert released() == cards
+    released_cards.write(path, NONE)
+    assert released() == NONE
 
 
 UID, OTHER = "11111111-2222-3333-4444-555555555555", "11111111-2222-3333-4444-666666666666"
