@@ -1,4 +1,4 @@
-"""Cards that take no new pod, and why: cordoned, released, or used by deleted pods.
+"""Cards that take no new pod: cordoned, released, or used by deleted pods.
 
 An administrator who wants to reset a card, unload the driver or replace it names the card in the
 Node's annotation `hami.io/device-cordon` (or `all`). No scheduler gives it to a new pod then. When
@@ -61,7 +61,7 @@ class ClosedCards:
         self._proc = proc_dir
         self._requested = asyncio.Event()
         self._handlers: list[Callable[[], None]] = []
-        #: By UUID of a cordoned card; None until they have been looked at once.
+        #: By UUID of a cordoned card; None until they have been checked once.
         self._cordoned: dict[str, str] | None = None
         node.add_handler(lambda _old, _new: self._requested.set())
         pods.add_handler(lambda _old, _new: self._requested.set())
@@ -112,7 +112,7 @@ class ClosedCards:
         # A card that was released is not opened again for a pod that a scheduler bound too late.
         pods |= {uuid: [] for uuid in pods.keys() & self._cards.released}
         self._cards.cordon(frozenset(pods), frozenset(u for u, names in pods.items() if not names))
-        released = self._cards.released
+        released = self._cards.let_go
         minors = {c.minor for c in cordoned if c.uuid in released and c.minor is not None}
         openers = await asyncio.to_thread(proc.openers, self._proc, minors) if minors else {}
         self._show(
@@ -138,13 +138,13 @@ class ClosedCards:
                 continue
             _log.info("a card's cordon has changed", extra={"uuid": uuid, "state": now or "none"})
             if now == RELEASED:
-                self._node.tell(
+                self._node.report(
                     "GPUReleased",
                     f"card {uuid} is released: no process of this node has it open. Reset it, or "
                     "replace the driver, then remove it from hami.io/device-cordon",
                 )
             elif now and not was:
-                self._node.tell("GPUCordoned", f"card {uuid} takes no new pods: {now}")
+                self._node.report("GPUCordoned", f"card {uuid} takes no new pods: {now}")
         self._notify()
 
     def _notify(self) -> None:
@@ -178,7 +178,7 @@ class ClosedCards:
         return {f"{pod.namespace}/{pod.name}" for pod in pods if pod and not pod.finished}
 
     def _called(self, opener: Opener) -> str:
-        text = f"{opener.pid} ({opener.name})"
+        text = f"process {opener.pid} ({opener.name})"
         for each in opener.pods:
             if (pod := self._pods.find(each.uid)) is not None:
                 return f"{text} of pod {pod.namespace}/{pod.name}"
@@ -189,7 +189,7 @@ def _state(pods: list[str], processes: list[str]) -> str:
     if pods:
         return f"cordoned; still used by {_pods(pods)}"
     if processes:
-        return f"cordoned; still open in process {', '.join(processes)}"
+        return f"cordoned; still open in {', '.join(processes)}"
     return RELEASED
 
 

@@ -29,14 +29,14 @@ class LeftoverPods:
         self._proc = proc_dir
         self._living: frozenset[str] = frozenset()
         self._handlers: list[Callable[[], None]] = []
-        #: By UID; None until the ended pods have been looked for once.
+        #: By UID; None until the ended pods have been checked once.
         self.records: dict[str, LedgerRecord] | None = None
 
     def add_handler(self, handler: Callable[[], None]) -> None:
         """Call the handler after every change of the leftover pods."""
         self._handlers.append(handler)
 
-    async def look_for(self, deleted: Sequence[LedgerRecord]) -> None:
+    async def check(self, deleted: Sequence[LedgerRecord]) -> None:
         """Find out which of the deleted pods have processes that no limiter would show."""
         uids = [record.uid for record in deleted if self._unlimited(record)]
         self._living = frozenset()

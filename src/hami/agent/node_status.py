@@ -190,9 +190,9 @@ class NodeStatus:
 
     def warn(self, reason: str, message: str) -> None:
         """Send a warning event of the Node."""
-        self.tell(reason, message, type="Warning")
+        self.report(reason, message, type="Warning")
 
-    def tell(self, reason: str, message: str, *, type: str = "Normal") -> None:  # noqa: A002
+    def report(self, reason: str, message: str, *, type: str = "Normal") -> None:  # noqa: A002
         """Send an event of the Node; such events are in the namespace default."""
         node = self.node()
         self._events.record(

@@ -183,7 +183,7 @@ class Reconciler:
             if not self._pods.synced:
                 return False
             ended = [record for record in self._ledger.records() if await self._has_ended(record)]
-            await self._leftovers.look_for([r for r in ended if self._pods.find(r.uid) is None])
+            await self._leftovers.check([r for r in ended if self._pods.find(r.uid) is None])
             busy = []
             for record in ended:
                 about = {"pod": f"{record.namespace}/{record.name}", "uid": record.uid}

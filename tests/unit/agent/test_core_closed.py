@@ -1,4 +1,4 @@
-"""Cards that take no new pod: cordoned, released, or kept by deleted pods' processes."""
+"""Cards that take no new pod: cordoned, released, used by deleted pods."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def whole(node: Node, agent: Agent) -> dict[str, object]:
     return pod
 
 
-async def test_a_whole_card_is_kept_until_the_processes_of_its_deleted_pod_are_gone(
+async def test_a_whole_card_is_kept_until_the_processes_of_its_deleted_pod_have_ended(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with node.running() as agent:

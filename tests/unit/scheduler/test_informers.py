@@ -246,7 +246,7 @@ def test_whole_cards_of_a_pod_deleted_by_force_are_kept_until_its_agent_can_clos
     *,
     memory: int,
     phase: str,
-    annotations: dict[str, str],
+    annotations: dict[str, Any],
     kept: bool,
 ) -> None:
     feeding.put(watched.nodes, node("a", **annotations))

@@ -83,6 +83,8 @@ class NodeCards:
         self._scores = ""
         self._released = before = released_cards.read(released)
         self._release_changed = asyncio.Event()
+        #: UUIDs of the released cards that NVML is closed for, and stays so.
+        self.let_go: frozenset[str] = frozenset()
         #: UUIDs of the cards that are released, or that the driver has not listed since.
         self._away = before.uuids
         #: Cards without which the driver cannot be opened: it opens all of them.
@@ -136,7 +138,7 @@ class NodeCards:
 
     @property
     def released(self) -> frozenset[str]:
-        """Return the UUIDs of the cards that NVML is not opened with."""
+        """Return the UUIDs of the cards that NVML is not to be opened with."""
         return self._released.uuids
 
     def cordon(self, cordoned: frozenset[str], released: frozenset[str]) -> None:
@@ -156,6 +158,7 @@ class NodeCards:
             else:
                 self._released = wanted if released else released_cards.NONE
                 self._away |= released
+                self.let_go &= released
                 self._release_changed.set()
                 changed = True
         if changed and self._inventory is not None:
@@ -175,13 +178,15 @@ class NodeCards:
             self._release_changed.clear()
             openable = self._released.openable
             if openable == () or (openable and self._released.uuids <= self._inseparable):
-                self._answered()
+                self.let_go = self._released.uuids
+                self._answered(changed=True)
                 await self._release_changed.wait()
                 continue
             try:
                 nvml = await lifetime.in_thread(Nvml.open, self._driver_root, openable)
             except NvmlError as error:
                 replaced.check(error)
+                self.let_go = self._released.uuids
                 self._offer_nothing("GPUDriverMissing", str(error))
                 await asyncio.sleep(_RETRY_AFTER)
                 continue
@@ -192,6 +197,7 @@ class NodeCards:
                 listed = True
                 if self._opens_released():
                     continue
+                self.let_go = self._released.uuids
                 await self._until_released(nvml)
                 again = True
             except* NvmlError as errors:
