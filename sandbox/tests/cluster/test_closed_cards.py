@@ -127,10 +127,8 @@ async def test_a_whole_card_is_kept_while_used_and_then_let_go() -> None:
         assert cluster.open_cards("agent") == {"nvidiactl", "nvidia0"}
         await cluster.kubectl("delete", "pod", "new")
         await cluster.until("the card to be released", lambda: cluster.states() == ["released"])
-        for program in ("agent", "monitor"):
-            await cluster.until(
-                f"{program} to let it go", lambda name=program: not cluster.open_cards(name)
-            )
+        await cluster.until("the agent to let it go", lambda: not cluster.open_cards("agent"))
+        await cluster.until("the monitor to let it go", lambda: not cluster.open_cards("monitor"))
         await cluster.kubectl("annotate", "node", "n-a", "hami.io/device-cordon-")
         cluster.create("next")
         await cluster.until("next to run", lambda: cluster.phase("next") == "Running")
