@@ -1,16 +1,21 @@
 /* The stand-in NVML: beginning and end, versions, error texts, and what every entry point does first. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nvml_internal.h"
+#include "store_internal.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int users;
 static int visible[FAKE_MAX_DEVICES];
 static int visible_count;
 static struct nvmlDevice_st handles[FAKE_MAX_DEVICES * (1 + NVML_MOST_MIG)];
+/* Device files that this process has open: of each card, and last the driver's own. 0: not open, else the descriptor + 1. */
+static int device_files[FAKE_MAX_DEVICES + 1];
 
 int nvml_count(void)
 {
@@ -35,6 +40,36 @@ int nvml_place_of(int index)
 nvmlDevice_t nvml_handle(int index, int mig)
 {
     return &handles[index * (1 + NVML_MOST_MIG) + mig];
+}
+
+/* Where the folder has no device files, as on a node of an earlier version, none is opened. The caller holds the mutex. */
+static void open_file(int place, const char *name)
+{
+    char path[512];
+    if (!device_files[place] && store_path(path, sizeof path, name)) {
+        device_files[place] = open(path, O_RDONLY | O_CLOEXEC) + 1;
+    }
+}
+
+void nvml_attach(int index)
+{
+    const struct fake_device *devices;
+    char name[64];
+    (void)store_devices(&devices);
+    snprintf(name, sizeof name, "dev/nvidia%u", (unsigned int)nvml_number(&devices[index], "minor_number", (uint64_t)index));
+    pthread_mutex_lock(&mutex);
+    open_file(index, name);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void close_files(void)
+{
+    for (int place = 0; place <= FAKE_MAX_DEVICES; place++) {
+        if (device_files[place]) {
+            close(device_files[place] - 1);
+            device_files[place] = 0;
+        }
+    }
 }
 
 nvmlReturn_t nvml_begin(const char *function)
@@ -103,6 +138,7 @@ static nvmlReturn_t start(const char *function)
     if (users == 0) {
         visible_count = store_visible_nvml(visible);
         nvml_start_samples();
+        open_file(FAKE_MAX_DEVICES, "dev/nvidiactl");
     }
     __atomic_add_fetch(&users, 1, __ATOMIC_ACQ_REL);
     pthread_mutex_unlock(&mutex);
@@ -135,7 +171,9 @@ EXPORT nvmlReturn_t nvmlShutdown(void)
     pthread_mutex_lock(&mutex);
     nvmlReturn_t result = users > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
     if (users > 0) {
-        __atomic_sub_fetch(&users, 1, __ATOMIC_ACQ_REL);
+        if (__atomic_sub_fetch(&users, 1, __ATOMIC_ACQ_REL) == 0) {
+            close_files();
+        }
     }
     pthread_mutex_unlock(&mutex);
     return result;

@@ -38,6 +38,7 @@ static nvmlReturn_t by_index(unsigned int place, nvmlDevice_t *device)
     if (fault_lost(devices[index].uuid)) {
         return NVML_ERROR_GPU_IS_LOST;
     }
+    nvml_attach(index);
     *device = nvml_handle(index, 0);
     return NVML_SUCCESS;
 }
@@ -79,6 +80,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *de
     (void)store_devices(&devices);
     for (int place = 0; place < nvml_count(); place++) {
         int index = nvml_index_of(place);
+        nvml_attach(index); /* NVML opens the cards that it searches */
         int mig = mig_by_uuid(&devices[index], index, uuid);
         if (!mig && strcasecmp(devices[index].uuid, uuid) != 0) {
             continue;

@@ -72,6 +72,8 @@ int nvml_count(void);
 int nvml_index_of(int place);
 int nvml_place_of(int index);
 nvmlDevice_t nvml_handle(int index, int mig);
+/* Opens the card's device file, as NVML does when it is first asked for a card. nvmlShutdown closes them all. */
+void nvml_attach(int index);
 
 uint64_t nvml_number(const struct fake_device *device, const char *key, uint64_t otherwise);
 /* Copies with NVML's rule for short buffers. */

@@ -8,6 +8,7 @@
  *                reader sees it; no lock, no process: its memory is free.
  *   peaks.jsonl  the record that the auditor reads; its format is described in tests/e2e/auditor/peaks.py.
  *   faults       text, read when it changes: see faults.h.
+ *   dev/         nvidiactl and nvidia<n>, in the place of the driver's device files: NVML opens them, so /proc/<pid>/fd shows who has a card.
  *   xids         appended lines `<card uuid>\t<xid>`: NVML's event sets deliver those that came after they were made.
  *
  * Which cards a process sees is decided as NVIDIA's runtime would by NVIDIA_VISIBLE_DEVICES: `void`, `none` or empty: no card (unset: all,

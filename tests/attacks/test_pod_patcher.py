@@ -367,7 +367,7 @@ async def test_cards_that_a_pod_lists_itself(times: Times, keys: Path) -> Result
             api.put(squatter)
             await replica.seen()
             times.pass_by(replica.scheduler.settings.reservation_timeout + 1)
-            replica.scheduler.watched.end_stale_annotations()
+            replica.scheduler.watched.end_expired()
             return Result(sum(replica.used("a")), "MiB that stay taken, by the scheduler's table")
 
 

@@ -63,7 +63,10 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     devices = list(node_register.decode_json(value)) if value else []
     devices.sort(key=lambda device: (device.index, device.id))
     cordoned = list(text_values.comma_list(node.annotation(vendor.cordon)))
-    cards = [Card(device, column, device.id in cordoned) for column, device in enumerate(devices)]
+    cards = [
+        Card(device, column, device.id in cordoned or "all" in cordoned)
+        for column, device in enumerate(devices)
+    ]
     for pod in pods:
         if is_granted(pod, vendor):
             add_pod(cards, held_shares(pod, vendor))

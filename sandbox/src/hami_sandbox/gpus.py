@@ -79,6 +79,10 @@ def write_node(
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o777)  # processes of every user in every container write to it
     files.write_atomic(folder / "devices", "".join(f"{line}\n" for line in lines).encode())
+    # In the place of the driver's device files: they show which processes have a card open.
+    (folder / "dev").mkdir(exist_ok=True)
+    for number in ("ctl", *range(len(models))):
+        (folder / "dev" / f"nvidia{number}").touch()
     return read_node(folder)
 
 

@@ -132,6 +132,7 @@ def agent(node: SandboxNode, kubeconfig: Path, grant_keys: Path) -> list[str]:
         f"--hook-path={folders.hook}",
         f"--state-dir={folders.state}",
         f"--run-dir={folders.run}",
+        f"--proc-dir={folders.proc}",
         f"--driver-root={folders.driver}",
         f"--runtime-endpoint=unix://{folders.cri_socket}",
         f"--grant-key-dir={grant_keys}",

@@ -1,9 +1,9 @@
 """A stand-in for a node's /proc: its containers' processes and control groups.
 
-hami's monitor finds a process's container by its control group. An ordinary user cannot create
-control groups, so each node of a sandbox has a folder that stands in for /proc
-(`hami monitor --proc-dir`): one folder per process, in which every file is the kernel's except
-`cgroup`, which has what kubelet would have created.
+hami's agent and monitor find the pod of a process by its control group. An ordinary user cannot
+create control groups, so each node of a sandbox has a folder that stands in for /proc
+(`--proc-dir`): one folder per process, in which every file is the kernel's except `cgroup`, which
+has what kubelet would have created.
 
 A process belongs to the container that its environment names, else to its parent's container.
 """
@@ -25,7 +25,7 @@ from hami_sandbox.runtime.records import MARK, SPEC
 #: Seconds between two updates; the monitor itself reads every five.
 EVERY_S = 1.0
 
-_KERNELS = ("mountinfo", "stat", "status")
+_KERNELS = ("comm", "fd", "mountinfo", "stat", "status")
 _CGROUP = "cgroup"
 _PREFIX = f"{MARK}=".encode()
 

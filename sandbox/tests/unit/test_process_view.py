@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami.monitor.processes import Processes
-from hami.node.container_processes import CgroupPod
+from hami.node.proc import CgroupPod
 from hami_sandbox.process_view import ProcessViews
 
 _UID = "118db744-f847-4d10-b090-e24103f58853"

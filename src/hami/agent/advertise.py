@@ -21,6 +21,7 @@ from hami.agent.cards import device_ids
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.inventory import CardInventory
 from hami.agent.cards.node_cards import NodeCards
+from hami.agent.closed_cards import ClosedCards
 from hami.agent.grants import Grants
 from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
@@ -98,6 +99,7 @@ class Advertiser:
         node: NodeStatus,
         metrics: Metrics,
         grants: Grants,
+        closed: ClosedCards,
         advertise_shares: bool,
     ) -> None:
         self._vendor = vendor
@@ -110,12 +112,14 @@ class Advertiser:
         self._node = node
         self._metrics = metrics
         self._grants = grants
+        self._closed = closed
         #: Whether the sums of memory and cores are in the node's status.
         self._advertise_shares = advertise_shares
         cards.add_handler(self.update)
         mode.add_handler(self.update)
         allocator.add_handler(self.update)
         registration.add_handler(self.update)
+        closed.add_handler(self.update)
         self._leaving = False
         self._service = Service()
         self._return: asyncio.TimerHandle | None = None
@@ -170,7 +174,7 @@ class Advertiser:
         if self._cards.missing:
             return advertisement(keys, register=None)
         late = self._mode.late
-        return advertisement(
+        shown = advertisement(
             keys,
             register=inventory.register(in_service=self._is_in_service()),
             scores=self._cards.scores or None,
@@ -179,6 +183,8 @@ class Advertiser:
             grant_forms=self._grants.forms(),
             shares=inventory.shares(self._vendor) if self._advertise_shares else None,
         )
+        # Before, what an earlier agent has written stays: its cards may still be in use.
+        return shown.with_mark(keys.closed, self._closed.mark()) if self._closed.settled else shown
 
     def _end_service_of_earlier(self) -> None:
         """Take out of service what an earlier agent registered; we do not know the cards yet."""

@@ -22,6 +22,7 @@ from hami.agent.cards.context_costs import ContextCosts
 from hami.agent.cards.device_ids import ListedDevice
 from hami.agent.cards.node_cards import NodeCards
 from hami.agent.cards.node_config import NodeConfigFile
+from hami.agent.closed_cards import ClosedCards
 from hami.agent.containers import library
 from hami.agent.containers.library import Library
 from hami.agent.containers.nvidia_cdi import NvidiaSpecs
@@ -37,6 +38,7 @@ from hami.agent.kubelet.plugin_server import DeviceList
 from hami.agent.kubelet.registration import Registration
 from hami.agent.late_binding import LateBinding
 from hami.agent.ledger import Ledger
+from hami.agent.leftover_pods import LeftoverPods
 from hami.agent.lock_binding import LockBinding
 from hami.agent.lost_cards import LostCards
 from hami.agent.metrics import Metrics
@@ -101,7 +103,11 @@ class Agent:
         # The node's own state.
         self.context_costs = ContextCosts(self.layout.context_costs)
         self.cards = NodeCards(
-            settings, config_file, self.node_status, context_costs=self.context_costs
+            settings,
+            config_file,
+            self.node_status,
+            context_costs=self.context_costs,
+            released=self.layout.released_cards,
         )
         self.mode = BindingMode(
             self.layout,
@@ -141,6 +147,8 @@ class Agent:
             others=others,
         )
         self.refused_pods = RefusedPods(client, self.pods, self.events, node=self.node_status.name)
+        proc_dir = Path(settings.proc_dir)
+        self.leftovers = LeftoverPods(self.layout, self.states, proc_dir=proc_dir)
         self.reconciler = Reconciler(
             client,
             self.layout,
@@ -151,7 +159,17 @@ class Agent:
             preparer=self.preparer,
             states=self.states,
             library=self.library,
+            leftovers=self.leftovers,
             pod_status=self.pod_status,
+        )
+        self.closed_cards = ClosedCards(
+            self.layout,
+            node=self.node_status,
+            cards=self.cards,
+            allocator=self.allocator,
+            pods=self.pods,
+            leftovers=self.leftovers,
+            proc_dir=proc_dir,
         )
         self.resizer = Resizer(
             pods=self.pods,
@@ -242,6 +260,7 @@ class Agent:
             node=self.node_status,
             metrics=self.metrics,
             grants=self.grants,
+            closed=self.closed_cards,
             advertise_shares=settings.advertise_shares,
         )
         self.drain = Drain(
@@ -367,6 +386,7 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "reconcile": agent.reconciler.run(),
         "resize": agent.resizer.run(),
         "shrink": agent.shrinks.run(),
+        "closed cards": agent.closed_cards.run(),
         "grants of pods": agent.grant_annotations.run(),
         "grant keys": agent.advertiser.follow_keys(),
         "memory": lifetime.keep_giving_back(),

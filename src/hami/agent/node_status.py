@@ -53,9 +53,9 @@ class Advertisement(msgspec.Struct, frozen=True, kw_only=True):
     #: Amounts in the node's status by resource name; empty: none of ours.
     shares: Mapping[str, int]
 
-    def without(self, key: str) -> Advertisement:
-        """Return the same, without one annotation."""
-        return msgspec.structs.replace(self, annotations={**self.annotations, key: None})
+    def with_mark(self, key: str, value: str | None) -> Advertisement:
+        """Return the same with another annotation; None: without it."""
+        return msgspec.structs.replace(self, annotations={**self.annotations, key: value})
 
 
 class NodeStatus:
@@ -144,7 +144,7 @@ class NodeStatus:
     def advertise(self, wanted: Advertisement) -> None:
         """Show this from now on; it is written when the Node differs. Before, nothing is."""
         if self._withdrawn:
-            wanted = wanted.without(self.keys.binding)
+            wanted = wanted.with_mark(self.keys.binding, None)
         if wanted != self._wanted:
             self._wanted = wanted
             self._compare.set()
@@ -176,7 +176,7 @@ class NodeStatus:
         self._withdrawn = True
         key = self.keys.binding
         if self._wanted is not None:
-            self._wanted = self._wanted.without(key)
+            self._wanted = self._wanted.with_mark(key, None)
         node = self.node()
         if node is not None and key not in node.annotations and not self._marked:
             return
@@ -189,7 +189,11 @@ class NodeStatus:
             self._not_withdrawn(str(error))
 
     def warn(self, reason: str, message: str) -> None:
-        """Send a warning event of the Node; such events are in the namespace default."""
+        """Send a warning event of the Node."""
+        self.report(reason, message, type="Warning")
+
+    def report(self, reason: str, message: str, *, type: str = "Normal") -> None:  # noqa: A002
+        """Send an event of the Node; such events are in the namespace default."""
         node = self.node()
         self._events.record(
             namespace="",
@@ -197,7 +201,7 @@ class NodeStatus:
             # As kubelet does where the Node is not known yet; kubectl finds both.
             uid=node.uid if node is not None else self.name,
             kind="Node",
-            type="Warning",
+            type=type,
             reason=reason,
             message=message,
         )

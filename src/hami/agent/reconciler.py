@@ -2,7 +2,7 @@
 
 Release: a pod's record is removed when the pod has ended, or when the API server says that there is
 no such pod. The informer alone is not enough, because it may be behind. As long as a process of the
-pod still runs on a card (a pod that was deleted by force), the pod keeps what it holds.
+pod runs, the pod keeps what it holds (a pod deleted by force: `hami.agent.leftover_pods`).
 
 Recover: a running pod may be missing from the ledger after a lost disk, a damaged record, or
 because HAMi's own agent started it. kubelet's checkpoint has its allocation ids and the API server
@@ -36,6 +36,7 @@ from hami.agent.grants import Grants, with_order
 from hami.agent.kubelet import checkpoint
 from hami.agent.kubelet.checkpoint import CheckpointError, Entry
 from hami.agent.kubelet.kubelet_api import AllocateResponse
+from hami.agent.leftover_pods import LeftoverPods
 from hami.agent.pod_status import PodStatus
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
@@ -49,8 +50,9 @@ from hami.wire.shares import Share
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two rounds without a cause.
+#: Seconds between two rounds without a cause, and while a pod has ended and its processes have not.
 _EVERY = 5.0
+_LEFTOVER_EVERY = 1.0
 #: Seconds for one question to the API server.
 _TIMEOUT = 5.0
 #: Seconds that a grant waits for deleted pods whose processes are still ending.
@@ -83,6 +85,7 @@ class Reconciler:
         preparer: Preparer,
         states: StateFiles,
         library: Library,
+        leftovers: LeftoverPods,
         pod_status: PodStatus,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,6 +99,7 @@ class Reconciler:
         self._preparer = preparer
         self._states = states
         self._library = library
+        self._leftovers = leftovers
         self._pod_status = pod_status
         self._clock = clock
         self._requested = asyncio.Event()
@@ -170,7 +174,7 @@ class Reconciler:
             except (AgentError, OSError) as error:
                 _log.debug("cannot check for orphaned files", extra={"error": str(error)})
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY):
+                async with asyncio.timeout(_LEFTOVER_EVERY if self._leftovers.records else _EVERY):
                     await self._requested.wait()
 
     # Release.
@@ -178,16 +182,16 @@ class Reconciler:
     async def release_deleted_pods(self) -> bool:
         """Remove records of pods that have ended; return whether one still has processes."""
         async with self._releasing:
-            ending = False
             if not (self._pods.synced and self._allocator.active.is_set()):
-                return ending
-            for record in self._ledger.records():
-                if not await self._has_ended(record):
-                    continue
+                return False
+            ended = [record for record in self._ledger.records() if await self._has_ended(record)]
+            await self._leftovers.check([r for r in ended if self._pods.find(r.uid) is None])
+            busy = []
+            for record in ended:
                 about = {"pod": f"{record.namespace}/{record.name}", "uid": record.uid}
                 try:
-                    if any(self._states.busy(each.allocation_id) for each in record.allocations):
-                        ending = True
+                    if self._leftovers.is_busy(record):
+                        busy.append(record)
                         continue
                     await self._allocator.remove(record.uid)
                 except (AgentError, OSError) as error:
@@ -195,7 +199,8 @@ class Reconciler:
                     _log.warning("cannot release cards yet", extra={**about, "error": str(error)})
                 else:
                     _log.info("released cards", extra=about)
-            return ending
+            self._leftovers.keep(busy)
+            return bool(busy)
 
     async def _has_ended(self, record: LedgerRecord) -> bool:
         pod = self._pods.find(record.uid)
@@ -279,11 +284,8 @@ class Reconciler:
 
     def _foreign(self) -> list[str]:
         """Return the UIDs of pods that another agent gave cards of this node."""
-        return [
-            entry.pod_uid
-            for entry, response in self._responses()
-            if checkpoint.allocation_id_of(response) is None
-        ]
+        ours = checkpoint.allocation_id_of
+        return [entry.pod_uid for entry, answer in self._responses() if ours(answer) is None]
 
     def _with_allocations(
         self, record: LedgerRecord, held: Sequence[_KubeletAllocation]

@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str = "/var/lib/hami"
     #: The folder of containers' state files, in memory.
     run_dir: str = "/run/hami"
+    #: The folder of the node's processes; needs the host's PID namespace.
+    proc_dir: str = "/proc"
     #: The runtime's CRI socket, or several separated by commas of which one answers; empty: the
     #: usual ones of containerd and CRI-O.
     runtime_endpoint: str = ""

@@ -27,7 +27,7 @@ from hami.agent.errors import RefusalError
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.node import container_processes
+from hami.node import container_processes, proc
 from hami.node.container_processes import UnreadableError
 from hami.node.files import UntrustedFileError
 from hami.node.layout import NodeLayout
@@ -167,7 +167,7 @@ class Shrinks:
             cgroup = (self._proc / str(pid) / "cgroup").read_bytes()
         except OSError:
             return None
-        return any(pod.uid == uid for pod in container_processes.cgroup_pods(cgroup))
+        return any(pod.uid == uid for pod in proc.cgroup_pods(cgroup))
 
     # Answers.
 

@@ -62,7 +62,8 @@ class MigPlugins:
         return self._cards.inventory.static_mig.get(resource, ())
 
     def is_healthy(self, device: MigDevice) -> bool:
-        return self._cards.health.is_healthy(device.parent)
+        cards = self._cards
+        return cards.is_healthy(device.parent) and device.parent not in cards.cordoned
 
     def cdi_name(self, uuid: str) -> str:
         """Return a MIG device's CDI name; empty: NVIDIA's runtime reads the environment."""

@@ -22,6 +22,7 @@ _HELP = {
         "hook_path": run.NODE["hook_path"],
         "state_dir": run.NODE["state_dir"],
         "run_dir": run.NODE["run_dir"],
+        "proc_dir": run.NODE["proc_dir"],
         "runtime_endpoint": "CRI socket of the container runtime, or several of which one answers, "
         "separated by commas; empty: the usual sockets of containerd and CRI-O",
         "driver_root": run.NODE["driver_root"],

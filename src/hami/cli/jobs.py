@@ -274,7 +274,7 @@ def _marks() -> tuple[str, ...]:
     """Return the annotations of nodes that only our own processes write."""
     keys = table.nvidia(table.built_in()).annotations
     agents = (keys.register, keys.pair_scores, keys.binding, keys.lock_reason, keys.shares)
-    return (annotation_keys.REQUEUE, annotation_keys.NODE_GRANT_FORMS, *agents)
+    return (annotation_keys.REQUEUE, annotation_keys.NODE_GRANT_FORMS, *agents, keys.closed)
 
 
 def _add_flags(made: errors.Parser) -> None:

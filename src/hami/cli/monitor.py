@@ -19,7 +19,7 @@ _HELP = {
         "hook_path": run.NODE["hook_path"],
         "state_dir": run.NODE["state_dir"],
         "run_dir": run.NODE["run_dir"],
-        "proc_dir": "folder of the node's processes; needs the host's PID namespace",
+        "proc_dir": run.NODE["proc_dir"],
         "driver_root": run.NODE["driver_root"],
         "hami_resync_interval": "age at which files that HAMi's plugin left of a deleted pod are "
         "removed",

@@ -54,6 +54,7 @@ NODE = {
     "hook_path": "folder above vgpu, on the node and in containers",
     "state_dir": "folder of the ledger, on a disk that survives a reboot",
     "run_dir": "folder of containers' state files, in memory",
+    "proc_dir": "folder of the node's processes; needs the host's PID namespace",
     "driver_root": "mount point of the driver's root file system, as /driver-root; empty: its "
     "libraries are where the linker finds them",
 }

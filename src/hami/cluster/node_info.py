@@ -12,7 +12,7 @@ import msgspec
 
 from hami.vendors.family import Family
 from hami.vendors.table import Vendor
-from hami.wire import errors, objects, quantity, text_values
+from hami.wire import errors, node_marks, objects, quantity, text_values
 from hami.wire.node_register import RegisteredCard
 
 
@@ -44,17 +44,25 @@ def read_node(node: objects.Node, families: Iterable[Family]) -> NodeInfo:
         vendor = family.vendor
         try:
             found = family.read_cards(node)
+            closed = _closed(node, vendor, found)
             if found:
                 cards[vendor.name] = found
+            if closed:
+                cordoned[vendor.name] = closed
             ids = _allocatable(node, vendor)
             if ids:
                 allocatable[vendor.name] = ids
         except errors.WireError as error:
             problems.append(str(error))
-        key = vendor.annotations.cordon
-        if key and (closed := text_values.comma_list(node.annotation(key))):
-            cordoned[vendor.name] = frozenset(closed)
     return NodeInfo(node.name, cards, allocatable, cordoned, tuple(problems))
+
+
+def _closed(node: objects.Node, vendor: Vendor, cards: Iterable[RegisteredCard]) -> frozenset[str]:
+    """Return the ids of the cards that administrator or agent have closed."""
+    cordoned = frozenset(text_values.comma_list(node.annotation(vendor.annotations.cordon)))
+    if node_marks.CORDON_ALL in cordoned:
+        cordoned |= {card.id for card in cards}
+    return cordoned.union(node_marks.decode_closed(node.annotation(vendor.annotations.closed)))
 
 
 def _allocatable(node: objects.Node, vendor: Vendor) -> int:

@@ -3,6 +3,7 @@
 Each call may take milliseconds, or hang with the driver: `Sampler.take` belongs into a thread of
 its own. Without a driver the sample is empty, which is logged once; the numbers of containers do
 not need it. A value that one card does not report is missing from that card only, with the reason.
+Cards that the agent has released for a reset or another driver are left closed, and have no sample.
 
 Some drivers show a card as idle while it works, or take no samples of its processes. Each figure is
 checked by the other: a card is at least as busy as its processes, and processes without a sample on
@@ -18,6 +19,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from hami.node import proc, released_cards
 from hami.node.nvml import (
     GpuProcess,
     Nvml,
@@ -27,6 +29,7 @@ from hami.node.nvml import (
     opens_in_new_process,
 )
 from hami.node.nvml_cards import Card, Problem
+from hami.node.released_cards import ReleasedCards
 
 _log = logging.getLogger(__name__)
 
@@ -102,13 +105,18 @@ class Sampler:
         self,
         driver_root: str = "",
         *,
-        open_driver: Callable[[str], Driver] = Nvml.open,
+        open_driver: Callable[..., Driver] = Nvml.open,
         opens: Callable[[str], bool] = opens_in_new_process,
+        released: Callable[[], ReleasedCards] = lambda: released_cards.NONE,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._driver_root = driver_root
         self._open_driver = open_driver
+        self._read_released = released
+        self._released = released_cards.NONE
+        #: Cards without which the driver cannot be opened: it opens all of them.
+        self._inseparable: frozenset[str] = frozenset()
         self._clock = clock
         self._now = now
         self._replaced = Replacement(clock, driver_root, opens)
@@ -140,6 +148,7 @@ class Sampler:
             self._asked_at = None
 
     def _sample(self, taken: float) -> DriverSample:
+        self._release()
         driver = self._opened()
         if driver is None:
             return DriverSample(taken=taken)
@@ -147,6 +156,11 @@ class Sampler:
             self._list(driver)
         except NvmlError as error:
             self._failed(error)
+            self._end()
+            return DriverSample(taken=taken)
+        if proc.opens([card.minor for card in self._released.released if card.minor is not None]):
+            self._report("this driver opens all cards together, also those that are released")
+            self._inseparable = self._released.uuids
             self._end()
             return DriverSample(taken=taken)
         found = [self._card(driver, card) for card in self._cards]
@@ -173,11 +187,23 @@ class Sampler:
     def close(self) -> None:
         self._end()
 
+    def _release(self) -> None:
+        """Close the driver where other cards are released than it was opened without."""
+        released = self._read_released()
+        if released != self._released:
+            self._released = released
+            self._next_open = 0.0
+            self._end()
+
     def _opened(self) -> Driver | None:
+        released = self._released
+        if released.openable == () or (released.uuids and released.uuids <= self._inseparable):
+            return None
         if self._driver is None and self._clock() >= self._next_open:
             self._next_open = self._clock() + _REOPEN
             try:
-                self._driver = self._open_driver(self._driver_root)
+                some = {"only": released.kept} if released.released else {}
+                self._driver = self._open_driver(self._driver_root, **some)
             except NvmlError as error:
                 self._failed(error)
             else:

@@ -30,6 +30,7 @@ from hami.monitor.processes import Processes
 from hami.monitor.settings import Settings
 from hami.monitor.usage import UsageReader
 from hami.node.layout import NodeLayout
+from hami.node.released_cards import ReleasedFile
 from hami.serving import addresses, endpoints, lifetime, metrics
 from hami.serving.http_server import Server
 
@@ -69,7 +70,7 @@ class Monitor:
         node = settings.node
         self.pods = Pods(client, node=node, resync_interval=settings.resync_interval)
         self.events = EventRecorder(client, component=USER_AGENT, host=node)
-        self.sampler = Sampler(settings.driver_root)
+        self.sampler = Sampler(settings.driver_root, released=ReleasedFile(layout.released_cards))
         self.registry.gauge(
             "hami_monitor_driver_up", "Whether the driver answers: 1 or 0."
         ).set_function(self.sampler.is_open)

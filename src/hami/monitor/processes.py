@@ -19,11 +19,9 @@ import msgspec
 
 from hami.monitor.containers import Container, Containers, Key
 from hami.monitor.pods import WatchedPod
-from hami.node import files
-from hami.node.container_processes import CgroupPod, cgroup_pods
+from hami.node import proc
+from hami.node.proc import CgroupPod
 
-#: Bytes that are read of a file in /proc; a tenant can make mounts by the thousand.
-_MOST = 1 << 20
 #: Index among the fields of stat behind the name.
 _START_TIME = 19
 _ALLOCATION = re.compile(
@@ -56,7 +54,8 @@ class Processes:
     def trace(self, pid: int) -> Trace | None:
         """Return the trace of a process; None: it has ended, is ending, or cannot be seen."""
         try:
-            stat, status = self._read(pid, "stat"), self._read(pid, "status")
+            stat = proc.read(self._folder, pid, "stat")
+            status = proc.read(self._folder, pid, "status")
             start = int(stat.rpartition(b")")[2].split()[_START_TIME])
             if not _HAS_MEMORY.search(status):
                 return None  # its memory is freed already, and its part of a card is about to be
@@ -66,8 +65,8 @@ class Processes:
                     pid=pid,
                     start=start,
                     inner_pid=_inner_pid(status, pid),
-                    allocation_ids=_allocation_ids(self._read(pid, "mountinfo")),
-                    pods=cgroup_pods(self._read(pid, "cgroup")),
+                    allocation_ids=_allocation_ids(proc.read(self._folder, pid, "mountinfo")),
+                    pods=proc.cgroup_pods(proc.read(self._folder, pid, "cgroup")),
                 )
         except (OSError, ValueError, IndexError):
             self._kept.pop(pid, None)
@@ -77,13 +76,6 @@ class Processes:
     def retain(self, pids: set[int]) -> None:
         """Forget all other processes."""
         self._kept = {pid: trace for pid, trace in self._kept.items() if pid in pids}
-
-    def _read(self, pid: int, name: str) -> bytes:
-        handle = os.open(f"{self._folder}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return files.read_at(handle, _MOST, 0)
-        finally:
-            os.close(handle)
 
 
 def _allocation_ids(mountinfo: bytes) -> tuple[str, ...]:

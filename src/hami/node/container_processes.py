@@ -1,20 +1,14 @@
-"""Processes of containers as the node sees them: state file, control group.
+"""State files of containers, with the processes that live: read, never locked.
 
 Only the part of a state file that processes have used is read, by offset. A process entry counts
 while its process holds its lock, which the kernel drops when the process ends; locks are asked for
 and never taken. A file is read until two reads agree, at most three times: after that it is a
 snapshot whose parts may be an allocation apart.
-
-A process can change its mounts but cannot leave its control group, which has pod and container as
-kubelet and the runtime wrote them, with the cgroupfs driver and with systemd's.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-
-import msgspec
 
 from hami.node import files
 from hami.wire import state_file
@@ -31,10 +25,6 @@ _UNUSED = State(
     cards=(),
     processes=(),
 )
-_UID = rb"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
-_POD = re.compile(
-    rb"[/-]pod(" + _UID + rb")(?:\.slice)?(?:[/:](?:[a-z][a-z-]*[-:])?([0-9a-f]{64}))?"
-)
 
 
 class UnreadableError(Exception):
@@ -43,22 +33,6 @@ class UnreadableError(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
         super().__init__(detail)
-
-
-class CgroupPod(msgspec.Struct, frozen=True):
-    """A pod in the path of a control group, and the runtime's id of the container, or empty."""
-
-    uid: str
-    container_id: str
-
-
-def cgroup_pods(cgroup: bytes) -> tuple[CgroupPod, ...]:
-    """Read pods and containers from the content of /proc/<pid>/cgroup."""
-    found = (
-        CgroupPod(uid.decode().replace("_", "-"), container.decode())
-        for uid, container in _POD.findall(cgroup)
-    )
-    return tuple(dict.fromkeys(found))
 
 
 def read_state(path: Path) -> State | None:

@@ -88,6 +88,10 @@ class NodeLayout:
     def context_costs(self) -> Path:
         return self.state_dir / "context-costs.json"
 
+    @property
+    def released_cards(self) -> Path:
+        return self.state_dir / "released-cards.json"
+
     # Removed by a reboot.
 
     @property

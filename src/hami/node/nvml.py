@@ -5,14 +5,17 @@ event loop. An error of one card affects that card only: it is named in a `Probl
 `NvmlError`, and the others are read.
 
 Cards are found by index first. NVML's search by UUID visits all cards, and a dead one before the
-wanted one can make it fail.
+wanted one can make it fail. It also opens all that it visits. So while a card is released for a
+reset or another driver (`hami.node.released_cards`), the others are found by their bus addresses,
+and nothing is searched by UUID.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import pynvml  # type: ignore[import-untyped]
@@ -53,12 +56,17 @@ class Nvml:
         self._handles: dict[str, Any] = {}
         #: UUID by index, as last seen: a lost card does not report its UUID.
         self._seen: dict[int, str] = {}
+        #: The cards that may be opened; None: all.
+        self._only: tuple[Card, ...] | None = None
         self._watches = 0
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, driver_root: str = "") -> Self:
-        """Load the driver's library below that root, or from the linker's folders, and connect."""
+    def open(cls, driver_root: str = "", only: Sequence[Card] | None = None) -> Self:
+        """Load the driver's library below that root, or from the linker's folders, and connect.
+
+        `only`: the cards that may be opened; None is all of them.
+        """
         try:
             nvml_library.load(driver_root)
         except nvml_library.LibraryNotFoundError as error:
@@ -69,6 +77,7 @@ class Nvml:
                 "is installed below",
             ) from error
         nvml = cls()
+        nvml._only = None if only is None else tuple(only)
         ask(_WHAT, pynvml.nvmlInit)
         nvml._open = True
         return nvml
@@ -104,12 +113,11 @@ class Nvml:
         NvmlError: the driver as a whole does not answer.
         """
         with self._gate.together():
-            count = ask("number of GPUs", pynvml.nvmlDeviceGetCount)
             cards: list[Card] = []
             problems: list[Problem] = []
-            for index in range(count):
+            for index, find in self._places():
                 try:
-                    handle = nvml_cards.handle_at(index)
+                    handle = find()
                     card, of_parts = nvml_cards.read_card(handle, index)
                 except NvmlError as error:
                     problems.append(self._problem(index, error))
@@ -243,9 +251,9 @@ class Nvml:
         """Find a card, by index before by UUID; the handle is valid until `reopen`."""
         if (known := self._handles.get(uuid)) is not None:
             return known
-        for index in range(ask("number of GPUs", pynvml.nvmlDeviceGetCount)):
+        for index, find in self._places():
             try:
-                handle = nvml_cards.handle_at(index)
+                handle = find()
                 found = ask(f"UUID of GPU {index}", pynvml.nvmlDeviceGetUUID, handle)
             except NvmlError as error:
                 if self._seen.get(index) == uuid:
@@ -257,7 +265,28 @@ class Nvml:
             self._seen.setdefault(index, found)
         if (known := self._handles.get(uuid)) is not None:
             return known
+        if self._only is not None:
+            return self._mig_handle(uuid)
         return ask(f"GPU {uuid}", pynvml.nvmlDeviceGetHandleByUUID, uuid)
+
+    def _mig_handle(self, uuid: str) -> Any:
+        """Find a MIG device of the cards that may be opened."""
+        for card in self._only or ():
+            handle = self._handles.get(card.uuid)
+            if handle is None or not card.mig_enabled:
+                continue
+            for part in nvml_cards.part_handles(handle, f"GPU {card.uuid}")[0]:
+                if ask(f"MIG device of GPU {card.uuid}", pynvml.nvmlDeviceGetUUID, part) == uuid:
+                    return part
+        raise nvml_library.error_of(f"GPU {uuid}", pynvml.NVML_ERROR_NOT_FOUND)
+
+    def _places(self) -> Iterator[tuple[int, Callable[[], Any]]]:
+        """Yield the index of each card that may be opened, and how to find it."""
+        if self._only is None:
+            for index in range(ask("number of GPUs", pynvml.nvmlDeviceGetCount)):
+                yield index, functools.partial(nvml_cards.handle_at, index)
+        for card in self._only or ():
+            yield card.index, functools.partial(nvml_cards.handle_on_bus, card.bus_id)
 
 
 def _parts(what: str, handle: Any) -> Iterator[tuple[Any, int, int]]:

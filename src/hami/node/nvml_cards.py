@@ -216,6 +216,11 @@ def handle_at(index: int) -> Any:
     return ask(f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
 
 
+def handle_on_bus(bus: str) -> Any:
+    """Find a card by its bus address, which opens no other card."""
+    return ask(f"GPU {bus}", pynvml.nvmlDeviceGetHandleByPciBusId, bus)
+
+
 #: Errors of a link's state after the last link of a card.
 _NO_MORE = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
 

@@ -3,11 +3,6 @@
 Each kind has a reader (`hami.scheduler.watched`), an informer and a handler. The handlers here are
 the first ones: all later handlers, and every decision, see the cluster's state as new as the
 informer.
-
-HAMi writes its decision into the pod first and binds later. If that bind never comes, the cards
-would stay taken for ever. Here such a decision lasts as long as our own reservations
-(`--reservation-timeout`), from the time it was made (`hami.io/vgpu-time`). A decision without a
-readable time is as old as its pod.
 """
 
 from __future__ import annotations
@@ -17,11 +12,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from hami.admission.mig_offer import MigOffer
-from hami.cluster.pod_info import Hold, PodInfo, Verify
+from hami.cluster.pod_info import PodInfo, Verify
 from hami.cluster.state import Cluster
 from hami.kube import paths
 from hami.kube.client import Client
 from hami.kube.informer import Informer
+from hami.scheduler.expiring_pods import ExpiringPods
 from hami.scheduler.watched import (
     NodeReader,
     PodReader,
@@ -64,10 +60,7 @@ class WatchedCluster:
         `verify` None: grants are taken as they are.
         """
         self.cluster = cluster = Cluster(vendors, verify=verify)
-        self._reservation_timeout = reservation_timeout
-        self._now = now
-        #: UID -> when a decision that is only in annotations ends, in seconds since the epoch.
-        self._annotated_until: dict[str, float] = {}
+        self._expiring = ExpiringPods(cluster, reservation_timeout=reservation_timeout, now=now)
         self._room: dict[Room, None] = {}
         #: How often room was noted since start.
         self.rooms = 0
@@ -121,31 +114,14 @@ class WatchedCluster:
         taken, self._room = list(self._room), {}
         return taken
 
-    # Decisions that are only in annotations.
+    # What is held for a time only.
 
-    def end_stale_annotations(self) -> list[str]:
-        """Free what pods hold by annotations alone for too long; returns their UIDs."""
-        now = self._now()
-        ended = []
-        for uid in [uid for uid, until in self._annotated_until.items() if until <= now]:
-            info = self.cluster.pods.get(uid)
-            if info is not None and info.hold is Hold.ANNOTATED:
-                self.cluster.forget_pod(uid)
-                self._note_freed(info, None)
-                ended.append(uid)
-        return ended
-
-    def _has_lapsed(self, pod: WatchedPod) -> bool:
-        """Return whether the decision in a pod's annotations is too old to count."""
-        if pod.decided_at is None:
-            self._annotated_until.pop(pod.uid, None)
-            return False
-        now = self._now()
-        # A time in the future gives no more than one that is now.
-        known = self._annotated_until.get(pod.uid, now + self._reservation_timeout)
-        until = min(pod.decided_at + self._reservation_timeout, known)
-        self._annotated_until[pod.uid] = until
-        return until <= now
+    def end_expired(self) -> list[str]:
+        """Free what unbound or deleted pods hold for too long; returns UIDs of the unbound."""
+        unbound, deleted = self._expiring.end()
+        for info in (*unbound, *deleted):
+            self._note_freed(info, None)
+        return [info.uid for info in unbound]
 
     # Handlers.
 
@@ -166,12 +142,13 @@ class WatchedCluster:
         assert pod is not None
         before = self.cluster.pods.get(pod.uid)
         if new is None:
-            self._annotated_until.pop(pod.uid, None)
-            self.cluster.forget_pod(pod.uid)
+            node = self.nodes.by_key(pod.node) if pod.node and not pod.finished else None
+            self._expiring.delete(pod.uid, node.info if node and node.grant_forms else None)
         else:
             if old is not None and old.node and not new.node:
                 self.cluster.forget_pod(new.uid)  # only a restore of etcd unbinds a pod
-            info = None if self._has_lapsed(new) else new.info
+            lapsed = self._expiring.has_lapsed(new.uid, new.decided_at)
+            info = None if lapsed else new.info
             self.cluster.set_pod(new.uid, info, new.problems, finished=new.finished)
         if before is not None:
             self._note_freed(before, self.cluster.pods.get(pod.uid))

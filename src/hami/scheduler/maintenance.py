@@ -55,7 +55,7 @@ class Maintenance:
                 "reservation expired: kube-scheduler did not bind the pod",
                 extra={"pod": assumed.key, "node": assumed.node},
             )
-        for uid in self._watched.end_stale_annotations():
+        for uid in self._watched.end_expired():
             _log.info("decision of an unbound pod expired", extra={"uid": uid})
         self._lost_answers.resolve_overdue()
 

@@ -48,6 +48,8 @@ class AnnotationKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     handshake: str = ""
     #: Node: cards closed for new pods.
     cordon: str = ""
+    #: Node: cards that the agent has closed, and why.
+    closed: str = ""
     #: Node: link scores between cards.
     pair_scores: str = ""
     #: Node: the agent binds late, no lock needed.

@@ -1,4 +1,4 @@
-"""Marks on a node: HAMi's lock, late binding, the old handshake.
+"""Marks on a node: HAMi's lock, late binding, closed cards, the old handshake.
 
 HAMi's lock names the pod that is between bind and Allocate: `<RFC3339 time>,<namespace>,<pod>`. An
 older form is the bare time, which has no owner. Times are written as Go writes them, in whole
@@ -13,6 +13,11 @@ The agent writes it with the register annotation and removes it when it stops. T
 of that annotation, so if another agent (HAMi's for example) has registered the node since, mark and
 annotation do not fit and the scheduler takes the lock.
 
+Cards are closed for new pods by two marks. The administrator's (HAMi's `hami.io/device-cordon`) is
+a list of card ids, or `all`. The agent's is a JSON object: by card id, why it is closed, in words
+for people: who still uses a cordoned card, that it is released, that processes of a deleted pod
+are on it.
+
 The handshake is the old liveness check of device plugins. The scheduler writes `Requesting_<time>`,
 and a living plugin overwrites it with any other text. The time is local, without a zone, as HAMi
 writes it.
@@ -23,6 +28,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
+from collections.abc import Mapping
 
 from hami.wire import codec, errors
 
@@ -142,6 +148,20 @@ def is_late(mark_value: str | None, register_value: str | None) -> bool:
         return mark_value == late_binding_mark(register_value)
     except errors.WireError:
         return False
+
+
+CORDON_ALL = "all"
+"""In the administrator's list of cordoned cards: every card of the node."""
+
+
+def encode_closed(states: Mapping[str, str]) -> str | None:
+    """Write the agent's mark of closed cards, by card id; None: none is closed."""
+    return codec.encode(dict(sorted(states.items()))).decode() if states else None
+
+
+def decode_closed(value: str) -> dict[str, str]:
+    """Read the agent's mark of closed cards; an empty value closes none."""
+    return codec.decode(value, dict[str, str], what="closed cards of a node") if value else {}
 
 
 _HANDSHAKE_WORD = "Requesting"

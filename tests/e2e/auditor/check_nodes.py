@@ -10,6 +10,7 @@ from tests.e2e.auditor.findings import Finding, Kind
 from tests.e2e.auditor.malformed import MalformedError
 from tests.e2e.auditor.node_annotations import (
     BINDING_MARK,
+    CLOSED,
     HANDSHAKE,
     LOCK_PREFIX,
     LOCK_REASON,
@@ -44,6 +45,8 @@ def _decode(key: str, value: str) -> None:
         node_annotations.binding_mark(value)
     elif key == LOCK_REASON:
         node_annotations.lock_reason(value)
+    elif key == CLOSED:
+        node_annotations.closed(value)
     elif key.startswith(LOCK_PREFIX):
         node_annotations.lock(value)
     elif HANDSHAKE.fullmatch(key):

@@ -18,6 +18,7 @@ NVIDIA_REGISTER = "hami.io/node-nvidia-register"
 NVIDIA_SCORE = "hami.io/node-nvidia-score"
 BINDING_MARK = "hami.io/node-nvidia-binding"
 LOCK_REASON = "hami.io/node-nvidia-lock-reason"
+CLOSED = "hami.io/node-nvidia-closed"
 LOCK_PREFIX = "hami.io/mutex.lock"
 HANDSHAKE = re.compile(r"hami\.io/node-handshake(-.+)?")
 
@@ -174,6 +175,17 @@ def lock_reason(value: str) -> None:
     """Judge why a node is not late-binding: one line for people."""
     if not value.strip() or "\n" in value:
         raise MalformedError("is no line of text")
+
+
+def closed(value: str) -> None:
+    """Judge which cards the agent has closed: an object of lines for people."""
+    found = malformed.parse_json(value)
+    if not isinstance(found, dict) or not found or not all(map(_is_line, found.values())):
+        raise MalformedError("is no object of lines of text")
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and "\n" not in value
 
 
 def hash_of(register_value: str) -> str:

@@ -49,6 +49,7 @@ OF_THE_AGENT_ON_NODES = {
     KEYS.pair_scores,
     KEYS.binding,
     KEYS.lock_reason,
+    KEYS.closed,
     annotation_keys.NODE_GRANT_FORMS,
     annotation_keys.NODE_LOCK,
 }

@@ -79,9 +79,14 @@ BOTH = Keys()
 
 
 class Driver:
-    """In the place of NVML: lists what a test puts in."""
+    """In the place of NVML: lists what a test puts in, and opens what it lists."""
 
-    def __init__(self, *listed: Card) -> None:
+    def __init__(self, folder: Path, *listed: Card) -> None:
+        self._folder = folder
+        self._files: list[int] = []
+        self._only: Sequence[Card] | None = None
+        #: Whether it opens every card, as no NVML that we know does.
+        self.opens_all = False
         self.listed = list(listed)
         self.problems: tuple[Problem, ...] = ()
         #: Why it cannot be opened.
@@ -92,14 +97,22 @@ class Driver:
         #: On every card.
         self.on_cards: tuple[GpuProcess, ...] = ()
 
-    def open(self, _root: str) -> Driver:
+    def open(self, _root: str, only: Sequence[Card] | None = None) -> Driver:
         self.opened += 1
+        self._only = only
         if self.missing:
             raise NvmlError("the driver", self.missing, "install it", code=self.code)
         return self
 
     def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
-        return tuple(self.listed), self.problems
+        buses = None if self._only is None else {card.bus_id for card in self._only}
+        found = [card for card in self.listed if buses is None or card.bus_id in buses]
+        for card in self.listed if self.opens_all else found:
+            self._files.append(os.open(self.device_file(card), os.O_RDONLY | os.O_CREAT))
+        return tuple(found), self.problems
+
+    def device_file(self, card: Card) -> Path:
+        return self._folder / f"nvidia{card.minor}"
 
     def links(self, _cards: Sequence[Card]) -> tuple[tuple[()], tuple[()]]:
         return (), ()
@@ -110,7 +123,9 @@ class Driver:
     def processes(self, _uuid: str) -> tuple[GpuProcess, ...]:
         return self.on_cards
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.pop())
 
 
 class CheckpointFile:
@@ -152,7 +167,12 @@ class Node:
         self.api = api
         self.layout = preparing.layout(root)
         self.layout.cdi_dir.mkdir(parents=True, exist_ok=True)
-        self.driver = Driver(cards.card(0), cards.card(1))
+        (root / "dev").mkdir(exist_ok=True)
+        self.driver = Driver(root / "dev", cards.card(0), cards.card(1))
+        #: In the place of /proc: this process, and those that a test adds.
+        self.proc = root / "proc"
+        self.proc.mkdir(exist_ok=True)
+        (self.proc / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
         self.checkpoint = CheckpointFile(self.layout.checkpoint)
         #: Whether the test runs a kubelet; else kubelet is taken to have our devices.
         self.kubelet = False
@@ -176,6 +196,7 @@ class Node:
             "hook_path": str(self.layout.hook_path),
             "state_dir": str(self.layout.state_dir),
             "run_dir": str(self.layout.run_dir),
+            "proc_dir": str(self.proc),
             "runtime_endpoint": str(self.root / "cri.sock"),
             "binding": "late",
             "metrics_bind_address": "",

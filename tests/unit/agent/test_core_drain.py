@@ -439,7 +439,7 @@ async def test_an_agent_without_cards_ends_the_service_that_a_killed_one_left(
         await until(lambda: in_service(machine))
     assert in_service(machine)  # killed
     answer = threading.Event()
-    monkeypatch.setattr(machine.driver, "open", lambda _root: answer.wait())
+    monkeypatch.setattr(machine.driver, "open", lambda *_: answer.wait())
     try:
         async with machine.running(wait=False) as agent:
             await until(lambda: agent.node_status.node() is not None)

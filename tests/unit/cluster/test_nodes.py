@@ -86,7 +86,22 @@ def test_cordoned_cards_take_nothing_new_from_the_moment_the_annotation_is_seen(
     assert winner(ask(kept, ASKING)) == ("n", [["a"]])
     kept.observe_node(node("n", [card("a"), card("b")], **{"hami.io/device-cordon": "a,b"}))
     assert ask(kept, ASKING).explanation.failed_nodes() == {"n": "2/2 CardCordoned"}
+    kept.observe_node(node("n", [card("a"), card("b")], **{"hami.io/device-cordon": "all"}))
+    assert ask(kept, ASKING).explanation.failed_nodes() == {"n": "2/2 CardCordoned"}
     kept.observe_node(open_node)
+    assert ask(kept, ASKING).winner is not None
+
+
+def test_cards_that_the_agent_has_closed_take_nothing_new() -> None:
+    closed = {"hami.io/node-nvidia-closed": '{"b":"processes of deleted pod team/x run on it"}'}
+    kept = cluster(node("n", [card("a"), card("b")], **closed))
+    assert winner(ask(kept, ASKING)) == ("n", [["a"]])
+    kept.observe_node(node("n", [card("b")], **closed))
+    assert ask(kept, ASKING).explanation.failed_nodes() == {"n": "1/1 CardCordoned"}
+    kept.observe_node(node("n", [card("b")], **{"hami.io/node-nvidia-closed": "b"}))
+    assert ask(kept, ASKING).winner is None
+    assert "closed cards of a node" in kept.problems()["node n"][0]
+    kept.observe_node(node("n", [card("b")]))
     assert ask(kept, ASKING).winner is not None
 
 

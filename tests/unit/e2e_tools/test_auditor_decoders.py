@@ -281,6 +281,7 @@ def test_nothing_but_malformed_escapes_the_readers_of_text(text: str) -> None:
         node_annotations.handshake,
         node_annotations.pair_scores,
         node_annotations.binding_mark,
+        node_annotations.closed,
         pod_annotations.unix_seconds,
         pod_annotations.mac_key_id,
         pod_annotations.mig_allocations,

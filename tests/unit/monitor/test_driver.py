@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pynvml  # type: ignore[import-untyped]
@@ -12,6 +13,7 @@ from hami.monitor.driver import Sampler
 from hami.node.nvml import GpuProcess, NvmlError, ProcessUtilization
 from hami.node.nvml_cards import Card, MigDevice, Problem
 from hami.node.nvml_library import DriverReplacedError
+from hami.node.released_cards import ReleasedCards
 
 LOST = NvmlError("GPU 1", "is lost", "reboot")
 
@@ -357,3 +359,41 @@ def test_processes_that_are_still_there() -> None:
     taking.take()
     driver.lost = {"GPU-1"}
     assert taking.still_there(["GPU-0", "GPU-1"]) == {"GPU-0": frozenset({9})}
+
+
+def test_released_cards_are_left_closed_and_opened_again_afterwards() -> None:
+    opened: list[Sequence[Card] | None] = []
+    drivers: list[Driver] = []
+
+    def open_driver(_root: str, only: Sequence[Card] | None = None) -> Driver:
+        opened.append(only)
+        drivers.append(Driver(*(only if only is not None else (card(0), card(1)))))
+        return drivers[-1]
+
+    now = ReleasedCards()
+    taking = Sampler("", open_driver=open_driver, clock=Clock(), released=lambda: now)
+    assert [each.card.index for each in taking.take().cards] == [0, 1]
+    now = ReleasedCards((card(0),), (card(1),))
+    assert [each.card.index for each in taking.take().cards] == [1]
+    assert drivers[0].closed
+    now = ReleasedCards((card(0), card(1)))
+    assert taking.take().cards == ()
+    assert drivers[1].closed
+    assert not taking.is_open()
+    now = ReleasedCards()
+    assert [each.card.index for each in taking.take().cards] == [0, 1]
+    assert opened == [None, (card(1),), None]
+
+
+def test_a_driver_that_opens_released_cards_is_closed(tmp_path: Path) -> None:
+    with (tmp_path / "nvidia777").open("w"):  # this process has it open, whatever it asked for
+        driver = Driver(card(1))
+        now = ReleasedCards((card(777),), (card(1),))
+        taking = Sampler(
+            "", open_driver=lambda _root, only: driver, clock=Clock(), released=lambda: now
+        )
+        assert taking.take().cards == ()
+        assert driver.closed
+        driver.closed = False
+        assert taking.take().cards == ()
+        assert not driver.closed  # it is not tried again

@@ -12,8 +12,8 @@ import pytest
 from hami.monitor import processes
 from hami.monitor.containers import Container, Containers, Key
 from hami.monitor.processes import NO_OWNER, Processes, Trace
-from hami.node import container_processes
-from hami.node.container_processes import CgroupPod
+from hami.node import proc
+from hami.node.proc import CgroupPod
 from tests.unit.monitor import nodes
 from tests.unit.monitor.nodes import CARD, GIB
 
@@ -53,20 +53,20 @@ HASH = "ab" * 16  # a static pod's
     ],
 )
 def test_the_control_group_names_pod_and_container(cgroup: str, pod: CgroupPod) -> None:
-    assert container_processes.cgroup_pods(cgroup.encode()) == (pod,)
+    assert proc.cgroup_pods(cgroup.encode()) == (pod,)
 
 
 @pytest.mark.parametrize(
     "cgroup", ["", "0::/\n", "0::/user.slice/podman-123.scope\n", "0::/pod1\n"]
 )
 def test_processes_of_the_host_are_in_no_pod(cgroup: str) -> None:
-    assert container_processes.cgroup_pods(cgroup.encode()) == ()
+    assert proc.cgroup_pods(cgroup.encode()) == ()
 
 
 def test_the_outer_pod_comes_first_where_a_cluster_runs_in_one() -> None:
     inner = nodes.uid_of("inner")
     cgroup = f"0::/kubepods/pod{UID}/{ID}/kubelet/kubepods/pod{inner}/{ID}\n"
-    assert [pod.uid for pod in container_processes.cgroup_pods(cgroup.encode())] == [UID, inner]
+    assert [pod.uid for pod in proc.cgroup_pods(cgroup.encode())] == [UID, inner]
 
 
 def process_folder(folder: Path, *, pid: int = 41, inner: int = 7, ending: bool = False) -> Path:

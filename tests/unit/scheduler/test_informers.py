@@ -215,7 +215,7 @@ def test_a_decision_that_is_in_annotations_only_ends_by_its_age(
     feeding.put(watched.pods, annotated("old", times.now - 901))
     assert set(watched.cluster.pods) == {"young"}
     times.now += 901
-    assert watched.end_stale_annotations() == ["young"]
+    assert watched.end_expired() == ["young"]
     assert not watched.cluster.pods
     feeding.put(watched.pods, annotated("young", times.now - 901))
     assert not watched.cluster.pods
@@ -225,7 +225,44 @@ def test_a_decision_from_the_future_buys_no_time(watched: WatchedCluster, times:
     feeding.put(watched.nodes, node("a"))
     feeding.put(watched.pods, annotated("p", times.now + 100_000))
     times.now += LIFE_S + 1
-    assert watched.end_stale_annotations() == ["p"]
+    assert watched.end_expired() == ["p"]
+
+
+FORMS = {"hami.io/node-grant-forms": "v3:00000000"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "phase", "annotations", "kept"),
+    [
+        pytest.param(8000, "Running", FORMS, True, id="whole-card"),
+        pytest.param(7999, "Running", FORMS, False, id="limited"),
+        pytest.param(8000, "Failed", FORMS, False, id="ended"),
+        pytest.param(8000, "Running", {}, False, id="no-agent-of-ours"),
+    ],
+)
+def test_whole_cards_of_a_pod_deleted_by_force_are_kept_until_its_agent_can_close_them(
+    watched: WatchedCluster,
+    times: Times,
+    *,
+    memory: int,
+    phase: str,
+    annotations: dict[str, Any],
+    kept: bool,
+) -> None:
+    feeding.put(watched.nodes, node("a", **annotations))
+    pod = builders.granted("p", "a", [("a-0", memory, 0)], phase=phase)
+    feeding.put(watched.pods, versioned(pod, 1))
+    watched.take_room()
+    feeding.drop(watched.pods, "p")
+    assert ("p" in watched.cluster.pods) == kept
+    assert bool(watched.take_room()) == (not kept and phase == "Running")
+    times.now += 2.9
+    assert watched.end_expired() == []
+    assert ("p" in watched.cluster.pods) == kept
+    times.now += 0.2
+    assert watched.end_expired() == []
+    assert not watched.cluster.pods
+    assert bool(watched.take_room()) == kept
 
 
 def test_a_quota_made_again_under_its_name_stays(watched: WatchedCluster) -> None:
