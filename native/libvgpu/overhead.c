@@ -242,7 +242,6 @@ static bool measure(int index, uint64_t reserved) {
     unsigned int count = 0;
     TEST_POINT("overhead.measure.before_list");
     nvmlProcessInfo_v2_t *list = list_processes(index, room, &count);
-    TEST_POINT("overhead.measure.after_list");
     uint64_t counted = 0;
     bool found = list != NULL && own_bytes(list, count, &counted);
     if (list != NULL) {

@@ -37,7 +37,7 @@ def test_an_error_is_noticed(tmp_path: Path, kind: building.Kind, error: str) ->
 
 
 @pytest.mark.skipif(bool(SANITIZER), reason="these are the tests that run the others")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("name", "kind"), [("asan", "address"), ("tsan", "thread")])
 def test_whole_suite_is_clean(name: str, kind: building.Kind) -> None:
     building.sanitized(kind)  # skips where there is no compiler for it
