@@ -1,4 +1,4 @@
-"""Whole cards on the embedded cluster: deleted by force, then let go for a new driver.
+"""A whole card on the embedded cluster: deleted by force, then let go.
 
 kubelet stands still while the pod is deleted by force, so its process runs on; scheduler and agent
 are killed meanwhile. Then every card is cordoned, and neither agent nor monitor has one open.

@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import struct
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,9 @@ class Driver:
     def __init__(self, folder: Path, *listed: Card) -> None:
         self._folder = folder
         self._files: list[int] = []
+        #: A thread may ask it after the agent has ended, and must leave no file open.
+        self._lock = threading.Lock()
+        self._connected = False
         self._only: Sequence[Card] | None = None
         #: Whether it opens every card, as no NVML that we know does.
         self.opens_all = False
@@ -102,13 +106,17 @@ class Driver:
         self._only = only
         if self.missing:
             raise NvmlError("the driver", self.missing, "install it", code=self.code)
+        self._connected = True
         return self
 
     def cards(self) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
         buses = None if self._only is None else {card.bus_id for card in self._only}
         found = [card for card in self.listed if buses is None or card.bus_id in buses]
-        for card in self.listed if self.opens_all else found:
-            self._files.append(os.open(self.device_file(card), os.O_RDONLY | os.O_CREAT))
+        with self._lock:
+            for card in self.listed if self.opens_all else found:
+                if self._connected:
+                    file = self.device_file(card)
+                    self._files.append(os.open(file, os.O_RDONLY | os.O_CREAT))
         return tuple(found), self.problems
 
     def device_file(self, card: Card) -> Path:
@@ -124,8 +132,10 @@ class Driver:
         return self.on_cards
 
     def close(self) -> None:
-        while self._files:
-            os.close(self._files.pop())
+        with self._lock:
+            self._connected = False
+            while self._files:
+                os.close(self._files.pop())
 
 
 class CheckpointFile:
@@ -239,6 +249,7 @@ class Node:
                 finally:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+                    self.driver.close()
 
     async def failure(self, agent: Agent) -> BaseException | None:
         """Wait until an agent has ended by itself; returns why."""

@@ -30,7 +30,7 @@ def card(index: int, *mig: MigDevice) -> Card:
     return Card(
         uuid=f"GPU-{index}",
         index=index,
-        minor=index,
+        minor=700 + index,  # no other test has such a device file open
         name="NVIDIA A10",
         memory=8,
         numa=0,
@@ -388,7 +388,7 @@ def test_released_cards_are_left_closed_and_opened_again_afterwards() -> None:
 def test_a_driver_that_opens_released_cards_is_closed(tmp_path: Path) -> None:
     with (tmp_path / "nvidia777").open("w"):  # this process has it open, whatever it asked for
         driver = Driver(card(1))
-        now = ReleasedCards((card(777),), (card(1),))
+        now = ReleasedCards((card(77),), (card(1),))
         taking = Sampler(
             "", open_driver=lambda _root, only: driver, clock=Clock(), released=lambda: now
         )
