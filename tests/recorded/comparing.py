@@ -178,7 +178,9 @@ class Comparison:
 
     def _node(self, name: str, theirs: Document, ours: Document) -> None:
         several = sum(map(bool, self._theirs["requests"])) > 1
-        if "annotations" in ours:
+        if self._overdrawn(theirs):
+            self.meant.add(Meant.OVERDRAWN)
+        elif "annotations" in ours:
             if "answers" in theirs:
                 self._annotations(name, theirs, ours["annotations"])
             elif several:
@@ -193,6 +195,11 @@ class Comparison:
             else:
                 kind = "fit" if "answers" in theirs else "reason"
                 self._differ(f"{kind} of {name}", theirs.get("reasons"), ours["reason"])
+
+    def _overdrawn(self, theirs: Document) -> bool:
+        """Return whether HAMi refuses cards for a quota that the pod does not add to."""
+        refused = any("ResourceQuotaNotFit" in reason for reason in theirs.get("reasons", ()))
+        return refused and self._lenient() is Meant.OVERDRAWN
 
     def _worded(self, name: str, theirs: list[str], ours: str) -> Meant | None:
         """Return why the same refusal has another text."""

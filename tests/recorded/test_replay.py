@@ -20,8 +20,6 @@ from tests.recorded.recordings import Recorded
 AT_LEAST = 200
 SHARE = 4
 SHOWN = 3
-PENDING: dict[str, str] = {}
-"""Vendors that do not answer as HAMi does yet, and why; one that does must leave this table."""
 
 
 @functools.cache
@@ -41,9 +39,6 @@ def test_it_answers_as_hami_does(vendor: str) -> None:
         for (case, _), each in zip(recorded(vendor), compared(vendor), strict=True)
         if each.found
     ]
-    if vendor in PENDING:
-        assert differing, f"{vendor} answers as HAMi does: take it out of PENDING"
-        pytest.xfail(f"{PENDING[vendor]}: {len(differing)} cases differ")
     assert differing[:SHOWN] == [], f"{len(differing)} cases differ"
 
 
