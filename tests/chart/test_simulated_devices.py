@@ -73,3 +73,9 @@ def test_the_policies_let_its_account_write_the_keys_of_all_vendors() -> None:
         variables = rendered.one("ValidatingAdmissionPolicy", name)["spec"]["variables"]
         [trusted] = [each["expression"] for each in variables if each["name"] == "isTrusted"]
         assert ACCOUNT in trusted
+
+
+def test_the_notes_say_that_cards_are_simulated() -> None:
+    values = {"simulatedDevices.enabled": True, "simulatedDevices.nodes": NODES}
+    assert "nodes offer cards that do not exist" in rendering.notes(values)
+    assert "do not exist" not in rendering.notes()

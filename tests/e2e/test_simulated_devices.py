@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -95,7 +96,7 @@ def release(cluster: Cluster) -> Iterator[Release]:
         wait_for("the node to offer every vendor's cards", offered, OFFERED_S)
         yield release
     with cluster.joined_network(), cluster.client as client:
-        left = annotations(client.get(nodes_path(NODE))).keys() & table.node_lists(ROWS.values())
+        left = annotations_of(client.get(nodes_path(NODE))).keys() & table.node_lists(ROWS.values())
     assert not left, f"of the simulated cards {', '.join(left)} stayed on {NODE}"
 
 
@@ -110,14 +111,14 @@ def pod(name: str, *limits: Mapping[str, str]) -> Object:
     return made
 
 
-def annotations(found: Object) -> dict[str, str]:
+def annotations_of(found: Object) -> dict[str, str]:
     kept: dict[str, str] = found["metadata"].get("annotations", {})
     return kept
 
 
 def has_ended(found: Object, vendor: str) -> bool:
     """Whether a pod is at the end of its vendor's protocol."""
-    kept, flags = annotations(found), CASES[vendor].flags
+    kept, flags = annotations_of(found), CASES[vendor].flags
     if flags is not None:
         return flags.items() <= kept.items()
     left = kept.get(ROWS[vendor].annotations.to_allocate, "")
@@ -134,14 +135,14 @@ def await_end(client: Client, namespace: str, name: str, *vendors: str) -> Objec
     try:
         return wait_for(f"the end of the protocol for pod {name}", ended, ENDED_S)
     except TimeoutError as error:
-        raise AssertionError(f"{error}: {annotations(found)}") from None
+        raise AssertionError(f"{error}: {annotations_of(found)}") from None
 
 
 def await_no_locks(client: Client) -> None:
     keys = {row.annotations.lock for row in ROWS.values() if row.annotations.lock}
 
     def none() -> bool:
-        return not keys & annotations(client.get(nodes_path(NODE))).keys()
+        return not keys & annotations_of(client.get(nodes_path(NODE))).keys()
 
     wait_for("the node's locks to be released", none, ENDED_S)
 
@@ -160,18 +161,15 @@ def test_a_pod_of_every_vendor_runs_is_counted_and_is_freed(
     for vendor, name in first.items():
         found = await_end(client, namespace, name, vendor)
         assert found["spec"]["nodeName"] == NODE
-        assert annotations(found)[ROWS[vendor].annotations.allocated].count(",") == 3
+        assert annotations_of(found)[ROWS[vendor].annotations.allocated].count(",") == 3
     await_no_locks(client)
 
     second = {vendor: f"second-{vendor.lower()}" for vendor in CASES}
     for vendor, name in second.items():
         pods.create(client, namespace, pod(name, CASES[vendor].limits))
     for name in second.values():
-        wait_for(
-            f"pod {name} to find no card",
-            lambda name=name: is_refused(client, namespace, name),
-            REFUSED_S,
-        )
+        refused = functools.partial(is_refused, client, namespace, name)
+        wait_for(f"pod {name} to find no card", refused, REFUSED_S)
     for name in first.values():
         client.delete(pods_path(namespace, name))
     for vendor, name in second.items():
@@ -191,6 +189,6 @@ def test_a_pod_with_two_vendors_gets_the_cards_of_both(
     pods.create(client, namespace, pod("two-containers", *two))
     found = await_end(client, namespace, "two-containers", "NVIDIA", "DCU")
     await_no_locks(client)
-    kept = annotations(found)
+    kept = annotations_of(found)
     assert kept[ROWS["DCU"].annotations.allocated].endswith(":;;")
     assert kept[ROWS["NVIDIA"].annotations.allocated].startswith(";")

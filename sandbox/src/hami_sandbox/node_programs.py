@@ -81,12 +81,13 @@ class SandboxNode(msgspec.Struct, frozen=True, kw_only=True):
 
     def resources(self) -> frozenset[str]:
         """Return the resources that kubelet offers; MIG devices have names of their own."""
-        vendors = table.built_in()
-        text = self.folders.simulated.read_text()
-        described = description.parse(text, vendors, source=str(self.folders.simulated))
-        found = simulation.cards_of(self.name, described.of_node(self.name), vendors)
-        others = {name for each in found for name in each.offered()}
-        return frozenset({*others, NVIDIA} if self.cards else others)
+        offered = {NVIDIA} if self.cards else set()
+        if self.plan.others:
+            vendors = table.built_in()
+            described = description.load(self.folders.simulated, vendors)
+            found = simulation.cards_of(self.name, described.of_node(self.name), vendors)
+            offered.update(name for each in found for name in each.offered())
+        return frozenset(offered)
 
 
 def make(root: Path, plan: NodePlan, *, agent_port: int, monitor_port: int) -> SandboxNode:

@@ -45,15 +45,15 @@ class Node:
         *,
         limits: Sequence[Mapping[str, object]] = (),
         phase: str = "Pending",
-        **annotations: str,
+        marks: Mapping[str, str] | None = None,
     ) -> None:
-        """Bind a pod; `lists` has the cards of each container by vendor."""
+        """Bind a pod; `lists` has the cards of each container by vendor, `marks` annotations."""
         self._bound += 1
         kept = {
             annotation_keys.ASSIGNED_NODE: NODE,
             annotation_keys.BIND_TIME: str(self._bound),
             annotation_keys.BIND_PHASE: "allocating",
-            **annotations,
+            **(marks or {}),
         }
         for vendor in VENDORS:
             if vendor.name in lists:

@@ -104,8 +104,8 @@ async def test_the_second_vendor_finds_its_pod_while_the_next_one_holds_the_lock
 async def test_without_a_lock_the_pod_that_was_bound_first_is_served() -> None:
     async with started("T4") as (node, plugins):
         node.pod("running", {"NVIDIA": [["r"]]}, phase="Running")
-        node.pod("failed", {"NVIDIA": [["f"]]}, **{PHASE: "failed"})
-        node.pod("elsewhere", {"NVIDIA": [["e"]]}, **{annotation_keys.ASSIGNED_NODE: "gpu-2"})
+        node.pod("failed", {"NVIDIA": [["f"]]}, marks={PHASE: "failed"})
+        node.pod("elsewhere", {"NVIDIA": [["e"]]}, marks={annotation_keys.ASSIGNED_NODE: "gpu-2"})
         node.pod("first", {"NVIDIA": [["a"]]})
         node.pod("second", {"NVIDIA": [["b"]]})
         assert await plugins["NVIDIA"].serve("nvidia.com/gpu", 1) == ("a",)
@@ -126,7 +126,7 @@ async def test_another_number_of_devices_fails_the_pod_and_releases_its_lock() -
 
 async def test_a_list_that_cannot_be_read_refuses_the_call() -> None:
     async with started("T4") as (node, plugins):
-        node.pod("p", {}, limits=[{}], **{to_allocate("NVIDIA"): "a,b:;"})
+        node.pod("p", {}, limits=[{}], marks={to_allocate("NVIDIA"): "a,b:;"})
         node.lock("p")
         with pytest.raises(RefusalError, match="four fields"):
             await plugins["NVIDIA"].serve("nvidia.com/gpu", 1)
@@ -146,13 +146,13 @@ async def test_cambricons_plugin_sets_its_flag_and_removes_its_own_lock() -> Non
     key = ROWS["MLU"].annotations.lock
     async with started("MLU370-X8") as (node, plugins):
         flags = {"CAMBRICON_DSMLU_ASSIGNED": "false", "CAMBRICON_DSMLU_PROFILE": "0_10_20"}
-        node.pod("p", {"MLU": [["m"]]}, limits=[{vcore: "10", vmemory: "20"}], **flags)
+        node.pod("p", {"MLU": [["m"]]}, limits=[{vcore: "10", vmemory: "20"}], marks=flags)
         node.lock("", key)
         assert await plugins["MLU"].serve(vcore, 10) == ("m",)
         assert node.says("p")["CAMBRICON_DSMLU_ASSIGNED"] == "true"
         assert key not in node.annotations
         # The next pod is bound before kubelet has asked for all that the first one has.
-        node.pod("next", {"MLU": [["n"]]}, limits=[{vcore: "10", vmemory: "20"}], **flags)
+        node.pod("next", {"MLU": [["n"]]}, limits=[{vcore: "10", vmemory: "20"}], marks=flags)
         node.lock("", key)
         assert await plugins["MLU"].serve(vmemory, 20) == ("m",)
         assert node.says("next")["CAMBRICON_DSMLU_ASSIGNED"] == "false"
@@ -170,7 +170,7 @@ async def test_enflames_plugin_flags_each_container_and_then_the_pod() -> None:
     marks = {"enflame.com/gcu-assigned": "false", "assigned-containers": json.dumps(flags)}
     async with started("S60-DRS") as (node, plugins):
         limits = [{slices: "1"}, {slices: "2"}]
-        node.pod("p", {"Enflame": [["e"], ["e"]]}, limits=limits, **marks)
+        node.pod("p", {"Enflame": [["e"], ["e"]]}, limits=limits, marks=marks)
         await plugins["Enflame"].serve(slices, 1)
         assert node.says("p")["enflame.com/gcu-assigned"] == "false"
         found = json.loads(node.says("p")["assigned-containers"])
