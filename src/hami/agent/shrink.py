@@ -2,7 +2,7 @@
 
 A resize to less lowers the limit and takes no memory away, so the ledger counts the larger amounts
 (`hami.agent.grants.with_order`). They are released once the container's state file *and* NVML show
-that the pod's processes are within the new limits, in three readings over five seconds: libvgpu
+that the pod's processes are within the new limits, in three samples over five seconds: libvgpu
 takes over a new limit within a second before it allocates, so nothing grows above it any more. NVML
 counts by control group, which no process can leave. Without an answer of NVML, or with a process
 that cannot be seen from here, there is no proof, and nothing is released.
@@ -39,8 +39,8 @@ from hami.wire.state_file import State
 
 _log = logging.getLogger(__name__)
 
-#: Readings that must agree, and seconds between two of them.
-_READINGS = 3
+#: Samples that must agree, and seconds between two of them.
+_SAMPLES = 3
 _EVERY = 2.5
 #: Seconds for one patch.
 _TIMEOUT = 5.0
@@ -48,7 +48,7 @@ _PROC = Path("/proc")
 
 
 class Shrinks:
-    """Takes readings of pods that hold more than their shares, and answers orders to resize."""
+    """Takes samples of pods that hold more than their shares, and answers orders to resize."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Shrinks:
         self._allocator = allocator
         self._cards = cards
         self._proc = proc
-        #: By pod UID, the generation of its limits and the readings below them, one after another.
-        self._readings: dict[str, tuple[int, int]] = {}
+        #: By pod UID, the generation of its limits and the samples below them, one after another.
+        self._samples: dict[str, tuple[int, int]] = {}
         #: By pod UID, why its answer was not written: logged once, tried again.
         self._failed: dict[str, str] = {}
 
     async def run(self) -> NoReturn:
-        """Once the pods are known, take readings and answer for ever."""
+        """Once the pods are known, take samples and answer for ever."""
         await self._pods.informer.wait_synced()
         while True:
             await self._allocator.active.wait()
@@ -80,8 +80,8 @@ class Shrinks:
             await asyncio.sleep(_EVERY)
 
     async def update(self) -> None:
-        """Take one reading of each pod that has something to release, and write answers."""
-        before, self._readings = self._readings, {}
+        """Take one sample of each pod that has something to release, and write answers."""
+        before, self._samples = self._samples, {}
         for record in self._allocator.ledger.records():
             pod = self._pods.find(record.uid)
             if pod is None or pod.finished or not record.resize_seq:
@@ -89,10 +89,10 @@ class Shrinks:
             if record.unreleased and await self._is_below(record):
                 generation, count = before.get(record.uid, (0, 0))
                 count = count + 1 if generation == record.generation else 1
-                self._readings[record.uid] = record.generation, count
-                if count >= _READINGS:
+                self._samples[record.uid] = record.generation, count
+                if count >= _SAMPLES:
                     await self._settle(record)
-            # The readings took time: the record may have changed.
+            # The samples took time: the record may have changed.
             if (now := self._allocator.ledger.get(record.uid)) is not None:
                 await self._answer(pod, now)
 
@@ -110,7 +110,7 @@ class Shrinks:
         else:
             _log.info("released what a smaller share had before", extra=about)
 
-    # Readings.
+    # Samples.
 
     async def _is_below(self, record: LedgerRecord) -> bool:
         """Return whether the pod's processes are proven to be within its shares."""

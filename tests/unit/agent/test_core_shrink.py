@@ -1,4 +1,4 @@
-"""A smaller share is free for others only once its processes have released the rest."""
+"""A smaller share is free for others once its processes have released the rest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Machine:
         return self.node.layout.state(self.allocation_id)
 
     def holds(self, mib: int, *, by_driver: int | None = -1, cgroup: str = UID) -> None:
-        """Let its process hold so much; the driver shows the same unless told otherwise."""
+        """Let its process hold so much; the driver shows the same by default."""
         usage = nodes.usage(linear=mib * MIB)
         self.state.write_bytes(nodes.state([CARD], nodes.entry(INNER, usage)))
         shown = mib if by_driver == -1 else by_driver

@@ -1,4 +1,4 @@
-"""What a pod counts with after an order to resize: never less than its processes may hold."""
+"""Resized pods count with no less than their processes may hold."""
 
 from __future__ import annotations
 
