@@ -1,4 +1,4 @@
-"""What a node leaves behind goes, also if nobody saw the node."""
+"""Leftovers of nodes: they go, also if nobody saw the node."""
 
 from __future__ import annotations
 
