@@ -155,12 +155,11 @@ def _is_claimed(pod: Pod, families: Families) -> bool:
 
 
 def _check_shares(pod: Pod, demand: PodRequest, rules: Rules) -> None:
-    priorities: Mapping[str, str] = {v.name: v.resources.priority for v in rules.vendors}
+    nvidia = table.nvidia(rules.vendors)
     for (_, container), asked in zip(pod.containers(), demand.containers, strict=True):
-        for each in asked.cards:
-            checks.priority_is_allowed(pod, container, priorities[each.vendor], rules)
-    nvidia = table.nvidia(rules.vendors).name
-    shares = not all(each.whole for _, each in demand.requests() if each.vendor == nvidia)
+        if any(each.vendor == nvidia.name for each in asked.cards):
+            checks.priority_is_allowed(pod, container, nvidia.resources.priority, rules)
+    shares = not all(each.whole for _, each in demand.requests() if each.vendor == nvidia.name)
     checks.mounts_are_allowed(pod, rules, shares=shares)
 
 

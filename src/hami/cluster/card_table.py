@@ -167,7 +167,8 @@ class CardTable:
                 yield f"cards {vendor} {name}", [column.texts[number] for number in numbers]
             yield f"cards {vendor} cells", [cards.column(row, card.id) for card in registered]
             closed = {cell[0]: pods for cell, pods in cards.closed.items() if cell[1] == row}
-            yield f"cards {vendor} other", (closed, row in cards.mixed, row in cards.unscored)
+            rows = (cards.mixed, cards.uneven, cards.unscored)
+            yield f"cards {vendor} other", (closed, *(row in each for each in rows))
 
     def groups(self, vendors: Iterable[str]) -> Iterator[tuple[str, _Arrays]]:
         """Yield all arrays by name, of cards those of the named vendors."""
@@ -250,12 +251,16 @@ class Cards(_Arrays):
         self.closed: dict[tuple[int, int], int] = {}
         #: Rows of nodes whose cards have different memory.
         self.mixed: set[int] = set()
+        #: Rows of nodes whose cards have different compute or modes.
+        self.uneven: set[int] = set()
         #: Rows of nodes with a card without shares, memory or cores, which has no score.
         self.unscored: set[int] = set()
 
     def put(self, row: int, registered: Sequence[RegisteredCard], cordoned: frozenset[str]) -> None:
         if len({card.devmem for card in registered}) > 1:
             self.mixed.add(row)
+        if len({(card.devcore, card.mode) for card in registered}) > 1:
+            self.uneven.add(row)
         ranks = {numa: rank for rank, numa in enumerate(sorted({d.numa for d in registered}))}
         for column, card in enumerate(registered):
             cell = column, row
@@ -286,6 +291,7 @@ class Cards(_Arrays):
             else:
                 del self.cells[card.id]
         self.mixed.discard(row)
+        self.uneven.discard(row)
         self.unscored.discard(row)
         self.clear(row)
 

@@ -89,9 +89,8 @@ class Surveyor:
             # Which cards are taken matters to later steps, and to the score where they differ.
             stays = self.question.kind(index) is not ContainerKind.INIT
             cards = self._table.cards[request.vendor]
-            mixed = not isinstance(amount.cores, int) or (
-                request.percentage > 0 and bool(cards.mixed)
-            )
+            mixed = bool(cards.mixed) and request.percentage > 0
+            mixed = mixed or (bool(cards.uneven) and not isinstance(amount.cores, int))
             chosen = None
             if choose or mixed or (stays and number + 1 < len(steps)):
                 chosen = eligible & alive

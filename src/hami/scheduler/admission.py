@@ -1,4 +1,4 @@
-"""Admission in the scheduler's process: its rules, and what it knows of the cluster."""
+"""Admission in the scheduler's process: rules, and what it knows of the cluster."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from hami.scheduler import cluster_metrics
 from hami.wire.objects import ContainerKind
 from hami.wire.shares import Share
 from tests import builders as b
+from tests.unit.vendors import fleets
+from tests.unit.vendors import test_placement as tp
 
 MIB = 2**20
 DEFAULTS: dict[str, Any] = {"legacy": False, "cards": True, "container_limit": 20_000}
@@ -392,3 +394,24 @@ async def test_pods_on_a_deleted_node_are_left_out_as_its_cards_are() -> None:
     found = await read(cluster)
     assert found["hami_vgpu_memory_allocated_bytes"].samples == []
     assert found["hami_gpu_memory_allocated_bytes"].samples == []
+
+
+async def test_cards_of_every_vendor_are_in_the_metrics() -> None:
+    cluster = fleets.cluster_of(
+        *(
+            fleets.node(
+                f"n{at}", node.capacity, **{k: v or "" for k, v in node.annotations.items()}
+            )
+            for at, node in enumerate((tp.HYGON, tp.MLU, tp.GCU, tp.DRS, tp.VGCU, tp.AMD, tp.BIREN))
+        )
+    )
+    cluster.observe_pod(fleets.bound(cluster, "p", fleets.container(**{"enflame.com/drs-gcu": 3})))
+    found = await read(cluster, legacy=True)
+
+    allocated = found["hami_gpu_memory_allocated_bytes"].samples
+    by_card = {sample.labels["device_uuid"]: sample.value for sample in allocated}
+    assert by_card.pop("n3-enflame-drs-0", 0) + by_card.pop("n3-enflame-drs-1", 0) == 24576 * MIB
+    assert set(by_card.values()) == {0.0}
+    assert {"DCU-1", "n1-cambricon-mlu-1", "n2-GCU-0", "n4-enflame-1", "amd-1", "br-0"} < set(
+        by_card
+    )

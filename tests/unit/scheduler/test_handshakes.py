@@ -97,3 +97,18 @@ async def test_a_replica_that_is_not_ready_writes_no_request_and_makes_up_for_it
         async with rig.running(api, clock=times.clock, now=times.now) as replica:
             await replica.scheduler.handshakes.run_round()
             assert set(requests(api)) == {"a"}
+
+
+async def test_each_vendors_plugin_is_asked_by_its_own_key(times: Times) -> None:
+    made = rig.node("a", cards=1, late=True)
+    made["metadata"]["annotations"] |= {
+        "hami.io/node-dcu-register": "d,1,1,100,DCU,0,true:",
+        "hami.io/node-handshake-dcu": "Reported",
+        "hami.io/node-handshake-biren": "Reported",
+    }
+    async with ScriptedApi() as api:
+        api.put(made)
+        async with rig.running(api, clock=times.clock, now=times.now) as replica:
+            await replica.scheduler.handshakes.run_round()
+            ((body,),) = requests(api).values()
+    assert list(body["metadata"]["annotations"]) == ["hami.io/node-handshake-dcu"]

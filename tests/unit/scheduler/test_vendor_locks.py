@@ -83,9 +83,11 @@ def unlock(api: ScriptedApi, key: str) -> None:
 
 
 async def locked(api: ScriptedApi, key: str, by: str) -> None:
+    """Wait until a pod has the lock; no other may have it before."""
     async with asyncio.timeout(rig.PATIENCE_S):
-        while not on_node(api, key).endswith(by):
+        while not (held := on_node(api, key)):
             await asyncio.sleep(0)
+    assert held.endswith(by)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,22 @@ def test_an_amount_that_no_card_can_give_is_refused_by_name(
     assert want in result.message
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 20},
+        {"enflame.com/vgcu": 3},
+        {"enflame.com/gcu-memory": 8},
+        {"iluvatar.ai/MR-V100-vgpu": 2},
+        {"amd.com/gpu": 1, "hygon.com/dcunum": 1, "nvidia.com/gpu": 1},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_pod_that_was_admitted_is_left_as_it_is(asked: dict[str, int]) -> None:
+    first = admitted(pod("p", container(**asked)), slices=6).pod
+    assert admitted(first, slices=6).pod == first
+
+
 def test_quota_holds_at_admission_for_a_vendor_whose_cards_are_chosen_without_it() -> None:
     two_units = Headroom(memory=512)
     asked = {"iluvatar.ai/MR-V100-vgpu": 1, "iluvatar.ai/MR-V100.vMem": 3}

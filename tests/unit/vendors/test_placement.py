@@ -1,4 +1,4 @@
-"""Placement by vendor: cards as they are registered, fit, reasons, and what plugins read."""
+"""Placement by vendor: registered cards, fit, reasons, and what plugins read."""
 
 from __future__ import annotations
 
@@ -178,6 +178,19 @@ USE_DCU_2 = {"hygon.com/use-gpuuuid": "DCU-2"}
             id="AMD, compute units of each card",
         ),
         pytest.param(
+            fleets.node(
+                "n",
+                {"amd.com/gpu": 1},
+                **{"hami.io/node-amd-register": json.dumps([{**AMD_CARDS[0], "devcore": 10}])},
+            ),
+            pod("p", container(**{"amd.com/gpu": 1, "amd.com/gpumem": 9, "amd.com/gpucores": 5})),
+            {
+                "hami.io/amd-devices-to-allocate": "amd-0,AMD MI210,9,1:;",
+                "hami.io/amd-devices-allocated": "amd-0,AMD MI210,9,1:;",
+            },
+            id="AMD, one unit at least",
+        ),
+        pytest.param(
             AMD,
             pod("p", container(**{"amd.com/gpu": 1}), annotations={"amd.com/use-gputype": "mi300"}),
             {
@@ -326,7 +339,7 @@ def test_a_pod_gets_its_cards_in_the_bytes_that_its_plugin_reads(
         ),
     ],
 )
-def test_a_pod_that_does_not_fit_is_told_why_in_hamis_words(
+def test_a_pod_that_does_not_fit_is_refused_in_hamis_words(
     node: Any, before: list[Any], pod_: Any, want: str
 ) -> None:
     cluster = fleets.cluster_of(node)
@@ -341,10 +354,10 @@ def test_a_pod_that_does_not_fit_is_told_why_in_hamis_words(
 )
 def test_a_node_whose_plugin_left_kubelet_has_no_cards(node: Any) -> None:
     (name,) = node.capacity
-    gone = fleets.node("n", {name: 0}, **{k: v or "" for k, v in node.annotations.items()})
+    left = fleets.node("n", {name: 0}, **{k: v or "" for k, v in node.annotations.items()})
 
     assert (
-        fleets.refusal(fleets.cluster_of(gone), pod("p", container(**{name: 1})))
+        fleets.refusal(fleets.cluster_of(left), pod("p", container(**{name: 1})))
         == "node unregistered"
     )
 
@@ -355,6 +368,13 @@ def test_slices_of_a_profile_are_counted_again_after_a_restart() -> None:
     again = fleets.cluster_of(DRS, pods=(first,))
 
     assert sorted(fleets.held(again, "n").values()) == [(0, 0, 0), (3, 24576, 50)]
+
+
+def test_a_profile_of_a_pod_without_a_list_counts_with_its_slices() -> None:
+    bypassed = pod("p", container(**{"enflame.com/drs-gcu": 2}), node_name="n")
+
+    held = fleets.held(fleets.cluster_of(DRS, pods=(bypassed,)), "n")
+    assert sorted(held.values()) == [(0, 0, 0), (2, 16384, 34)]
 
 
 def test_a_list_that_two_kinds_of_cards_share_counts_for_its_own_kind_only() -> None:

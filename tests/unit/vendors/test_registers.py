@@ -1,4 +1,4 @@
-"""Registers of every vendor: malformed ones cost that vendor's cards on that node alone."""
+"""Registers of every vendor: a bad one costs that vendor's cards on that node."""
 
 from __future__ import annotations
 
