@@ -21,7 +21,7 @@ from sandbox.tests.cluster.kubectl import Kubectl, KubectlError
 
 PLAN = Plan(nodes=(parse_node("n-a=2xA10"), parse_node("n-b=1xH100")))
 STAY = 20
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0  # catches hangs only: killed programs start again on two busy cores
 #: What the kubelet says of pods that came too early after its restart.
 REFUSED = "UnexpectedAdmissionError"
 
@@ -114,6 +114,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield Cluster(sandbox)
 
 
+@pytest.mark.timeout(600)
 async def test_pods_run_on_and_new_ones_run_whatever_was_killed(cluster: Cluster) -> None:
     await cluster.apply("stay", STAY)
     await cluster.runs("stay", STAY)
