@@ -28,10 +28,11 @@ Pods = Mapping[str, PodInfo]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a container asks for of one card: MiB and percent."""
+    """What a container asks for of one card: MiB, percent and shares."""
 
     memory: int
     cores: int
+    slots: int = 1
 
 
 class _Card:
@@ -48,7 +49,7 @@ class _Card:
 
     def has_room(self, asked: Asked) -> bool:
         return (
-            self.shares_left > 0
+            self.shares_left >= asked.slots
             and self.memory_left >= asked.memory
             and self.cores_left >= asked.cores
             and not self._excludes(asked)
@@ -61,8 +62,8 @@ class _Card:
         return asked.cores == self.total_cores == WHOLE_CARD and self.used_shares > 0
 
     def take(self, asked: Asked) -> None:
-        self.shares_left -= 1
-        self.used_shares += 1
+        self.shares_left -= asked.slots
+        self.used_shares += asked.slots
         self.memory_left -= asked.memory
         self.cores_left -= asked.cores
 
@@ -146,7 +147,7 @@ def _allocations(
         counted.append(container)
         if kind is not ContainerKind.INIT:
             for share in container:
-                left[share.card].take(Asked(share.memory_mib, share.cores))
+                left[share.card].take(Asked(share.memory_mib, share.cores, share.slots))
     shown: tuple[tuple[str, PodShares], ...] = ((vendor, tuple(counted)),)
     yield from msgspec.structs.replace(pod, shares=shown, unproven=()).allocations()
 
@@ -174,11 +175,14 @@ def _container(
     """Return the shares that one container counts with; each has a card of the node."""
 
     def asked(card: _Card, share: Share | None) -> Asked:
-        memory, cores = (share.memory_mib, share.cores) if share is not None else (0, 0)
+        memory, cores, slots = 0, 0, 1
+        if share is not None:
+            memory, cores, slots = share.memory_mib, share.cores, share.slots
         if request is not None:
             amount = family.amounts(request, card.sizes)
             memory, cores = max(memory, amount.memory), max(cores, amount.cores)
-        return Asked(memory, cores)
+            slots = max(slots, amount.slots)
+        return Asked(memory, cores, slots)
 
     found: list[tuple[_Card, Asked]] = [
         (left[share.card], asked(left[share.card], share)) for share in listed if share.card in left
@@ -197,4 +201,6 @@ def _container(
             found.append(min(with_room, key=lambda each: each[0].memory_left))
         else:
             found.append(max(free, key=lambda each: each[0].memory_left))
-    return tuple(Share(card.id, vendor, amount.memory, amount.cores) for card, amount in found)
+    return tuple(
+        Share(card.id, vendor, amount.memory, amount.cores, amount.slots) for card, amount in found
+    )

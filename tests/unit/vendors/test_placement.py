@@ -370,6 +370,13 @@ def test_slices_of_a_profile_are_counted_again_after_a_restart() -> None:
     assert sorted(fleets.held(again, "n").values()) == [(0, 0, 0), (3, 24576, 50)]
 
 
+def test_a_profile_of_a_pod_without_a_list_counts_with_its_slices() -> None:
+    bypassed = pod("p", container(**{"enflame.com/drs-gcu": 2}), node_name="n")
+
+    held = fleets.held(fleets.cluster_of(DRS, pods=(bypassed,)), "n")
+    assert sorted(held.values()) == [(0, 0, 0), (2, 16384, 34)]
+
+
 def test_a_list_that_two_kinds_of_cards_share_counts_for_its_own_kind_only() -> None:
     both = fleets.node("n", VGCU.capacity, **{k: v or "" for k, v in DRS.annotations.items()})
     cluster = fleets.cluster_of(both)
