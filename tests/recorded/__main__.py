@@ -18,6 +18,10 @@ DRAWN_FOR_EACH = 5
 """So many cases are drawn for each that is recorded, to have rare ones."""
 
 
+RARE = {"cambricon": ((100, 3049),)}
+"""Seed and number of cases that are recorded too, because what they show is rarely drawn."""
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.recorded", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -46,6 +50,8 @@ def record(vendor: str, seed: int, count: int) -> int:
     """Record cases of a vendor; return 0."""
     drawn = harness.answers(cases.cases(vendor, seed, count * DRAWN_FOR_EACH))
     chosen = recordings.choose(((each, _traits(*each)) for each in drawn), count)
+    rare = [cases.draw(vendor, *which) for which in RARE.get(vendor, ())]
+    chosen += harness.answers(rare)
     path = recordings.write(vendor, chosen)
     ends = collections.Counter(recordings.ending(facts) for _, facts in chosen)
     _say(f"{vendor}: {dict(ends)}, {path.stat().st_size} bytes")

@@ -68,10 +68,12 @@ UNITS = {"MLU": 256, **dict.fromkeys(fleets.ILUVATAR, 256)}
 def cases(vendor: str, seed: int, count: int) -> Iterator[Document]:
     """Draw cases; case number n depends on vendor, seed and n alone."""
     for number in range(count):
-        yield _case(vendor, number, random.Random(f"{vendor}/{seed}/{number}"))
+        yield draw(vendor, seed, number)
 
 
-def _case(vendor: str, number: int, rng: random.Random) -> Document:
+def draw(vendor: str, seed: int, number: int) -> Document:
+    """Draw one case."""
+    rng = random.Random(f"{vendor}/{seed}/{number}")
     nodes, cards = fleets.nodes(vendor, rng)
     load = rng.choice((0.6, 0.9, 0.95) if vendor == "drs" else (0.0, 0.3, 0.6, 0.9))
     pods, slots = _placed(cards, load, rng)
@@ -89,7 +91,8 @@ def _case(vendor: str, number: int, rng: random.Random) -> Document:
         case["gpuPolicy"] = "spread"  # HAMi 2.8 had no such policy
     if slots:
         case["slots"] = slots
-    if not init and rng.random() < 0.2 and (quota := _quota(cards[0].word, rng)):
+    often = 0.4 if vendor == "cambricon" else 0.2  # it alone enforces quotas when it takes cards
+    if not init and rng.random() < often and (quota := _quota(cards[0].word, rng)):
         case["quotas"] = [quota]
     return case
 

@@ -27,6 +27,8 @@ UNITS = {"cambricon": 256, "iluvatar": 256}
 WHOLE = 100
 ASSIGNED_ID = "enflame.com/gcu-assigned-id"
 EXCEEDED = "exceeding resource quota"
+QUOTA = "ResourceQuotaNotFit"
+FITTING = "AllocatedCardsInsufficientRequest"
 NO_SUCH_CARD = "Device type not found"
 TOO_FEW = "NodeInsufficientDevice"
 TOLERANCE = 0.001
@@ -45,6 +47,9 @@ class Meant(enum.StrEnum):
     NO_SUCH_CARD = "a node without any card of the vendor says so; HAMi says too few"
     UNREADABLE = "an amount that cannot be read is refused at admission; HAMi sees no cards"
     OVERDRAWN = "a quota that is overdrawn refuses only pods that add to it"
+    ALL_AT_ONCE = (
+        "a quota that a whole request exceeds refuses every card; HAMi counts card by card"
+    )
     ABOVE_WHOLE = "percent above 100 count as 100 of each card in a quota"
     MODES = "ModeNotFit counts cards that nothing else refuses; HAMi counts it once for a node"
     COUNTED = "cards that fit are counted; HAMi 2.8 counts one whatever their number"
@@ -198,7 +203,7 @@ class Comparison:
 
     def _overdrawn(self, theirs: Document) -> bool:
         """Return whether HAMi refuses cards for a quota that the pod does not add to."""
-        refused = any("ResourceQuotaNotFit" in reason for reason in theirs.get("reasons", ()))
+        refused = any(QUOTA in reason for reason in theirs.get("reasons", ()))
         return refused and self._lenient() is Meant.OVERDRAWN
 
     def _worded(self, name: str, theirs: list[str], ours: str) -> Meant | None:
@@ -217,6 +222,8 @@ class Comparison:
         if theirs == [f"1/{len(here)} ModeNotFit"]:
             counts = [int(part.split("/")[0]) for part in ours.split(", ") if "/" in part]
             return Meant.MODES if sum(counts) == len(here) else None
+        if all(QUOTA in reason and FITTING in reason for reason in theirs) and QUOTA in ours:
+            return Meant.ALL_AT_ONCE if theirs else None
         if self._case["vendor"] == "vgcu":
             alike = {_uncounted(reason) for reason in theirs} == {_uncounted(ours)}
             return Meant.COUNTED if alike else None
