@@ -222,7 +222,7 @@ class Comparison:
         if theirs == [f"1/{len(here)} ModeNotFit"]:
             counts = [int(part.split("/")[0]) for part in ours.split(", ") if "/" in part]
             return Meant.MODES if sum(counts) == len(here) else None
-        if all(QUOTA in reason and FITTING in reason for reason in theirs) and QUOTA in ours:
+        if QUOTA in ours and all(FITTING in reason for reason in theirs):
             return Meant.ALL_AT_ONCE if theirs else None
         if self._case["vendor"] == "vgcu":
             alike = {_uncounted(reason) for reason in theirs} == {_uncounted(ours)}
