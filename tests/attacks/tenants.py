@@ -22,6 +22,7 @@ from hami.monitor.main import Monitor
 from hami.monitor.settings import Settings
 from hami.node.nvml import GpuProcess
 from hami.node.nvml_cards import Card
+from hami.serving import lifetime
 from hami.wire import annotation_keys, policy_file
 from hami.wire.file_layout import Layout
 from hami.wire.shares import Share
@@ -130,7 +131,10 @@ class Tenant:
             self.machine.contain(self.container, POD, LIMIT)
         for probe in probes:
             self.machine.place(probe, POD)
-        with mock.patch.object(asyncio, "to_thread", _inline):
+        with (
+            mock.patch.object(asyncio, "to_thread", _inline),
+            mock.patch.object(lifetime, "in_thread", _inline),
+        ):
             return self.result(reports=virtual_time.run(self._watched()))
 
     async def _watched(self) -> list[Report]:

@@ -52,7 +52,7 @@ def copy(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.skipif(not CHOSEN, reason="no mutant is concerned by what has changed")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_unchanged_product_passes(copy: pathlib.Path) -> None:
     ran = run_on(copy, all_tests(CHOSEN), patience=60)
     assert ran.returncode == PASSED, ran.stdout
