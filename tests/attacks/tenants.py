@@ -141,8 +141,8 @@ class Tenant:
         loop = asyncio.get_running_loop()
         driver = _Driver(self.container)
 
-        def sampler(_root: str) -> Sampler:
-            return Sampler("", open_driver=lambda _: driver, clock=loop.time)
+        def sampler(_root: str, **_options: object) -> Sampler:
+            return Sampler("", open_driver=lambda *_: driver, clock=loop.time)
 
         layout = self.machine.layout
         settings = Settings(

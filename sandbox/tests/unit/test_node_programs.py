@@ -1,4 +1,4 @@
-"""What a node of the embedded cluster offers, by its plan."""
+"""Programs of a node of the embedded cluster, by its plan."""
 
 from __future__ import annotations
 

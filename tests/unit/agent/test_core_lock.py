@@ -12,9 +12,9 @@ from hami.agent.errors import RefusalError
 from hami.agent.kubelet.kubelet_api import Mount
 from hami.agent.main import Agent
 from hami.node import layout
-from hami.wire import annotation_keys
+from hami.wire import annotation_keys, grant
 from tests.builders import NVIDIA
-from tests.unit.agent.rig import CARD, OTHER, Node, Object, allocation_id_of, uid
+from tests.unit.agent.rig import CARD, NODE, OTHER, SIGNING, Node, Object, allocation_id_of, uid
 from tests.unit.kube.following import until
 
 PHASE = annotation_keys.BIND_PHASE
@@ -246,11 +246,22 @@ OTHER_DEVICES = {
 }
 
 
+def _pod_of_two_vendors(node: Node) -> Object:
+    """Have it signed in form v3: form v1 proves no other vendor's device list."""
+    pod = node.pod("p", main=[PART], annotations=OTHER_DEVICES)
+    lists = {
+        key: text for key, text in pod["metadata"]["annotations"].items() if "-allocated" in key
+    }
+    value = grant.Grant(uid=uid(pod), node=NODE, devices=lists)
+    node.change(pod, {annotation_keys.GRANT_MAC: SIGNING.sign(value.text())})
+    return pod
+
+
 async def test_the_lock_stays_while_another_vendors_plugin_has_yet_to_find_the_pod(
     node: Node,
 ) -> None:
     async with node.running(binding="lock") as agent:
-        pod = node.pod("p", main=[PART], annotations=OTHER_DEVICES)
+        pod = _pod_of_two_vendors(node)
         node.change(pod, {PHASE: "allocating"})
         node.lock(pod)
         await node.seen(agent)
@@ -262,7 +273,7 @@ async def test_the_lock_stays_while_another_vendors_plugin_has_yet_to_find_the_p
 
 async def test_a_lock_that_another_plugin_released_is_waited_for(node: Node) -> None:
     async with node.running(binding="lock") as agent:
-        pod = node.pod("p", main=[PART], annotations=OTHER_DEVICES)
+        pod = _pod_of_two_vendors(node)
         node.change(pod, {PHASE: "success", OTHER_LIST: ";"})
         await node.seen(agent)
         answer = asyncio.create_task(node.allocate(agent, pod, "main", "id-0"))
