@@ -9,11 +9,10 @@ is bound to the node, and then the mark of late binding is removed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from hami.agent.advertise import Advertiser
 from hami.agent.allocator import Allocator
@@ -57,7 +56,7 @@ from hami.node.layout import NodeLayout
 from hami.serving import addresses, endpoints, lifetime, metrics, tracing
 from hami.serving.grant_keys import KeyFolder
 from hami.serving.http_server import Server
-from hami.serving.lifetime import MustRestartError, ServingError
+from hami.serving.lifetime import ServingError
 from hami.vendors import device_config, table
 from hami.vendors.device_config import DeviceConfig
 from hami.wire import text_values
@@ -373,13 +372,13 @@ async def serve(agent: Agent, stop: asyncio.Event) -> None:
 
 def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
     return {
-        "cards": _end_in_order(agent.cards.run(), stop),
+        "cards": lifetime.end_in_order(agent.cards.run(), stop),
         "node configuration": agent.config_file.watch(stop),
         "restore containers": agent.reconciler.restore(),
         "pods": agent.pods.informer.run(),
         "node": agent.node_status.run(),
         "binding mode": agent.mode.run(),
-        "kubelet": _endless(agent.registration.run()),
+        "kubelet": lifetime.then_wait(agent.registration.run()),
         "MIG resources": agent.mig_plugins.run(),
         "pod status": agent.pod_status.run(),
         "events": agent.events.run(),
@@ -391,21 +390,3 @@ def _tasks(agent: Agent, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, N
         "grant keys": agent.advertiser.follow_keys(),
         "memory": lifetime.keep_giving_back(),
     }
-
-
-async def _end_in_order(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Run work; where only a new process can go on, this one ends as after SIGTERM."""
-    try:
-        await work
-    except MustRestartError:
-        stop.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        raise
-
-
-async def _endless(work: Coroutine[Any, Any, None]) -> NoReturn:
-    """Wait on after the end: the registration is stopped before the other tasks."""
-    await work
-    await asyncio.Event().wait()
-    raise AssertionError

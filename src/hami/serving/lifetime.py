@@ -195,3 +195,21 @@ async def keep_giving_back() -> NoReturn:
     while True:
         give_back()
         await asyncio.sleep(_INTERVAL)
+
+
+async def end_in_order(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run work; where only a new process can go on, this one ends as after SIGTERM."""
+    try:
+        await work
+    except MustRestartError:
+        stop.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        raise
+
+
+async def then_wait(work: Coroutine[Any, Any, None]) -> NoReturn:
+    """Wait on after the end: a part that is stopped before the others."""
+    await work
+    await asyncio.Event().wait()
+    raise AssertionError
