@@ -269,7 +269,7 @@ class Vgcu(Plain):
         cards = card_request.count(container, self.vendor)
         if cards > 1:
             every = {names.memory: str(WHOLE_CARD), SHARED: str(slices * cards)}
-            return container_edits.amounts(container, limits=every)
+            return container_edits.limits_of(container, every)
         given = limits.get(names.memory)
         what = f"container {container.name}, {names.memory}"
         percent = WHOLE_CARD if given is None else quantity.rounded_up(given, what=what)
