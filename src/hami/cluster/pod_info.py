@@ -209,7 +209,7 @@ def read_pod(
         held = counts[0] if len(counts) == 1 else shares.peak(zip(kinds, counts, strict=True))
         if held:
             ids.append((vendor.name, held))
-        proven = _is_proven(pod, vendor, value, verify)
+        proven = _is_proven(pod, value, verify)
         if held and not proven:
             asked = (_request(family, container, problems) for container in containers)
             unproven.append((vendor.name, tuple(asked)))
@@ -293,14 +293,13 @@ def _doubt(vendor: str, info: PodInfo) -> tuple[bool, bool]:
     return vendor in dict(info.unproven), vendor in dict(info.closed)
 
 
-def _is_proven(pod: objects.Pod, vendor: Vendor, value: str, verify: Verify | None) -> bool:
+def _is_proven(pod: objects.Pod, value: str, verify: Verify | None) -> bool:
     """Return whether a pod's cards of a vendor are what its annotation says."""
     if not pod.node_name:
         return True  # it is not signed before it is bound
     if not value:
         return False
-    signed = vendor.annotations.allocated == _SIGNED
-    return verify is None or not signed or verify(pod)
+    return verify is None or verify(pod)
 
 
 def _listed(

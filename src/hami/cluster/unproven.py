@@ -215,6 +215,6 @@ def why(pod: objects.Pod, info: PodInfo) -> str:
     if not pod.annotation(annotation_keys.GRANT_MAC):
         return f"its grant is not signed: it has no annotation {annotation_keys.GRANT_MAC}"
     return (
-        f"its {annotation_keys.SIGNED_DEVICES} is not what {annotation_keys.GRANT_MAC} was made "
-        "for: one of them was removed or changed, or its key or form is not accepted here any more"
+        f"its list of {vendor} cards is not what {annotation_keys.GRANT_MAC} was made for: one of "
+        "them was removed or changed, or its key or form is not accepted here any more"
     )

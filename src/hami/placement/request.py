@@ -122,6 +122,7 @@ def parse(
     asked = {cards.vendor for container in containers for cards in container.cards}
     if not asked:
         return None
+    _refuse_shared_lists(pod, [families.vendors[name] for name in families.sorted(asked)])
     asking = sum(bool(container.cards) for container in containers)
     if asking > MAX_CONTAINERS:
         raise errors.WireError(
@@ -144,6 +145,20 @@ def parse(
         weights=policy.parse_weights(pod.annotations.get(annotation_keys.SCORING_WEIGHTS)),
         selectors={name: _selector(pod, families.vendors[name]) for name in families.sorted(asked)},
     )
+
+
+def _refuse_shared_lists(pod: objects.Pod, vendors: Sequence[Vendor]) -> None:
+    """Raise WireError if two vendors would write the same list: one would hide the other's."""
+    seen: dict[str, Vendor] = {}
+    for vendor in vendors:
+        other = seen.setdefault(vendor.annotations.allocated, vendor)
+        if other is not vendor and vendor.annotations.allocated:
+            raise errors.WireError(
+                f"pod {pod.namespace}/{pod.name}",
+                f"{other.resources.count} and {vendor.resources.count}",
+                f"need one list of cards each, but both have {vendor.annotations.allocated}",
+                "ask for one of them, or split the pod",
+            )
 
 
 def shape_of(pod: PodRequest) -> Hashable:

@@ -4,12 +4,13 @@ A plugin that has served a pod empties its own list, marks the pod as done and r
 though the plugin of another vendor finds the pod by the same lock. So no other pod gets the lock
 before every plugin has served the first, and the lock is taken for that pod again as soon as the
 watch shows that it is free. Plugins also find a pod without a lock by its mark, so the mark is
-set back, too.
+set back, too. It is set back first: the lock of a pod that is marked as done counts as stale.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Protocol
 
@@ -24,6 +25,8 @@ from hami.wire import annotation_keys, codec
 _log = logging.getLogger(__name__)
 
 ALLOCATING = "allocating"
+#: Seconds until what could not be written is tried again, and a new leader looks.
+AGAIN_S = 0.5
 
 
 class MixedPods:
@@ -73,6 +76,7 @@ class SharedLocks:
         self, client: Client, watched: WatchedCluster, locks: Locks, readiness: Readiness
     ) -> None:
         self._client = client
+        self._watched = watched
         self._locks = locks
         self._readiness = readiness
         self._mixed_pods = MixedPods(watched)
@@ -92,31 +96,42 @@ class SharedLocks:
             self._changed.set()
 
     async def run(self) -> None:
+        """Look at every change, and again a moment later while something is left to write."""
+        left = False
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S if left else None):
+                    await self._changed.wait()
             self._changed.clear()
-            if self._readiness.ready:
-                await self.run_round()
+            ready = self._readiness.ready
+            left = await self.run_round() if ready else bool(self._mixed_pods.nodes())
 
-    async def run_round(self) -> None:
-        """Take every lock that is free and that a pod needs again."""
+    async def run_round(self) -> bool:
+        """Take every lock that is free and that a pod needs again; True: a write failed."""
+        failed = False
         for node in self._mixed_pods.nodes():
             for kind in self._kinds:
                 for pod in self._mixed_pods.half_served(kind, node):
-                    await self._again(kind, node, pod)
+                    failed |= not await self._again(kind, node, pod)
+        return failed
 
-    async def _again(self, kind: NodeLock, node: str, pod: WatchedPod) -> None:
+    async def _again(self, kind: NodeLock, node: str, pod: WatchedPod) -> bool:
+        """Mark a pod and take the lock for it, unless it is held; False: a write failed."""
+        known = self._watched.nodes.by_key(node)
+        if known is None or known.lock(kind.key):
+            return True
         extra = {"node": node, "pod": f"{pod.namespace}/{pod.name}", "lock": kind.key}
         mark = {annotation_keys.BIND_PHASE: ALLOCATING}
         patch = {"metadata": {"annotations": mark, "resourceVersion": str(pod.version)}}
         try:
-            if not await self._locks.lock_again(kind, node, pod):
-                return
             path = paths.pods(pod.namespace, pod.name)
-            await self._client.patch(path, codec.encode(patch))
+            self._watched.pods.offer(await self._client.patch(path, codec.encode(patch)))
+            locked = await self._locks.lock_again(kind, node, pod)
         except errors.Conflict:
-            return  # the watch shows what has changed
+            return False  # the pod or the node has changed, maybe in what does not matter here
         except errors.KubeError as error:
             _log.warning("cannot lock the node again", extra={**extra, "error": str(error)})
-            return
-        _log.info("locked the node again: another plugin has yet to serve the pod", extra=extra)
+            return False
+        if locked:
+            _log.info("locked the node again: another plugin has yet to serve the pod", extra=extra)
+        return True

@@ -30,6 +30,16 @@ def amounts(
     )
 
 
+def limits_of(container: Container, limits: Mapping[str, objects.Amount]) -> Container:
+    """Set limits, and requests that are there already: Kubernetes wants both to be equal.
+
+    The API server copies limits into requests before it asks a webhook.
+    """
+    there = (container.resources and container.resources.requests) or {}
+    requests = {name: amount for name, amount in limits.items() if name in there}
+    return amounts(container, limits=limits, requests=requests)
+
+
 def _changed(
     before: dict[str, objects.Amount | None] | None,
     more: Mapping[str, objects.Amount],

@@ -48,6 +48,8 @@ SHARED = "enflame.com/shared-gcu"
 
 SLICES = "slices"
 _DRS_ID = "-enflame-drs-"
+#: The id of a DRS card ends so; the name of its node, in front, may hold anything.
+_DRS_CARD = re.compile(rf"{_DRS_ID}[0-9]+\Z")
 _MIB_PER_GB = 1024
 _MOST_PROFILES = 64
 _MOST_SLICES = 128
@@ -240,7 +242,7 @@ class Drs(Plain):
             tuple(
                 msgspec.structs.replace(share, slots=_slots(slices.get(name, _Request())))
                 for share in each
-                if _DRS_ID in share.card
+                if _DRS_CARD.search(share.card)
             )
             for name, each in zip(names, pod_shares, strict=True)
         )
@@ -267,7 +269,7 @@ class Vgcu(Plain):
         cards = card_request.count(container, self.vendor)
         if cards > 1:
             every = {names.memory: str(WHOLE_CARD), SHARED: str(slices * cards)}
-            return container_edits.amounts(container, limits=every)
+            return container_edits.limits_of(container, every)
         given = limits.get(names.memory)
         what = f"container {container.name}, {names.memory}"
         percent = WHOLE_CARD if given is None else quantity.rounded_up(given, what=what)
@@ -287,7 +289,8 @@ class Vgcu(Plain):
     def recorded(self, pod_shares: shares.PodShares, pod: objects.Pod) -> shares.PodShares:  # noqa: ARG002 the protocol's
         """Take the shares of all cards but DRS cards, which have the same annotation."""
         return tuple(
-            tuple(share for share in each if _DRS_ID not in share.card) for each in pod_shares
+            tuple(share for share in each if not _DRS_CARD.search(share.card))
+            for each in pod_shares
         )
 
 
@@ -298,7 +301,8 @@ def _slots(assigned: _Request) -> int:
 
 def _slices_for(percent: int, slices: int) -> int:
     """Return how many of a card's slices percent are, rounded as HAMi does; 0: too many."""
-    found = (taken for taken in range(1, slices + 1) if percent <= WHOLE_CARD / slices * taken)
+    near = max(percent * slices // WHOLE_CARD, 1)  # a node may claim a billion slices
+    found = (taken for taken in range(near, slices + 1) if percent <= WHOLE_CARD / slices * taken)
     return next(found, 0)
 
 

@@ -22,7 +22,7 @@ class Iluvatar(Plain):
         cards = quantity.rounded_up(count, what=f"container {container.name}, {names.count}")
         if cards > 1 and names.cores:
             every = {names.cores: str(cards * WHOLE_CARD)}
-            container = container_edits.amounts(container, limits=every)
+            container = container_edits.limits_of(container, every)
         named = any(
             variable and variable.name == CONTAINER_NAME for variable in container.env or ()
         )

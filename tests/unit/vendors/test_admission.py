@@ -180,3 +180,19 @@ def test_cards_of_another_vendor_get_nothing_of_nvidias() -> None:
     assert result.pod.spec.runtime_class_name is None
     ((_, first),) = result.pod.containers()
     assert not first.env
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"iluvatar.ai/MR-V100-vgpu": 2, "iluvatar.ai/MR-V100.vCore": 50},
+        {"enflame.com/vgcu": 2, "enflame.com/vgcu-percentage": 50},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_requests_that_the_api_server_copied_stay_equal_to_the_limits(
+    asked: dict[str, int],
+) -> None:
+    both = {"name": "main", "resources": {"limits": asked, "requests": asked}}
+    limits, requests = resources(admitted(pod("p", both), slices=4).pod)
+    assert {name: limits[name] for name in requests} == requests
