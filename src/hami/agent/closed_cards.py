@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the processes that have a cordoned card open.
 _EVERY = 2.0
+#: Pods or processes that are named for a card.
+_NAMED = 10
 
 RELEASED = "released"
 
@@ -98,7 +100,8 @@ class ClosedCards:
             self._requested.clear()
             await self.check()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY if self._cordoned else None):
+                waits = self._cordoned or self._cards.released
+                async with asyncio.timeout(_EVERY if waits else None):
                     await self._requested.wait()
 
     async def check(self) -> None:
@@ -189,13 +192,19 @@ def _state(pods: list[str], processes: list[str]) -> str:
     if pods:
         return f"cordoned; still used by {_pods(pods)}"
     if processes:
-        return f"cordoned; still open in {', '.join(processes)}"
+        return f"cordoned; still open in {_listed(processes)}"
     return RELEASED
 
 
 def _pods(names: Iterable[str]) -> str:
     listed = sorted(names)
-    return f"{'pod' if len(listed) == 1 else 'pods'} {', '.join(listed)}"
+    return f"{'pod' if len(listed) == 1 else 'pods'} {_listed(listed)}"
+
+
+def _listed(names: list[str]) -> str:
+    """Name the first ones: all annotations of a Node together have 256 KiB."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _ids(card: Card) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 Without a driver no card is offered; an event gives the reason, and the driver is tried again every
 few seconds. A card that was listed once and does not answer any more stays in the inventory,
 unhealthy: the pods that hold shares of it must remain visible. So does a card that is released
-(`hami.agent.cordon`); the driver is asked for the others only. The driver blocks, and may hang, so
-it is asked in threads, which do not keep the process.
+(`hami.agent.closed_cards`); the driver is asked for the others only. The driver blocks, and may
+hang, so it is asked in threads, which do not keep the process.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ class NodeCards:
             self._nvml = nvml
             doubtful, again = False, False
             try:
-                if self._opens_released():
+                # Cards that were released meanwhile were opened with the others.
+                if self._release_changed.is_set() or self._opens_released():
                     continue
                 self.let_go = self._released.uuids
                 await self._until_released(nvml)
