@@ -58,6 +58,7 @@ class ClosedCards:
         self._node = node
         self._cards = cards
         self._ledger = allocator.ledger
+        self._active = allocator.active
         self._pods = pods
         self._leftovers = leftovers
         self._proc = proc_dir
@@ -74,6 +75,10 @@ class ClosedCards:
     def add_handler(self, handler: Callable[[], None]) -> None:
         """Call the handler after every change of what is closed."""
         self._handlers.append(handler)
+
+    def request(self) -> None:
+        """Check soon."""
+        self._requested.set()
 
     def mark(self) -> str | None:
         """Return the value of the Node's annotation; None: no card is closed."""
@@ -114,7 +119,8 @@ class ClosedCards:
         pods = {card.uuid: self._pods_on(card) for card in cordoned}
         # A card that was released is not opened again for a pod that a scheduler bound too late.
         pods |= {uuid: [] for uuid in pods.keys() & self._cards.released}
-        self._cards.cordon(frozenset(pods), frozenset(u for u, names in pods.items() if not names))
+        free = frozenset(uuid for uuid, names in pods.items() if not names)
+        self._cards.cordon(frozenset(pods), free, writes=self._active.is_set())
         released = self._cards.let_go
         minors = {c.minor for c in cordoned if c.uuid in released and c.minor is not None}
         openers = await asyncio.to_thread(proc.openers, self._proc, minors) if minors else {}

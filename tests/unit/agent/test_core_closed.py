@@ -227,6 +227,32 @@ async def test_a_card_whose_file_cannot_be_removed_is_taken_back_as_soon_as_it_c
         await until(lambda: healthy(node) == {CARD: True, OTHER: True})
 
 
+async def test_an_agent_whose_place_was_taken_leaves_the_file_of_released_cards_to_the_other(
+    node: Node,
+) -> None:
+    path = node.layout.released_cards
+    async with node.running() as agent:
+        agent.registration.taken_over = True
+        agent._place_changed()
+        cordon(node, CARD)
+        # It lets the card go all the same: the other one waits for that.
+        await until(lambda: opened(node) == {"nvidia1"})
+        assert not path.exists()
+        agent.registration.taken_over = False
+        agent._place_changed()
+        await until(path.exists)
+        # The other one has released cards and died, and they were taken back meanwhile.
+        left = path.read_bytes()
+        agent.registration.taken_over = True
+        agent._place_changed()
+        cordon(node, None)
+        await until(lambda: opened(node) == {"nvidia0", "nvidia1"})
+        assert path.read_bytes() == left
+        agent.registration.taken_over = False
+        agent._place_changed()
+        await until(lambda: not path.exists())
+
+
 async def test_many_processes_on_a_released_card_leave_room_in_the_nodes_annotations(
     node: Node,
 ) -> None:
