@@ -132,10 +132,24 @@ class Shrinks:
                     return False
                 if inside:
                     held, seen = held + (process.memory or 0), True
+            if held > most:
+                return False
             # A driver that shows none of the pod's processes does not show them all.
-            if held > most or (used.get(card) and not seen):
+            if not seen and (used.get(card) or await asyncio.to_thread(self._opens, card, record)):
                 return False
         return True
+
+    def _opens(self, uuid: str, record: LedgerRecord) -> bool:
+        """Return whether a process of the pod has the card open, which no tenant can hide."""
+        minors = [
+            card.minor
+            for card in self._cards.known_cards()
+            if card.minor is not None and uuid in (card.uuid, *(part.uuid for part in card.mig))
+        ]
+        found = proc.openers(self._proc, minors) if minors else {}
+        return any(
+            pod.uid == record.uid for each in found.values() for one in each for pod in one.pods
+        )
 
     def _by_state_files(self, record: LedgerRecord) -> dict[str, int] | None:
         """Return the bytes of each card in the pod's state files; None: one is above its limit.
