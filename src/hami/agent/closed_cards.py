@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two looks at the processes that have a cordoned card open.
 _EVERY = 2.0
+#: Pods or processes that are named for a card.
+_NAMED = 10
 
 RELEASED = "released"
 
@@ -56,6 +58,7 @@ class ClosedCards:
         self._node = node
         self._cards = cards
         self._ledger = allocator.ledger
+        self._active = allocator.active
         self._pods = pods
         self._leftovers = leftovers
         self._proc = proc_dir
@@ -72,6 +75,10 @@ class ClosedCards:
     def add_handler(self, handler: Callable[[], None]) -> None:
         """Call the handler after every change of what is closed."""
         self._handlers.append(handler)
+
+    def request(self) -> None:
+        """Check soon."""
+        self._requested.set()
 
     def mark(self) -> str | None:
         """Return the value of the Node's annotation; None: no card is closed."""
@@ -98,7 +105,8 @@ class ClosedCards:
             self._requested.clear()
             await self.check()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY if self._cordoned else None):
+                waits = self._cordoned or self._cards.released
+                async with asyncio.timeout(_EVERY if waits else None):
                     await self._requested.wait()
 
     async def check(self) -> None:
@@ -111,7 +119,8 @@ class ClosedCards:
         pods = {card.uuid: self._pods_on(card) for card in cordoned}
         # A card that was released is not opened again for a pod that a scheduler bound too late.
         pods |= {uuid: [] for uuid in pods.keys() & self._cards.released}
-        self._cards.cordon(frozenset(pods), frozenset(u for u, names in pods.items() if not names))
+        free = frozenset(uuid for uuid, names in pods.items() if not names)
+        self._cards.cordon(frozenset(pods), free, writes=self._active.is_set())
         released = self._cards.let_go
         minors = {c.minor for c in cordoned if c.uuid in released and c.minor is not None}
         openers = await asyncio.to_thread(proc.openers, self._proc, minors) if minors else {}
@@ -189,13 +198,19 @@ def _state(pods: list[str], processes: list[str]) -> str:
     if pods:
         return f"cordoned; still used by {_pods(pods)}"
     if processes:
-        return f"cordoned; still open in {', '.join(processes)}"
+        return f"cordoned; still open in {_listed(processes)}"
     return RELEASED
 
 
 def _pods(names: Iterable[str]) -> str:
     listed = sorted(names)
-    return f"{'pod' if len(listed) == 1 else 'pods'} {', '.join(listed)}"
+    return f"{'pod' if len(listed) == 1 else 'pods'} {_listed(listed)}"
+
+
+def _listed(names: list[str]) -> str:
+    """Name the first ones: all annotations of a Node together have 256 KiB."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _ids(card: Card) -> tuple[str, ...]:

@@ -288,6 +288,7 @@ class Agent:
             self.allocator.active.set()
             self.advertiser.update()
             self.reconciler.request()
+            self.closed_cards.request()
 
     def why_not_ready(self) -> str:
         return self.cards.missing or self.registration.problem

@@ -122,20 +122,40 @@ class Shrinks:
             for share in granted:
                 allowed[share.card] = allowed.get(share.card, 0) + share.memory_bytes
         for card, most in allowed.items():
-            processes = await self._cards.processes(card)
-            if processes is None:
-                return False
-            held, seen = 0, False
-            for process in processes:
-                inside = await asyncio.to_thread(self._is_inside, process.pid, record.uid)
-                if inside is None or (inside and process.memory is None):
-                    return False
-                if inside:
-                    held, seen = held + (process.memory or 0), True
-            # A driver that shows none of the pod's processes does not show them all.
-            if held > most or (used.get(card) and not seen):
+            if not await self._is_within(record, card, most, by_state_file=used.get(card, 0)):
                 return False
         return True
+
+    async def _is_within(
+        self, record: LedgerRecord, card: str, most: int, *, by_state_file: int
+    ) -> bool:
+        """Return whether the driver shows no more than that of a card in the pod's processes."""
+        processes = await self._cards.processes(card)
+        if processes is None:
+            return False
+        held, seen = 0, False
+        for process in processes:
+            inside = await asyncio.to_thread(self._is_inside, process.pid, record.uid)
+            if inside is None or (inside and process.memory is None):
+                return False
+            if inside:
+                held, seen = held + (process.memory or 0), True
+        if seen:
+            return held <= most
+        # A driver that shows none of the pod's processes does not show them all.
+        return not by_state_file and not await asyncio.to_thread(self._opens, card, record)
+
+    def _opens(self, uuid: str, record: LedgerRecord) -> bool:
+        """Return whether a process of the pod has the card open, which no tenant can hide."""
+        minors = [
+            card.minor
+            for card in self._cards.known_cards()
+            if card.minor is not None and uuid in (card.uuid, *(part.uuid for part in card.mig))
+        ]
+        found = proc.openers(self._proc, minors) if minors else {}
+        return any(
+            pod.uid == record.uid for each in found.values() for one in each for pod in one.pods
+        )
 
     def _by_state_files(self, record: LedgerRecord) -> dict[str, int] | None:
         """Return the bytes of each card in the pod's state files; None: one is above its limit.

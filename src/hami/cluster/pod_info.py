@@ -73,6 +73,8 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     hold: Hold = Hold.BOUND
     #: The number of the order to resize that `shares` follow; 0: there is none.
     resized: int = 0
+    #: Whether the agent has answered that order: before, earlier ones may still be in force.
+    answered: bool = True
     #: Whether its init containers have ended and count no more.
     init_done: bool = False
 
@@ -199,7 +201,7 @@ def read_pod(
     closed: list[tuple[str, str]] = []
     ids: list[tuple[str, int]] = []
     unproven: list[tuple[str, tuple[CardRequest | None, ...]]] = []
-    resized = 0
+    order = (0, True)
     for family in families.of_pod(pod, containers):
         vendor = family.vendor
         value = pod.annotation(vendor.annotations.allocated)
@@ -214,8 +216,9 @@ def read_pod(
             asked = (_request(family, container, problems) for container in containers)
             unproven.append((vendor.name, tuple(asked)))
         listed, unreadable = _listed(pod, vendor, value, problems)
-        listed, order = _resized(pod, vendor, listed, problems, verify if proven else _nothing)
-        resized = order or resized
+        by_grant = verify if proven else _nothing
+        listed, found_order = _resized(pod, vendor, listed, problems, by_grant)
+        order = found_order or order
         by_index = not proven and len(listed) == len(counts)
         aligned = listed if by_index else shares.align(listed, counts)
         aligned = family.recorded(aligned, pod)
@@ -243,7 +246,8 @@ def read_pod(
         unproven=tuple(unproven),
         ids=tuple(ids),
         hold=Hold.BOUND if pod.node_name else Hold.ANNOTATED,
-        resized=resized,
+        resized=order[0],
+        answered=order[1],
         init_done=pod.init_done,
     )
     return info, tuple(problems)
@@ -254,9 +258,9 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
 
     A pod that is not bound keeps our reservation. One that is bound keeps, vendor by vendor, the
     shares it was first seen with, whatever becomes of its annotations; only its init containers may
-    end, and an order to resize that is not older counts. Where its annotation cannot be read or has
-    no valid signature, what we reserved for it on that node still holds; what it listed itself
-    before it was bound does not.
+    end, and an order to resize that is not older counts, with less only once it is answered. Where
+    its annotation cannot be read or has no valid signature, what we reserved for it on that node
+    still holds; what it listed itself before it was bound does not.
     """
     if known is None:
         return seen
@@ -275,7 +279,7 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
         if nothing_proven and vendor in dict(seen.unproven):
             source = seen  # what is there now counts; before it was bound nothing was signed
         if seen.resized and seen.resized >= known.resized and not any(_doubt(vendor, seen)):
-            source = seen
+            source = seen if seen.answered else _with_larger(seen, known)
         merged += [entry for entry in source.shares if entry[0] == vendor]
         closed += [entry for entry in source.closed if entry[0] == vendor]
         unproven += [entry for entry in source.unproven if entry[0] == vendor]
@@ -286,6 +290,18 @@ def merge(known: PodInfo | None, seen: PodInfo | None) -> PodInfo | None:
         unproven=tuple(unproven),
         resized=max(known.resized, seen.resized),
     )
+
+
+def _with_larger(seen: PodInfo, known: PodInfo) -> PodInfo:
+    """Return what is seen, with the amounts that were known where these are larger."""
+    before = dict(known.shares)
+    larger = (
+        (vendor, shares.larger(before[vendor], now))
+        if vendor in before and shares.same_cards(before[vendor], now)
+        else (vendor, now)
+        for vendor, now in seen.shares
+    )
+    return msgspec.structs.replace(seen, shares=tuple(larger))
 
 
 def _doubt(vendor: str, info: PodInfo) -> tuple[bool, bool]:
@@ -326,8 +342,8 @@ def _resized(
     granted: PodShares,
     problems: list[str],
     verify: Verify | None,
-) -> tuple[PodShares, int]:
-    """Return what a pod counts with after an order to resize, and the order's number; 0: none.
+) -> tuple[PodShares, tuple[int, bool] | None]:
+    """Return what a pod counts with, and its order to resize: number, and if it is answered.
 
     That is the order, and with it what the agent's answer has: until the processes have released
     what they had, the larger amounts. The answer is not signed, so nothing counts with less than
@@ -335,20 +351,20 @@ def _resized(
     """
     value = pod.annotation(annotation_keys.RESIZE)
     if not (value and pod.node_name and vendor.annotations.allocated == _SIGNED):
-        return granted, 0
+        return granted, None
     what = f"pod {pod.namespace}/{pod.name}"
     try:
         seq, devices = grant.decode_order(value, what=f"{what}, {annotation_keys.RESIZE}")
         ordered = shares.decode(devices, what=f"{what}, {annotation_keys.RESIZE}")
         order = grant.Resize(uid=pod.uid, node=pod.node_name, devices=devices, seq=seq)
         if not seq or not shares.same_cards(ordered, granted):
-            return granted, 0
+            return granted, None
         if verify is not None and not verify(pod, order):
-            return granted, 0
+            return granted, None
     except errors.WireError as error:
         problems.append(str(error))
-        return granted, 0
-    held = granted
+        return granted, None
+    held, answered = granted, False
     if answer := pod.annotation(annotation_keys.RESIZED):
         try:
             found = grant.Answer.decode(answer, what=f"{what}, {annotation_keys.RESIZED}")
@@ -356,9 +372,10 @@ def _resized(
             if shares.same_cards(listed, granted):
                 # The order may be an older one that was put back.
                 held = listed if found.seq <= seq else shares.larger(granted, listed)
+                answered = found.seq >= seq
         except errors.WireError as error:
             problems.append(str(error))
-    return shares.larger(held, ordered), seq
+    return shares.larger(held, ordered), (seq, answered)
 
 
 def _request(

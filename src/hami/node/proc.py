@@ -108,7 +108,9 @@ def _open_names(folder: Path, pid: int) -> Iterator[str]:
         with os.scandir(f"{folder}/{pid}/fd") as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):  # closed since
-                    yield os.readlink(entry.path).rpartition("/")[2]  # noqa: PTH115 - many files
+                    path = os.readlink(entry.path)  # noqa: PTH115 - many files
+                    # A file that was removed, or made again, is open as before.
+                    yield path.rpartition("/")[2].removesuffix(" (deleted)")
     except OSError:
         return
 

@@ -72,7 +72,9 @@ class ExpiringPods:
                 self._cluster.forget_pod(uid)
                 unbound.append(info)
         deleted = []
-        for uid in [uid for uid, until in self._deleted_until.items() if until <= now]:
+        # A clock that was set back keeps nothing for longer.
+        late = now + CLOSED_WITHIN
+        for uid in [u for u, until in self._deleted_until.items() if not now < until <= late]:
             del self._deleted_until[uid]
             if (info := self._cluster.pods.get(uid)) is not None:
                 self._cluster.forget_pod(uid)

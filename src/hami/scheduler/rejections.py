@@ -4,8 +4,9 @@ kubelet asks a device plugin once for a pod. If none answers, or ours refuses, i
 the phase Failed and the reason UnexpectedAdmissionError, and never starts it. Its controller makes
 another one; the rejected pod stays until it is deleted.
 
-kubelet gives the same reason where cpus or the devices of another plugin were not to be had. Such
-a pod is not ours. Neither is one whose message does not tell whose plugin failed. Pure.
+kubelet gives the same reason where cpus or the devices of another plugin were not to be had, also
+of a vendor whose cards we place and whose own plugin serves them. Such a pod is not ours. Neither
+is one whose message does not tell whose plugin failed. Pure.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from hami.cluster.state import Cluster
+from hami.vendors import table
 from hami.wire import objects
 
 REASON = "UnexpectedAdmissionError"
@@ -59,8 +61,8 @@ def read(pod: objects.Pod, cluster: Cluster) -> Rejection | None:
 
 
 def _cause(pod: objects.Pod, message: str, cluster: Cluster) -> str:
-    """Return why one of our plugins did not serve a pod; empty: it was not one of ours."""
-    ours = {name for vendor in cluster.vendors.values() for name in vendor.resources.named()}
+    """Return why our agent did not serve a pod; empty: it was not asked, or that is not known."""
+    ours = set(table.nvidia(cluster.vendors.values()).resources.named())
     asked = _extended_resources(pod)
     if _AGENT_SAYS in message:
         return REFUSED

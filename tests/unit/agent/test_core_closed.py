@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from hami.agent.errors import RefusalError
 from hami.agent.main import Agent
+from hami.node.nvml_cards import Card
 from hami.wire import node_register
 from tests.builders import NVIDIA
 from tests.unit.agent.node_cards import card, cut
@@ -175,6 +178,91 @@ async def test_a_driver_that_opens_all_cards_is_not_opened_while_one_is_released
         await until(lambda: healthy(node) == {CARD: False, OTHER: True})
         cordon(node, None)
         await until(lambda: opened(node) == {"nvidia0", "nvidia1"})
+
+
+async def test_a_card_that_is_cordoned_while_the_driver_is_opened_does_not_stop_the_checks(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cards of a list are released one by one, as their pods end."""
+    node.driver.listed.append(card(2))
+    listing, goes_on = threading.Event(), threading.Event()
+    links = node.driver.links
+
+    def slowly(cards: Sequence[Card]) -> tuple[tuple[()], tuple[()]]:
+        if len(cards) == 2:
+            listing.set()
+            assert goes_on.wait(20)
+        return links(cards)
+
+    monkeypatch.setattr(node.driver, "links", slowly)
+    async with node.running() as agent:
+        await until(lambda: len(healthy(node)) == 3)
+        cordon(node, CARD)
+        await until(listing.is_set)
+        cordon(node, f"{CARD},{OTHER}")
+        await until(lambda: OTHER in agent.cards.released)
+        goes_on.set()
+        await until(lambda: closed(node) == {CARD: "released", OTHER: "released"})
+        assert "opens all cards together" not in caplog.text
+        await until(lambda: opened(node) == {"nvidia2"})
+
+
+async def test_a_card_whose_file_cannot_be_removed_is_taken_back_as_soon_as_it_can(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node.running():
+        cordon(node, CARD)
+        await until(lambda: closed(node) == {CARD: "released"})
+        failures = 0
+
+        def write(*_args: object) -> None:
+            nonlocal failures
+            failures += 1
+            raise OSError(errno.EROFS, "read-only file system")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("hami.node.released_cards.write", write)
+            cordon(node, None)
+            await until(lambda: failures > 9)
+        await until(lambda: healthy(node) == {CARD: True, OTHER: True})
+
+
+async def test_an_agent_whose_place_was_taken_leaves_the_file_of_released_cards_to_the_other(
+    node: Node,
+) -> None:
+    path = node.layout.released_cards
+    async with node.running() as agent:
+        agent.registration.taken_over = True
+        agent._place_changed()
+        cordon(node, CARD)
+        # It lets the card go all the same: the other one waits for that.
+        await until(lambda: opened(node) == {"nvidia1"})
+        assert not path.exists()
+        agent.registration.taken_over = False
+        agent._place_changed()
+        await until(path.exists)
+        # The other one has released cards and died, and they were taken back meanwhile.
+        left = path.read_bytes()
+        agent.registration.taken_over = True
+        agent._place_changed()
+        cordon(node, None)
+        await until(lambda: opened(node) == {"nvidia0", "nvidia1"})
+        assert path.read_bytes() == left
+        agent.registration.taken_over = False
+        agent._place_changed()
+        await until(lambda: not path.exists())
+
+
+async def test_many_processes_on_a_released_card_leave_room_in_the_nodes_annotations(
+    node: Node,
+) -> None:
+    async with node.running():
+        with contextlib.ExitStack() as stack:
+            for pid in range(1000, 1050):
+                stack.enter_context(process(node, pid, opens=node.driver.device_file(card(0))))
+            cordon(node, CARD)
+            await until(lambda: closed(node).get(CARD, "").endswith(" and 40 more"))
+            assert "process 1009 (" in closed(node)[CARD]
 
 
 async def test_mig_devices_of_a_cordoned_card_take_no_pod(node: Node) -> None:

@@ -12,6 +12,7 @@ from hami.agent.errors import RefusalError
 from hami.agent.main import Agent
 from hami.node.nvml import GpuProcess
 from hami.wire import annotation_keys, grant
+from tests.unit.agent.node_cards import card
 from tests.unit.agent.records import Part, devices
 from tests.unit.agent.rig import CARD, NODE, SIGNING, WHOLE, Node, Object
 from tests.unit.kube.following import until
@@ -124,6 +125,25 @@ async def test_a_smaller_share_is_released_after_three_readings_below_it(machine
             await read(agent, 1)
             assert machine.answer() == f"2;1;settled;{devices([[SMALL]])}"
             assert await fits(machine.node, agent, "late", 30_000)
+
+
+async def test_a_forged_state_file_is_no_proof_where_the_driver_shows_no_process(
+    machine: Machine,
+) -> None:
+    """Some drivers list no process of containers; the kernel shows that one has the card open."""
+    async with machine.running() as agent:
+        await machine.ordered(1, SMALL)
+        machine.holds(0)
+        machine.node.driver.on_cards = ()
+        files = machine.proc / str(PID) / "fd"
+        files.mkdir()
+        (machine.proc / str(PID) / "comm").write_text("trainer\n")
+        (files / "3").symlink_to(machine.node.driver.device_file(card(0)))
+        await read(agent, 4)
+        assert not machine.settled()
+        (files / "3").unlink()
+        await read(agent, 3)
+        assert machine.settled()
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,19 @@ def test_after_a_larger_share_a_smaller_one_counts_with_what_it_held() -> None:
     assert counted(resized(), grown, waiting, done) == counted(done) == (1000, 10)
 
 
+def test_an_order_to_grow_that_the_agent_has_not_answered_counts_until_it_answers() -> None:
+    """The agent may have applied it: its answer was late, or a tenant has removed it."""
+    grown = resized(f"2;1;{devices(6000, 50)}")
+    order = f"2;2;{devices(1000, 10)}"
+    assert counted(resized(), grown, resized(order)) == (6000, 50)
+    assert counted(resized(), grown, resized(order), resized(order)) == (6000, 50)
+    older = resized(order, f"2;1;settled;{devices(1000, 10)}")
+    again = resized(f"2;3;{devices(500)}", f"2;2;settled;{devices(1000, 10)}")
+    assert counted(resized(), grown, resized(order), older, again) == (6000, 50)
+    done = resized(order, f"2;2;settled;{devices(1000, 10)}")
+    assert counted(resized(), grown, resized(order), done) == (1000, 10)
+
+
 def test_an_answer_that_is_taken_back_counts_again() -> None:
     """An agent that lost its ledger does not know what the processes hold."""
     assert counted(resized(ORDER, SETTLED), resized(ORDER, APPLIED)) == (4000, 30)

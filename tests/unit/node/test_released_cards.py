@@ -151,7 +151,10 @@ def test_processes_that_have_a_card_open_are_found_with_their_pods(tmp_path: Pat
     _process(tmp_path, 40, pod=UID, opens="/dev/nvidia1")
     _process(tmp_path, 41, opens="/dev/nvidia1")
     _process(tmp_path, 42, opens="/dev/nvidiactl")
+    _process(tmp_path, 43, opens="/dev/nvidia1 (deleted)")  # as the kernel shows it after rm
     found = proc.openers(tmp_path, [0, 1])
     assert found[0] == []
-    assert [(each.pid, each.name) for each in found[1]] == [(40, "trainer"), (41, "trainer")]
-    assert [[pod.uid for pod in each.pods] for each in found[1]] == [[UID], []]
+    assert [(each.pid, each.name) for each in found[1]] == [
+        (pid, "trainer") for pid in (40, 41, 43)
+    ]
+    assert [[pod.uid for pod in each.pods] for each in found[1]] == [[UID], [], []]

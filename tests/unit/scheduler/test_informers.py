@@ -265,6 +265,20 @@ def test_whole_cards_of_a_pod_deleted_by_force_are_kept_until_its_agent_can_clos
     assert bool(watched.take_room()) == kept
 
 
+def test_a_clock_that_is_set_back_keeps_no_card_of_a_deleted_pod(
+    watched: WatchedCluster, times: Times
+) -> None:
+    feeding.put(watched.nodes, node("a", **FORMS))
+    pod = builders.granted("p", "a", [("a-0", 8000, 0)], phase="Running")
+    feeding.put(watched.pods, versioned(pod, 1))
+    feeding.drop(watched.pods, "p")
+    times.now -= 3600
+    watched.end_expired()
+    times.now += 3.1
+    watched.end_expired()
+    assert not watched.cluster.pods
+
+
 def test_a_quota_made_again_under_its_name_stays(watched: WatchedCluster) -> None:
     def quota(uid: str) -> objects.ResourceQuota:
         return objects.ResourceQuota(

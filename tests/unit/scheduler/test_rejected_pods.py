@@ -7,9 +7,13 @@ import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from hami.scheduler import rejected_pods
+from hami.cluster.state import Cluster as State
+from hami.scheduler import rejected_pods, rejections
+from hami.wire import codec, objects
+from tests import builders
 from tests.builders import GPU
 from tests.scripted_api.server import ScriptedApi
 from tests.unit.scheduler import rig
@@ -31,6 +35,7 @@ BROKEN = (
     "Pod was rejected: Allocate failed due to rpc error: code = Unavailable desc = error reading "
     "from server: EOF, which is unexpected"
 )
+DCU = "hygon.com/dcunum"
 BEFORE, AT, AFTER = (f"2026-01-01T00:00:0{second}Z" for second in range(3))
 
 
@@ -178,6 +183,29 @@ async def test_a_pod_rejected_for_the_sake_of_others_is_not_ours(
         assert await cluster.counted() == 0
         assert await cluster.messages() == {}
         assert cluster.left() == {"p", "next"}
+
+
+@pytest.mark.parametrize("message", [KILLED.replace(GPU, DCU), BROKEN])
+def test_a_pod_that_another_vendors_plugin_did_not_serve_is_not_ours(message: str) -> None:
+    """We place it, but hami's agent is not asked for it: no word about that agent would be true."""
+    (hygon,) = (vendor for vendor in builders.VENDORS if vendor.resources.count == DCU)
+    limited = {"name": "main", "resources": {"limits": {DCU: "1"}}}
+    made = {
+        "metadata": {
+            "name": "p",
+            "namespace": "team",
+            "uid": "u",
+            "annotations": {hygon.annotations.allocated: "DCU-1,DCU,1000,0:;"},
+        },
+        "spec": {"nodeName": "a", "containers": [limited]},
+        "status": {"phase": "Failed", "reason": rejections.REASON, "message": message},
+    }
+    seen = codec.decode(codec.encode(made), objects.Pod, what="pod")
+    state = State(builders.VENDORS)
+    held, _ = state.read_pod(msgspec.structs.replace(seen, status=None))
+    assert held is not None
+    assert held.shares
+    assert rejections.read(seen, state) is None
 
 
 async def test_a_broken_call_is_ours_where_the_pod_asks_no_other_plugin(

@@ -3,8 +3,8 @@
 Without a driver no card is offered; an event gives the reason, and the driver is tried again every
 few seconds. A card that was listed once and does not answer any more stays in the inventory,
 unhealthy: the pods that hold shares of it must remain visible. So does a card that is released
-(`hami.agent.cordon`); the driver is asked for the others only. The driver blocks, and may hang, so
-it is asked in threads, which do not keep the process.
+(`hami.agent.closed_cards`); the driver is asked for the others only. The driver blocks, and may
+hang, so it is asked in threads, which do not keep the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hami.agent.settings import Settings
 from hami.node import proc, released_cards
 from hami.node.nvml import GpuProcess, Nvml, NvmlError, Replacement, opens_in_new_process
 from hami.node.nvml_cards import Card, Problem
-from hami.node.released_cards import ReleasedCards
+from hami.node.released_cards import ReleasedCards, ReleasedFile
 from hami.serving import lifetime
 from hami.wire import node_register
 from hami.wire.node_register import RegisteredCard
@@ -62,6 +62,7 @@ class NodeCards:
         """Read the cards that are released from that file."""
         self._context_costs = context_costs
         self._released_path = released
+        self._released_file = ReleasedFile(released)
         self._driver_root = settings.driver_root
         self.config = config_file.config
         self._config_mistake = config_file.mistake
@@ -82,7 +83,7 @@ class NodeCards:
         self._nvml: Nvml | None = None
         self._inventory: CardInventory | None = None
         self._scores = ""
-        self._released = before = released_cards.read(released)
+        self._released = before = self._released_file()
         self._release_changed = asyncio.Event()
         #: UUIDs of the released cards that NVML is closed for, and stays so.
         self.let_go: frozenset[str] = frozenset()
@@ -167,28 +168,38 @@ class NodeCards:
         """Return the UUIDs of the cards that NVML is not to be opened with."""
         return self._released.uuids
 
-    def cordon(self, cordoned: frozenset[str], released: frozenset[str]) -> None:
-        """Give no MIG device of cordoned cards out; let the released ones go, take others back."""
+    def cordon(
+        self, cordoned: frozenset[str], released: frozenset[str], *, writes: bool = True
+    ) -> None:
+        """Give no MIG device of cordoned cards out; let the released ones go, take others back.
+
+        `writes`: not while another agent serves this node, which writes the file.
+        """
         changed = cordoned != self.cordoned
         self.cordoned = cordoned
-        if released != self._released.uuids:
-            cards = self._known.values()
-            wanted = ReleasedCards(
-                tuple(card for card in cards if card.uuid in released),
-                tuple(card for card in cards if card.uuid not in released),
-            )
+        cards = self._known.values()
+        wanted = ReleasedCards(
+            tuple(card for card in cards if card.uuid in released),
+            tuple(card for card in cards if card.uuid not in released),
+        )
+        if (not writes or self._is_written(wanted)) and released != self._released.uuids:
+            self._released = wanted if released else released_cards.NONE
+            self._away |= released
+            self.let_go &= released
+            self._release_changed.set()
+            changed = True
+        if changed and self._inventory is not None:
+            self._build(changed=True)
+
+    def _is_written(self, wanted: ReleasedCards) -> bool:
+        """Write the file of released cards where it has others; return False if that fails."""
+        if self._released_file().uuids != wanted.uuids:
             try:
                 released_cards.write(self._released_path, wanted)
             except OSError as error:
                 _log.warning("cannot release cards yet", extra={"error": str(error)})
-            else:
-                self._released = wanted if released else released_cards.NONE
-                self._away |= released
-                self.let_go &= released
-                self._release_changed.set()
-                changed = True
-        if changed and self._inventory is not None:
-            self._build(changed=True)
+                return False
+        return True
 
     async def run(self) -> NoReturn:
         """Follow the driver for ever; not while the node's configuration holds a mistake.
@@ -220,7 +231,8 @@ class NodeCards:
             self._nvml = nvml
             doubtful, again = False, False
             try:
-                if self._opens_released():
+                # Cards that were released meanwhile were opened with the others.
+                if self._release_changed.is_set() or self._opens_released():
                     continue
                 self.let_go = self._released.uuids
                 await self._until_released(nvml)
