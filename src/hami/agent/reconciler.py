@@ -366,10 +366,8 @@ class Reconciler:
         orphans = {each for each in self._preparer.allocation_ids() if known(each) is None}
         if not orphans:
             return
-        orphans -= {
-            held.allocation_id for held in self._ours() if self._pods.find(held.entry.pod_uid)
-        }
-        for allocation_id in sorted(orphans):
+        held = {x.allocation_id for x in self._ours() if self._pods.find(x.entry.pod_uid)}
+        for allocation_id in sorted(orphans - held):
             if self._states.busy(allocation_id):
                 continue
             about = {"allocation_id": allocation_id}
