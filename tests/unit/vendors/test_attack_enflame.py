@@ -28,10 +28,10 @@ def pod(name: str, *limits: dict[str, str], node: str = "", **annotations: str) 
     return codec.decode(json.dumps(made).encode(), objects.Pod, what="pod")
 
 
-def cluster(name: str, *, slices: int = 4, **annotations: str) -> Cluster:
+def cluster(name: str, annotations: dict[str, str] | None = None, *, slices: int = 4) -> Cluster:
     capacity = {"enflame.com/gcu-count": "1", "enflame.com/shared-gcu": str(slices)}
     made = {
-        "metadata": {"name": name, "annotations": annotations},
+        "metadata": {"name": name, "annotations": annotations or {}},
         "status": {"capacity": capacity},
     }
     found = Cluster(table.built_in())
@@ -67,13 +67,13 @@ def test_a_card_is_given_once_whatever_its_node_is_called(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rack-enflame-drs-7", "plain"])
 def test_a_cut_card_is_given_once_whatever_its_node_is_called(name: str) -> None:
-    found = cluster(name, **{"enflame.com/gcu-drs-capacity": CUT})
+    found = cluster(name, {"enflame.com/gcu-drs-capacity": CUT})
     assert place(found, "first", DRS) is not None
     assert place(found, "second", DRS) is None
 
 
 def test_a_pod_cannot_ask_for_cards_that_one_list_would_have_to_name() -> None:
-    found = cluster("e", **{"enflame.com/gcu-drs-capacity": CUT})
+    found = cluster("e", {"enflame.com/gcu-drs-capacity": CUT})
     with pytest.raises(errors.WireError, match=r"hami\.io/enflame-vgpu-devices-allocated"):
         place(found, "both", VGCU, DRS)
 
