@@ -268,7 +268,7 @@ def test_whole_cards_of_a_pod_deleted_by_force_are_kept_until_its_agent_can_clos
 def test_a_clock_that_is_set_back_keeps_no_card_of_a_deleted_pod(
     watched: WatchedCluster, times: Times
 ) -> None:
-    feeding.put(watched.nodes, node("a", **FORMS))
+    feeding.put(watched.nodes, node("a", 1, **FORMS))
     pod = builders.granted("p", "a", [("a-0", 8000, 0)], phase="Running")
     feeding.put(watched.pods, versioned(pod, 1))
     feeding.drop(watched.pods, "p")
