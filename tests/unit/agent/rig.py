@@ -249,7 +249,9 @@ class Node:
                 finally:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
-                    self.driver.close()
+                    Driver.close(
+                        self.driver
+                    )  # also where a test has put a hanging one in its place
 
     async def failure(self, agent: Agent) -> BaseException | None:
         """Wait until an agent has ended by itself; returns why."""
