@@ -144,7 +144,7 @@ class RejectedPods:
         rejection = rejected.pod.rejection
         assert rejection is not None
         settled = rejected.explained and self._clock() - rejected.seen >= SETTLED_S
-        return settled and bool(rejection.controller) and not rejected.pod.deleting
+        return settled and rejection.is_replaced and not rejected.pod.deleting
 
     async def _remove(self, namespace: str) -> None:
         state = self._namespaces[namespace]

@@ -24,6 +24,10 @@ REASON = "UnexpectedAdmissionError"
 #: Causes: no agent answered kubelet, or the agent refused the pod.
 UNANSWERED, REFUSED = "unanswered", "refused"
 
+#: Controllers that make a pod in the place of any that failed. What others do then is not known: a
+#: worker of a training job has a name of its own, and its failure may be the job's.
+_REPLACERS = {"ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job"}
+
 #: The beginning of what our agent answers kubelet when it refuses.
 _AGENT_SAYS = "desc = hami: "
 _CALL_FAILED = "rpc error: "
@@ -38,6 +42,11 @@ class Rejection(msgspec.Struct, frozen=True, gc=False):
     refusal: str
     #: Kind and name of its controller; empty: it has none.
     controller: str
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a controller of Kubernetes itself makes another pod in the place of this one."""
+        return self.controller.partition(" ")[0] in _REPLACERS
 
 
 def read(pod: objects.Pod, cluster: Cluster) -> Rejection | None:
@@ -102,6 +111,9 @@ def explain(rejection: Rejection, node: str, *, removes: bool) -> str:
     if not rejection.controller:
         what += "A rejected pod never starts, and no controller replaces this one: delete it and "
         return f"{what}create it again"
+    if not rejection.is_replaced:
+        what += f"A rejected pod never starts. If {rejection.controller} makes no other one, "
+        return f"{what}delete this one and let it be created again"
     what += f"A rejected pod never starts; {rejection.controller} creates another one. "
     if removes:
         return f"{what}This one is deleted after that"

@@ -45,13 +45,15 @@ def keys(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def pod(name: str, *, owner: str = "web", created: str = AT) -> rig.Object:
-    """Make a pod of a ReplicaSet, or of none."""
+def pod(
+    name: str, *, owner: str = "web", kind: str = "ReplicaSet", created: str = AT
+) -> rig.Object:
+    """Make a pod of a controller, or of none."""
     made = rig.pod(name, uid=f"uid-{name}", creationTimestamp=created)
     if owner:
         made["metadata"]["ownerReferences"] = [
             {"kind": "Other", "name": "x", "uid": "uid-x"},
-            {"kind": "ReplicaSet", "name": owner, "uid": f"uid-{owner}", "controller": True},
+            {"kind": kind, "name": owner, "uid": f"uid-{owner}", "controller": True},
         ]
     return made
 
@@ -284,6 +286,18 @@ async def test_one_without_a_controller_is_never_removed(times: Times, keys: pat
             await cluster.round(seconds=1000)
         assert cluster.left() == {"p", "next"}
         assert not cluster.api.sent("DELETE")
+
+
+async def test_one_of_a_controller_that_may_not_replace_it_is_never_removed(
+    times: Times, keys: pathlib.Path
+) -> None:
+    async with running(times, keys, remove_rejected=True) as cluster:
+        await cluster.rejected(pod("worker-0", kind="PyTorchJob"))
+        cluster.api.put(pod("worker-3", kind="PyTorchJob", created=AFTER))
+        for _ in range(3):
+            await cluster.round(seconds=1000)
+        assert cluster.left() == {"worker-0", "worker-3"}
+        assert "If PyTorchJob web makes no other one" in (await cluster.messages())["worker-0"]
 
 
 async def test_nothing_is_removed_unless_configured(times: Times, keys: pathlib.Path) -> None:
