@@ -39,7 +39,7 @@ def held_shares(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[s
 
 
 def is_granted(pod: objects.Pod, vendor: RefVendor) -> bool:
-    return bool(pod.annotation(vendor.allocated)) and not is_forged(pod, vendor)
+    return bool(pod.annotation(vendor.allocated)) and not is_forged(pod)
 
 
 def held_ids(pod: objects.Pod, vendor: RefVendor) -> int:

@@ -19,14 +19,14 @@ def asks_for_cards(pod: objects.Pod, vendor: RefVendor) -> bool:
     return any(read_count(container, vendor) for _, container in pod.containers())
 
 
-def is_forged(pod: objects.Pod, vendor: RefVendor) -> bool:
-    return vendor.signed and pod.annotation(keys.GRANT_MAC) == FORGED
+def is_forged(pod: objects.Pod) -> bool:
+    return pod.annotation(keys.GRANT_MAC) == FORGED
 
 
 def is_unproven(pod: objects.Pod, vendor: RefVendor) -> bool:
     if not asks_for_cards(pod, vendor):
         return False
-    return not pod.annotation(vendor.allocated) or is_forged(pod, vendor)
+    return not pod.annotation(vendor.allocated) or is_forged(pod)
 
 
 def listed_shares(pod: objects.Pod, vendor: RefVendor) -> list[tuple[shares.Share, ...]]:

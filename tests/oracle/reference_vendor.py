@@ -40,6 +40,4 @@ class RefVendor:
     numa_bind: str = ""
     enforces_quota: bool = True
     bounded_by_ids: bool = True
-    #: Whether a grant has a signature.
-    signed: bool = False
     rule: Rule | None = None

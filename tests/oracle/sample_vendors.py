@@ -34,7 +34,6 @@ NVIDIA = RefVendor(
     nouse_uuid="nvidia.com/nouse-gpuuuid",
     mode="nvidia.com/vgpu-mode",
     numa_bind="nvidia.com/numa-bind",
-    signed=True,
     rule=_mig,
 )
 ACME = RefVendor(

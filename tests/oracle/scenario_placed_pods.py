@@ -32,7 +32,7 @@ def add_pod(draft: Draft, node: str) -> None:
         devices = draft.nodes.get(node, _DELETED).get(vendor.name, [])
         if vendor is not draft.vendors[0] and not tape.chance(60):
             continue
-        asks_more = foreign or (forged and vendor.signed)
+        asks_more = foreign or forged
         listed = [_grants(draft, devices, vendor.name) for _ in kinds]
         for container, each in zip(containers, listed, strict=True):
             if each:
