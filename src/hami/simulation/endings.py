@@ -122,13 +122,11 @@ class _NodeApi:
         _log.warning("cannot release node lock", extra={"node": self.node, "key": key})
 
 
-class ByLock:
-    """HAMi's way: the list of shares to allocate, bind-phase, the node's lock."""
+class _OneByOne:
+    """Finds the pod of an Allocate among those that start; one call after the other."""
 
-    def __init__(self, api: _NodeApi, cards: VendorCards) -> None:
+    def __init__(self, api: _NodeApi) -> None:
         self._api = api
-        self._key = cards.vendor.annotations.to_allocate
-        self._lock = cards.vendor.annotations.lock
         self._turn = asyncio.Lock()
 
     async def serve(self, resource: str, number: int) -> tuple[str, ...]:
@@ -141,6 +139,22 @@ class ByLock:
                 ) from error
 
     async def _serve(self, resource: str, number: int) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def _nothing_waits(self, resource: str, number: int) -> RefusalError:
+        what = f"no pod that is bound to it waits for {number} of {resource}"
+        return RefusalError(f"node {self._api.node}", what, _RESCHEDULE)
+
+
+class ByLock(_OneByOne):
+    """HAMi's way: the list of shares to allocate, bind-phase, the node's lock."""
+
+    def __init__(self, api: _NodeApi, cards: VendorCards) -> None:
+        super().__init__(api)
+        self._key = cards.vendor.annotations.to_allocate
+        self._lock = cards.vendor.annotations.lock
+
+    async def _serve(self, resource: str, number: int) -> tuple[str, ...]:
         locked = await self._locked()
         candidates = [*([locked] if locked else []), *await self._api.starting()]
         for pod in candidates:
@@ -150,11 +164,7 @@ class ByLock:
                 return await self._take(pod, listed, index)
         if locked is not None and _first(self._listed(locked)) is not None:
             await self._fail(locked)
-        raise RefusalError(
-            f"node {self._api.node}",
-            f"no pod that is bound to it waits for {number} of {resource}",
-            _RESCHEDULE,
-        )
+        raise self._nothing_waits(resource, number)
 
     async def _locked(self) -> Pod | None:
         """Return the pod that the lock names, if it is bound here."""
@@ -187,26 +197,16 @@ class ByLock:
         await self._api.release(self._lock, pod)
 
 
-class ByFlags:
+class ByFlags(_OneByOne):
     """Flags on the pod, and a lock of the vendor's own."""
 
     def __init__(self, api: _NodeApi, cards: VendorCards) -> None:
-        self._api = api
+        super().__init__(api)
         self._plugin = cards.plugin
         self._allocated = cards.vendor.annotations.allocated
         self._lock = cards.vendor.annotations.lock
-        self._turn = asyncio.Lock()
         #: Indexes of containers that have a resource, by pod UID and resource.
         self._served: dict[tuple[str, str], set[int]] = {}
-
-    async def serve(self, resource: str, number: int) -> tuple[str, ...]:
-        async with self._turn:
-            try:
-                return await self._serve(resource, number)
-            except (errors.KubeError, wire_errors.WireError) as error:
-                raise RefusalError(
-                    f"node {self._api.node}", f"the next pod cannot be read: {error}", _RESCHEDULE
-                ) from error
 
     async def _serve(self, resource: str, number: int) -> tuple[str, ...]:
         starting = await self._api.starting()
@@ -223,11 +223,7 @@ class ByFlags:
                     granted = shares.decode(pod.annotation(self._allocated))
                     part = granted[index] if index < len(granted) else ()
                     return tuple(share.card for share in part)
-        raise RefusalError(
-            f"node {self._api.node}",
-            f"no pod that is bound to it waits for {number} of {resource}",
-            _RESCHEDULE,
-        )
+        raise self._nothing_waits(resource, number)
 
     async def _flag(self, pod: Pod, container: Container) -> None:
         changes: dict[str, str] = {}
