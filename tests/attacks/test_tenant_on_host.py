@@ -12,7 +12,7 @@ import pytest
 
 from hami.agent.containers.state_files import StateFiles
 from hami.monitor import hami
-from hami.node import container_processes
+from hami.node import state_reading
 from hami.wire import file_layout, state_file
 from hami.wire.hami_region import V1
 from tests.attacks import attack as attacks
@@ -169,7 +169,7 @@ def test_locks_that_are_held(desk: Desk) -> Result:
     answers: list[object] = []
 
     def read() -> None:
-        answers.append(container_processes.read_state(path))
+        answers.append(state_reading.read_state(path))
         answers.append(StateFiles(desk.node).busy(nodes.allocation_of("attacker")))
 
     with path.open("r+b") as file, nodes.held(path, *range(file_layout.MAX_PROCESSES)):

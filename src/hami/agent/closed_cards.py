@@ -128,13 +128,15 @@ class ClosedCards:
             {
                 card.uuid: _state(
                     pods[card.uuid],
-                    [self._called(each) for each in openers.get(card.minor, ())]  # type: ignore[arg-type]
-                    if card.uuid in released
-                    else ["the agent"],
+                    self._holders(card, openers) if card.uuid in released else ["the agent"],
                 )
                 for card in cordoned
             }
         )
+
+    def _holders(self, card: Card, openers: dict[int, list[Opener]]) -> list[str]:
+        found = openers.get(card.minor, []) if card.minor is not None else []
+        return [self._called(each) for each in found]
 
     def _show(self, states: dict[str, str]) -> None:
         before, self._cordoned = self._cordoned, states

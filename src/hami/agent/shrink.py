@@ -27,11 +27,11 @@ from hami.agent.errors import RefusalError
 from hami.agent.pods import NodePods
 from hami.kube import errors, paths
 from hami.kube.client import Client
-from hami.node import container_processes, proc
-from hami.node.container_processes import UnreadableError
+from hami.node import proc, state_reading
 from hami.node.files import UntrustedFileError
 from hami.node.layout import NodeLayout
 from hami.node.ledger_record import LedgerRecord
+from hami.node.state_reading import UnreadableError
 from hami.wire import annotation_keys, codec, grant, policy_file
 from hami.wire import errors as wire_errors
 from hami.wire.objects import Pod
@@ -168,7 +168,7 @@ class Shrinks:
                 policy = self._layout.policy(allocation.allocation_id).read_bytes()
                 if policy_file.decode(policy).generation != record.generation:
                     return None  # the order is not applied yet
-                state = container_processes.read_state(self._layout.state(allocation.allocation_id))
+                state = state_reading.read_state(self._layout.state(allocation.allocation_id))
             except (UntrustedFileError, UnreadableError, wire_errors.WireError, OSError):
                 return None
             if state is None:
@@ -184,7 +184,7 @@ class Shrinks:
     def _is_inside(self, pid: int, uid: str) -> bool | None:
         """Return whether a process belongs to a pod; None: it cannot be seen."""
         try:
-            cgroup = (self._proc / str(pid) / "cgroup").read_bytes()
+            cgroup = proc.read(self._proc, pid, "cgroup")
         except OSError:
             return None
         return any(pod.uid == uid for pod in proc.cgroup_pods(cgroup))

@@ -24,9 +24,9 @@ import prometheus_client
 
 from hami.node import files
 from hami.node import ledger_record as records
-from hami.node.container_processes import UnreadableError
 from hami.node.layout import NodeLayout, is_allocation_id, is_uid
 from hami.node.ledger_record import AllocationRecord, LedgerRecord
+from hami.node.state_reading import UnreadableError
 from hami.wire import errors as wire_errors
 from hami.wire import policy_file
 from hami.wire.policy_file import Policy

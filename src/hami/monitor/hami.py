@@ -30,8 +30,8 @@ from hami.monitor.containers import Container, Key, Unreadable
 from hami.monitor.pods import Pods
 from hami.monitor.usage import CardUsage, ContainerUsage
 from hami.node import files
-from hami.node.container_processes import UnreadableError
 from hami.node.layout import NodeLayout, is_uid
+from hami.node.state_reading import UnreadableError
 from hami.wire import hami_region
 from hami.wire.hami_region import Region
 

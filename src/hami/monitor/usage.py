@@ -1,6 +1,6 @@
 """Usage of containers by card, from their state files.
 
-`hami.node.container_processes` reads the files; here they are added up by container.
+`hami.node.state_reading` reads the files; here they are added up by container.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from hami.monitor.containers import Container, Unreadable
-from hami.node.container_processes import read_state
 from hami.node.layout import NodeLayout
+from hami.node.state_reading import read_state
 from hami.wire.state_file import State
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hami.monitor import hami
 from hami.monitor.containers import Key
-from hami.node.container_processes import UnreadableError
 from hami.node.files import UntrustedFileError
+from hami.node.state_reading import UnreadableError
 from hami.wire import hami_region
 from hami.wire.errors import WireError
 from hami.wire.hami_region import V1, Version

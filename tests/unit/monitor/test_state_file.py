@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami.node import container_processes, files
-from hami.node.container_processes import UnreadableError
+from hami.node import files, state_reading
+from hami.node.state_reading import UnreadableError
 from hami.wire import file_layout, state_file
 from hami.wire.errors import WireError
 from tests.unit.monitor import nodes
@@ -25,7 +25,7 @@ def state_with(path: Path, *entries: bytes, **fields: int) -> Path:
 
 
 def pids(path: Path) -> list[int]:
-    found = container_processes.read_state(path)
+    found = state_reading.read_state(path)
     assert found is not None
     return [process.pid for process in found.processes]
 
@@ -56,7 +56,7 @@ def test_the_reader_leaves_no_lock_behind(tmp_path: Path) -> None:
 
 def test_a_file_that_no_process_has_used_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    assert container_processes.read_state(path) is None
+    assert state_reading.read_state(path) is None
     path.touch()
     assert pids(path) == []
 
@@ -65,7 +65,7 @@ def test_a_file_grown_to_a_tebibyte_is_read_as_far_as_it_is_used(tmp_path: Path)
     path = state_with(tmp_path / "state", nodes.entry(7, nodes.usage(linear=GIB)))
     os.truncate(path, 1 << 40)
     with nodes.held(path, 0):
-        found = container_processes.read_state(path)
+        found = state_reading.read_state(path)
     assert found is not None
     assert [process.usage[0].total for process in found.processes] == [GIB]
 
@@ -75,7 +75,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     path = state_with(tmp_path / "state", nodes.entry(7))
     os.truncate(path, size)
     with nodes.held(path, 0), pytest.raises(UnreadableError) as caught:
-        container_processes.read_state(path)
+        state_reading.read_state(path)
     assert caught.value.reason == "truncated"
 
 
@@ -92,7 +92,7 @@ def test_a_file_cut_off_under_the_reader_is_refused(
 
     monkeypatch.setattr(files, "read_at", cut_off)
     with pytest.raises(UnreadableError, match="cut off"):
-        container_processes.read_state(path)
+        state_reading.read_state(path)
 
 
 def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_no_other_kind_of_file_is_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
         with pytest.raises(files.UntrustedFileError):
-            container_processes.read_state(tmp_path / name)
+            state_reading.read_state(tmp_path / name)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -123,7 +123,7 @@ def test_garbage_is_refused_or_read_within_its_range(
             file.write(data)
     with nodes.held(path, 0, 1):
         try:
-            found = container_processes.read_state(path)
+            found = state_reading.read_state(path)
         except REFUSED:
             return
     assert found is not None
