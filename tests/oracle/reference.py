@@ -6,6 +6,7 @@ error of the card table, the cluster's state or the placement cannot repeat here
 whole pods and chooses the node (sections 8 and 9); it builds on:
 
     reference_vendor    what is known of a vendor
+    reference_admission what admission adds to a pod before
     reference_request   section 1, what a pod asks for
     reference_holdings  sections 2 and 7, what a node has and a pod holds
     reference_quota     section 6
@@ -23,14 +24,15 @@ from collections.abc import Mapping, Sequence
 
 from hami.wire import errors, objects
 from hami.wire.shares import PodShares, Share
+from tests.oracle.reference_admission import admit
 from tests.oracle.reference_cards import Card, State
-from tests.oracle.reference_checks import Case, check_node, memory_on
+from tests.oracle.reference_checks import Case, check_node
 from tests.oracle.reference_holdings import by_node, peak
 from tests.oracle.reference_order import by_column, choose
 from tests.oracle.reference_quota import Running, quota_of
-from tests.oracle.reference_request import Ask, Kind, Request, read_request
+from tests.oracle.reference_request import Kind, Request, read_request
 from tests.oracle.reference_unproven import is_unproven
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_vendor import Grant, RefVendor, Take, take_of
 
 __all__ = ["Answer", "RefVendor", "filter_pod"]
 
@@ -47,6 +49,10 @@ class Answer:
     score: float | None = None
     #: By vendor name, for the requested vendors: the winner's shares, one tuple per container.
     shares: dict[str, PodShares] = dataclasses.field(default_factory=dict)
+    #: What a Binding to the winner writes for the vendors' plugins.
+    annotations: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: The containers as admission leaves them, if the scenario begins there.
+    admitted: list[objects.Container] = dataclasses.field(default_factory=list)
     #: Every refused node among those asked about.
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     #: What this case exercised, for the counts of the agreement test.
@@ -74,23 +80,41 @@ def fit_node(case: Case, node: State, order: list[int]) -> tuple[list[Given] | N
             chosen, text = choose(case, vendor, state[name], ask, running[name])
             if not chosen:
                 return None, text
-            given[index][name] = tuple(
-                Share(card.device.id, name, memory_on(card, ask), ask.cores)
-                for card in by_column(chosen)
-            )
+            takes = [(card, take_of(vendor, card.device, ask)) for card in by_column(chosen)]
+            given[index][name] = tuple(share_of(vendor, card, take) for card, take in takes)
             if wanted.kinds[index] is not Kind.INIT:
-                for card in chosen:
-                    add_container(card, ask, running[name])
+                for card, take in takes:
+                    add_container(card, take, running[name])
     return given, ""
 
 
-def add_container(card: Card, ask: Ask, running: Running) -> None:
-    memory = memory_on(card, ask)
-    card.shares += 1
-    card.memory += memory
-    card.cores += ask.cores
-    running.memory += memory
-    running.cores += ask.cores
+def share_of(vendor: RefVendor, card: Card, take: Take) -> Share:
+    word = vendor.word or vendor.name
+    if vendor.word_of is not None:
+        word = vendor.word_of(card.device)
+    return Share(card.device.id, word, take.memory, take.cores, take.shares)
+
+
+def add_container(card: Card, take: Take, running: Running) -> None:
+    card.shares += take.shares
+    card.memory += take.memory
+    card.cores += take.cores
+    running.memory += take.memory
+    running.cores += take.cores
+
+
+# The annotations that record the choice.
+
+
+def annotations_of(vendor: RefVendor, grant: Grant) -> dict[str, str]:
+    """Write the list, a part for each container; most vendors have it under two keys."""
+    parts = (
+        "".join(f"{s.card},{s.vendor},{s.memory_mib},{s.cores}:" for s in each) + ";"
+        for each in grant.shares
+    )
+    listed = "".join(parts)
+    written = {key: listed for key in (vendor.to_allocate, vendor.allocated) if key}
+    return written | (vendor.record(grant) if vendor.record is not None else {})
 
 
 # Section 8: which node.
@@ -108,7 +132,7 @@ def node_score(state: State, wanted: Request, given: list[Given]) -> float:
         (kind, [grant for grants in each.values() for grant in grants])
         for kind, each in zip(wanted.kinds, given, strict=True)
     ]
-    s = peak((kind, len(grants)) for kind, grants in per_container)
+    s = peak((kind, sum(grant.slots for grant in grants)) for kind, grants in per_container)
     c = peak((kind, sum(grant.cores for grant in grants)) for kind, grants in per_container)
     m = peak((kind, sum(grant.memory_mib for grant in grants)) for kind, grants in per_container)
     used_shares = sum(card.shares for card in cards)
@@ -169,10 +193,16 @@ def filter_pod(
     names: list[str],
     node_policy: str,
     gpu_policy: str,
+    admits: bool = False,
 ) -> Answer:
-    """Judge every node in `names` for `pod`, with `pods` already on the nodes."""
+    """Judge every node in `names` for `pod`, with `pods` already on the nodes.
+
+    With `admits` admission completes the pod first, as the rules of the vendors say.
+    """
     answer = Answer()
     try:
+        if admits:
+            pod = admit(pod, vendors, nodes)
         wanted = read_request(pod, vendors, node_policy, gpu_policy)
     except errors.WireError as error:
         answer.error = str(error)
@@ -180,6 +210,8 @@ def filter_pod(
     if wanted is None:
         answer.passed_through = True
         return answer
+    if admits:
+        answer.admitted = [container for _, container in pod.containers()]
 
     others = [other for other in pods if other.uid != pod.uid and not other.finished]
     case = Case(
@@ -202,8 +234,16 @@ def filter_pod(
     answer.score = scores[winner]
     for vendor in vendors:
         if wanted.wants(vendor):
-            answer.shares[vendor.name] = tuple(each.get(vendor.name, ()) for each in fits[winner])
+            given = tuple(each.get(vendor.name, ()) for each in fits[winner])
+            cards = {card.device.id: card.device for card in states[winner][vendor.name]}
+            grant = Grant(containers=names_of(pod), shares=given, cards=cards)
+            answer.shares[vendor.name] = given
+            answer.annotations |= annotations_of(vendor, grant)
     return answer
+
+
+def names_of(pod: objects.Pod) -> list[str]:
+    return [container.name or "" for _, container in pod.containers()]
 
 
 def has_unproven_pods(case: Case, node: str) -> bool:

@@ -18,8 +18,8 @@ from tests.oracle.reference_holdings import (
     held_ids,
 )
 from tests.oracle.reference_quota import Quota, Running, over_quota
-from tests.oracle.reference_request import Ask, Request, tokens_of
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_request import Request, tokens_of
+from tests.oracle.reference_vendor import Ask, RefVendor, take_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Case:
 
 
 def has_no_ids(case: Case, node: objects.Node, state: State, vendor: RefVendor) -> bool:
-    if not state[vendor.name] or not vendor.bounded_by_ids:
+    if not state[vendor.name] or not (vendor.bounded_by_ids or vendor.needs_offer):
         return False
     return allocatable_ids(node, vendor) == 0
 
@@ -89,13 +89,6 @@ def check_node(case: Case, node: objects.Node | None, state: State) -> str | Non
 # Section 4: card checks.
 
 
-def memory_on(card: Card, ask: Ask) -> int:
-    """Return the m of the page: the memory the request takes on this card."""
-    if ask.memory > 0:
-        return ask.memory
-    return card.device.devmem * ask.percentage // 100
-
-
 def type_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:
     use = tokens_of(pod, vendor.use_type)
     nouse = tokens_of(pod, vendor.nouse_type)
@@ -119,13 +112,14 @@ def uuid_accepted(card: Card, pod: objects.Pod, vendor: RefVendor) -> bool:
     return card.device.id not in nouse
 
 
-def refuse_card(  # noqa: C901, PLR0911, PLR0912  the thirteen rows of the page, in its order
+def refuse_card(  # noqa: C901, PLR0911  the thirteen rows of the page, in its order
     case: Case, vendor: RefVendor, card: Card, ask: Ask, running: Running
 ) -> str | None:
     """Return the first reason against this card, or None: it is eligible."""
     wanted = case.wanted
     device = card.device
-    memory = memory_on(card, ask)
+    take = take_of(vendor, device, ask)
+    checks = vendor.checks
     if not device.health:
         return "CardNotHealth"
     if card.cordoned:
@@ -136,23 +130,22 @@ def refuse_card(  # noqa: C901, PLR0911, PLR0912  the thirteen rows of the page,
         return "ModeNotFit"
     if not uuid_accepted(card, wanted.pod, vendor):
         return "CardUuidMismatch"
-    if card.shares >= device.count:
+    if "shares" in checks and card.shares >= device.count:
         return "CardTimeSlicingExhausted"
-    if "mutex" in wanted.gpu_words and card.shares > 0:
+    if ("mutex" in wanted.gpu_words or "idle" in checks) and card.shares > 0:
         return "ExclusiveDeviceAllocateConflict"
-    if over_quota(case.quotas[vendor.name], ask, memory, running):
+    if over_quota(case.quotas[vendor.name], ask.count, take, running):
         return "ResourceQuotaNotFit"
-    if device.devmem - card.memory < memory:
+    if "memory" in checks and device.devmem - card.memory < take.memory:
         return "CardInsufficientMemory"
-    if device.devcore - card.cores < ask.cores:
+    if "cores" in checks and device.devcore - card.cores < take.cores:
         return "CardInsufficientCore"
-    if device.devcore == 100 and ask.cores == 100 and card.shares > 0:
+    if "exclusive" in checks and device.devcore == take.cores == 100 and card.shares > 0:
         return "ExclusiveDeviceAllocateConflict"
-    if device.devcore != 0 and card.cores >= device.devcore and ask.cores == 0:
+    no_compute = device.devcore != 0 and card.cores >= device.devcore
+    if "exhausted" in checks and no_compute and take.cores == 0:
         return "CardComputeUnitsExhausted"
-    if vendor.rule is not None:
-        return vendor.rule(card.column, device)
-    return None
+    return vendor.rule(card, ask) if vendor.rule is not None else None
 
 
 def failure_text(reasons: list[str], cards: int) -> str:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hami.wire import node_register, objects, quantity, shares, text_values
+from hami.wire import errors, node_register, objects, quantity, shares, text_values
 from tests.oracle.reference_cards import Card
 from tests.oracle.reference_request import Kind, read_count
-from tests.oracle.reference_unproven import is_forged, is_unproven, unproven_shares
+from tests.oracle.reference_unproven import (
+    is_forged,
+    is_unproven,
+    listed_shares,
+    unproven_shares,
+)
 from tests.oracle.reference_vendor import RefVendor
 
 # Section 7: what a pod holds.
@@ -30,10 +35,8 @@ def peak(series: Iterable[tuple[Kind, int]]) -> int:
 
 def held_shares(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, tuple[shares.Share, ...]]]:
     """Return what each container holds now: init containers that are all done hold nothing."""
-    kinds = [kind for kind, _ in pod.containers()]
-    listed = shares.decode(pod.annotation(vendor.allocated))
     held = []
-    for kind, each in zip(kinds, listed, strict=bool(listed)):
+    for (kind, _), each in zip(pod.containers(), listed_shares(pod, vendor), strict=True):
         held.append((kind, () if kind is Kind.INIT and pod.init_done else each))
     return held
 
@@ -59,8 +62,7 @@ def by_node(pods: Iterable[objects.Pod]) -> dict[str, list[objects.Pod]]:
 
 def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod]) -> list[Card]:
     """Return the cards of a vendor by column, with what the pods on the node use."""
-    value = node.annotation(vendor.register)
-    devices = list(node_register.decode_json(value)) if value else []
+    devices = read_cards(node, vendor)
     devices.sort(key=lambda device: (device.index, device.id))
     cordoned = list(text_values.comma_list(node.annotation(vendor.cordon)))
     cards = [
@@ -76,6 +78,17 @@ def cards_of(node: objects.Node, vendor: RefVendor, pods: Sequence[objects.Pod])
     return cards
 
 
+def read_cards(node: objects.Node, vendor: RefVendor) -> list[node_register.RegisteredCard]:
+    """Read the cards in any order; of a register that does not decode there are none."""
+    try:
+        if vendor.read_cards is not None:
+            return vendor.read_cards(node)
+        value = node.annotation(vendor.register)
+        return list(node_register.decode_json(value)) if value else []
+    except errors.WireError:
+        return []
+
+
 def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Share, ...]]]) -> None:
     """Add to each card the pod's peaks of shares, memory and cores on it."""
     for card in cards:
@@ -84,7 +97,7 @@ def add_pod(cards: list[Card], held: list[tuple[Kind, tuple[shares.Share, ...]]]
         cores: list[tuple[Kind, int]] = []
         for kind, grants in held:
             here = [grant for grant in grants if grant.card == card.device.id]
-            counts.append((kind, 1 if here else 0))
+            counts.append((kind, max((grant.slots for grant in here), default=0)))
             memory.append((kind, sum(grant.memory_mib for grant in here)))
             cores.append((kind, sum(grant.cores for grant in here)))
         card.shares += peak(counts)

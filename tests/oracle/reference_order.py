@@ -9,21 +9,21 @@ from __future__ import annotations
 import math
 
 from tests.oracle.reference_cards import Card
-from tests.oracle.reference_checks import Case, failure_text, memory_on, refuse_card
+from tests.oracle.reference_checks import Case, failure_text, refuse_card
 from tests.oracle.reference_quota import Running
-from tests.oracle.reference_request import Ask, Request, Weights, numa_bound
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_request import Weights, numa_bound
+from tests.oracle.reference_vendor import Ask, RefVendor, Take, take_of
 
 
-def device_score(card: Card, ask: Ask, weights: Weights) -> int:
+def device_score(card: Card, take: Take, weights: Weights) -> int:
     """Return the score as it is compared."""
     device = card.device
     if device.count == 0 or device.devcore == 0 or device.devmem == 0:
         raw = 0.0
     else:
-        share = weights.slot * ((card.shares + 1) / device.count)
-        core = weights.core * ((card.cores + ask.cores) / device.devcore)
-        memory = weights.memory * ((card.memory + memory_on(card, ask)) / device.devmem)
+        share = weights.slot * ((card.shares + take.shares) / device.count)
+        core = weights.core * ((card.cores + take.cores) / device.devcore)
+        memory = weights.memory * ((card.memory + take.memory) / device.devmem)
         raw = (share + core + memory) * 10
     total = weights.slot + weights.core + weights.memory
     return min(math.floor(raw / total * 1048576 + 0.5), 2**40)
@@ -57,10 +57,13 @@ def card_order(words: list[str], *, bound: bool) -> list[str]:
     return ["score low", "numa high"]
 
 
-def sort_key(card: Card, ask: Ask, wanted: Request, *, bound: bool) -> tuple[int, ...]:
+def sort_key(
+    case: Case, vendor: RefVendor, card: Card, ask: Ask, *, bound: bool
+) -> tuple[int, ...]:
     """Return the key that puts the preferred card first, without the last tie-break."""
+    wanted = case.wanted
     values = {
-        "score": device_score(card, ask, wanted.weights),
+        "score": device_score(card, take_of(vendor, card.device, ask), wanted.weights),
         "numa": card.device.numa,
         "shares": card.shares,
     }
@@ -101,14 +104,16 @@ def choose(
         reason = "NumaNotFit" if enough else "AllocatedCardsInsufficientRequest"
         reasons += [reason] * len(eligible)
         return [], failure_text(reasons, len(cards))
-    return first_cards(case, eligible, ask, bound=bound), ""
+    return first_cards(case, vendor, eligible, ask, bound=bound), ""
 
 
-def first_cards(case: Case, eligible: list[Card], ask: Ask, *, bound: bool) -> list[Card]:
+def first_cards(
+    case: Case, vendor: RefVendor, eligible: list[Card], ask: Ask, *, bound: bool
+) -> list[Card]:
     """Take the first cards in the order of the policy; there are enough."""
 
     def key(card: Card) -> tuple[int, ...]:
-        return sort_key(card, ask, case.wanted, bound=bound)
+        return sort_key(case, vendor, card, ask, bound=bound)
 
     # Highest column first, and Python's sort is stable: so goes the last tie.
     ordered = sorted(eligible, key=lambda card: card.column, reverse=True)

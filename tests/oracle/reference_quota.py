@@ -11,9 +11,8 @@ from collections.abc import Iterable
 
 from hami.wire import errors, objects, quantity
 from tests.oracle.reference_holdings import held_shares, is_granted, peak
-from tests.oracle.reference_request import Ask
 from tests.oracle.reference_unproven import is_unproven, unproven_quota
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_vendor import RefVendor, Take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +79,14 @@ def quota_of(
     )
 
 
-def over_quota(quota: Quota, ask: Ask, memory: int, running: Running) -> bool:
-    """Say whether `ask.count` cards like this one, with `memory` each, pass a limit."""
+def over_quota(quota: Quota, count: int, take: Take, running: Running) -> bool:
+    """Say whether so many cards like this one, each with what is taken of it, pass a limit."""
     if quota.memory_limit is not None:
-        more = ask.count * memory
+        more = count * take.memory
         if more > 0 and quota.memory_used + running.memory + more > quota.memory_limit:
             return True
     if quota.cores_limit is not None:
-        more = ask.count * ask.cores
+        more = count * take.cores
         if more > 0 and quota.cores_used + running.cores + more > quota.cores_limit:
             return True
     return False

@@ -11,24 +11,12 @@ from collections.abc import Sequence
 
 from hami.wire import annotation_keys as keys
 from hami.wire import errors, objects, quantity, text_values
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_vendor import Ask, RefVendor
 
 INT32_MAX = 2**31 - 1
 GPU_POLICIES = ("binpack", "spread", "mutex", "numa", "topology-aware")
 
 Kind = objects.ContainerKind
-
-
-@dataclasses.dataclass(frozen=True)
-class Ask:
-    """What one container asks of one vendor."""
-
-    count: int
-    #: MiB; 0: the percentage holds.
-    memory: int
-    #: Percent of each card; 0: absent.
-    percentage: int
-    cores: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +61,13 @@ def read_request(
         return None
     if sum(1 for by_vendor in asks if by_vendor) > 100:
         raise errors.WireError("pod", pod.name, "has more than 100 containers with cards")
+    lists: list[str] = []
     for vendor in vendors:
         if any(vendor.name in by_vendor for by_vendor in asks):
             check_wanted_cards(pod, vendor)
+            lists.append(vendor.allocated)
+    if len(set(lists)) < len(lists):
+        raise errors.WireError("pod", pod.name, "asks for cards whose plugins read one list")
     return Request(
         pod=pod,
         kinds=kinds,
@@ -86,11 +78,15 @@ def read_request(
     )
 
 
-def read_amount(container: objects.Container, resource: str, high: int = INT32_MAX) -> int | None:
+def read_amount(
+    container: objects.Container, vendor: RefVendor, resource: str, high: int = INT32_MAX
+) -> int | None:
     """Read a value from limits, else from requests; None: absent."""
     if not resource:
         return None
     amount = container.amount(resource)
+    if not vendor.reads_requests:
+        amount = ((container.resources and container.resources.limits) or {}).get(resource)
     if amount is None:
         return None
     what = f"container {container.name}, {resource}"
@@ -98,13 +94,19 @@ def read_amount(container: objects.Container, resource: str, high: int = INT32_M
 
 
 def read_ask(container: objects.Container, vendor: RefVendor) -> Ask | None:
-    count = read_amount(container, vendor.count) or 0
+    if vendor.read_ask is not None:
+        return vendor.read_ask(container)
+    return read_plain_ask(container, vendor)
+
+
+def read_plain_ask(container: objects.Container, vendor: RefVendor) -> Ask | None:
+    count = read_amount(container, vendor, vendor.count) or 0
     if count == 0:
         return None
     factor = max(vendor.memory_factor, 1)
-    memory = (read_amount(container, vendor.memory, INT32_MAX // factor) or 0) * factor
-    percentage = read_amount(container, vendor.percentage, 100) or 0
-    cores = read_amount(container, vendor.cores)
+    memory = (read_amount(container, vendor, vendor.memory, INT32_MAX // factor) or 0) * factor
+    percentage = read_amount(container, vendor, vendor.percentage, 100) or 0
+    cores = read_amount(container, vendor, vendor.cores)
     if cores is None:
         cores = vendor.default_cores
     cores = min(cores, 100)
@@ -119,7 +121,10 @@ def read_ask(container: objects.Container, vendor: RefVendor) -> Ask | None:
 
 def read_count(container: objects.Container, vendor: RefVendor) -> int:
     """Read only how many cards a container asks for, for the ids that pods hold."""
-    return read_amount(container, vendor.count) or 0
+    if vendor.read_ask is not None:
+        ask = vendor.read_ask(container)
+        return ask.count if ask is not None else 0
+    return read_amount(container, vendor, vendor.count) or 0
 
 
 def read_node_policy(pod: objects.Pod, default: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from hami.wire import annotation_keys as keys
 from hami.wire import objects, shares
 from tests.oracle.reference_cards import Card
-from tests.oracle.reference_request import Ask, Kind, read_ask, read_count
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_request import Kind, read_ask, read_count
+from tests.oracle.reference_vendor import Ask, RefVendor, take_of
 
 FORGED = "forged"
 """The signature that is not valid, in scenarios; every other one is."""
@@ -32,8 +32,10 @@ def is_unproven(pod: objects.Pod, vendor: RefVendor) -> bool:
 def listed_shares(pod: objects.Pod, vendor: RefVendor) -> list[tuple[shares.Share, ...]]:
     """Return what the annotation lists for each container; scenarios list all or none."""
     containers = list(pod.containers())
-    listed = list(shares.decode(pod.annotation(vendor.allocated)))
-    return listed or [()] * len(containers)
+    listed = shares.decode(pod.annotation(vendor.allocated))
+    if listed and vendor.held is not None:
+        listed = vendor.held(pod, listed)
+    return list(listed) or [()] * len(containers)
 
 
 def unproven_shares(
@@ -48,7 +50,7 @@ def unproven_shares(
         if kind is not Kind.INIT:
             for share in counted:
                 (card,) = (c for c in now if c.device.id == share.card)
-                card.shares += 1
+                card.shares += share.slots
                 card.memory += share.memory_mib
                 card.cores += share.cores
         result.append((kind, () if kind is Kind.INIT and pod.init_done else counted))
@@ -87,7 +89,7 @@ def memory_left(card: Card) -> int:
 
 
 def has_room(card: Card, share: shares.Share) -> bool:
-    if card.shares >= card.device.count:
+    if card.shares + share.slots > card.device.count:
         return False
     if share.cores == 0 and 0 < card.device.devcore <= card.cores:
         return False
@@ -100,11 +102,14 @@ def share_on(
     card: Card, vendor: RefVendor, ask: Ask | None, share: shares.Share | None
 ) -> shares.Share:
     """Return the larger of what is listed and what is asked for."""
-    memory, cores = (share.memory_mib, share.cores) if share is not None else (0, 0)
+    memory, cores, slots = 0, 0, 1
+    if share is not None:
+        memory, cores, slots = share.memory_mib, share.cores, share.slots
     if ask is not None:
-        wanted = ask.memory if ask.memory > 0 else card.device.devmem * ask.percentage // 100
-        memory, cores = max(memory, wanted), max(cores, ask.cores)
-    return shares.Share(card.device.id, vendor.name, memory, cores)
+        take = take_of(vendor, card.device, ask)
+        memory, cores = max(memory, take.memory), max(cores, take.cores)
+        slots = max(slots, take.shares)
+    return shares.Share(card.device.id, vendor.name, memory, cores, slots)
 
 
 def unproven_quota(pod: objects.Pod, vendor: RefVendor) -> list[tuple[Kind, int, int]]:

@@ -7,16 +7,16 @@ product.
 
 from __future__ import annotations
 
-from hami.wire import node_register
-from tests.oracle.reference_vendor import RefVendor
+from tests.oracle.reference_cards import Card
+from tests.oracle.reference_vendor import Ask, RefVendor
 
 
-def _mig(_column: int, device: node_register.RegisteredCard) -> str | None:
-    return "CardMigTopologyInfeasible" if device.mode == "mig" else None
+def _mig(card: Card, _ask: Ask) -> str | None:
+    return "CardMigTopologyInfeasible" if card.device.mode == "mig" else None
 
 
-def _even_columns(column: int, _device: node_register.RegisteredCard) -> str | None:
-    return "CardNotFoundCustomFilterRule" if column % 2 else None
+def _even_columns(card: Card, _ask: Ask) -> str | None:
+    return "CardNotFoundCustomFilterRule" if card.column % 2 else None
 
 
 NVIDIA = RefVendor(
@@ -27,6 +27,7 @@ NVIDIA = RefVendor(
     cores="nvidia.com/gpucores",
     register="hami.io/node-nvidia-register",
     cordon="hami.io/device-cordon",
+    to_allocate="hami.io/vgpu-devices-to-allocate",
     allocated="hami.io/vgpu-devices-allocated",
     use_type="nvidia.com/use-gputype",
     nouse_type="nvidia.com/nouse-gputype",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hami.wire import objects
-from tests.oracle.reference_checks import memory_on
 from tests.oracle.reference_quota import quota_of
 from tests.oracle.reference_request import read_ask
+from tests.oracle.reference_vendor import plain_take
 from tests.oracle.scenario_draft import NAMESPACE, Amounts, Draft
 from tests.oracle.scenario_incoming_pod import readable
 
@@ -44,7 +44,7 @@ def _hard(draft: Draft, pod: objects.Pod) -> Amounts:
         whole = draft.some_card("NVIDIA")
         for ask in asks:
             if ask is not None and whole is not None:
-                memory += ask.count * memory_on(whole, ask)
+                memory += ask.count * plain_take(whole.device, ask).memory
                 cores += ask.count * ask.cores
     factor = max(nvidia.memory_factor, 1)
     hard: Amounts = {"cpu": "10", "requests.nvidia.com/gpumem": "0"}

@@ -49,6 +49,8 @@ class Scenario:
     pods_first: bool
     #: The choices that made it: equal keys, equal scenarios.
     key: bytes = b""
+    #: Whether admission completes the pod first.
+    admits: bool = False
 
     def answer(self) -> reference.Answer:
         """Judge the pod with the reference."""
@@ -61,6 +63,7 @@ class Scenario:
             names=self.names,
             node_policy=self.node_policy,
             gpu_policy=self.gpu_policy,
+            admits=self.admits,
         )
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
@@ -77,9 +80,11 @@ class Scenario:
             f"{vendor.default_memory}, default cores {vendor.default_cores}, "
             f"bounded by ids: {vendor.bounded_by_ids}"
             for vendor in self.vendors
+            if not self.admits  # those are as they are built in
         ]
         for node in self.nodes:
-            lines.append(f"node {node.name} allocatable {dict(node.allocatable)}")
+            amounts = f"allocatable {dict(node.allocatable)} capacity {dict(node.capacity)}"
+            lines.append(f"node {node.name} {amounts}")
             lines += [f"  {key}: {value}" for key, value in node.annotations.items()]
         for quota in self.quotas:
             lines.append(f"quota {quota.namespace} {dict(quota.hard)}")

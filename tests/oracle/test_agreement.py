@@ -12,30 +12,24 @@ On a failure hypothesis prints the smallest scenario it found; its `answer()` is
 from __future__ import annotations
 
 import collections
-import functools
 import os
 import re
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hypothesis
-import msgspec
-import numpy as np
 import pytest
 
-from hami.cluster import state
-from hami.placement import decide, request
-from hami.vendors import families, table
-from hami.vendors.family import CardRequest, Plain, Reason
-from hami.wire import annotation_keys, errors, objects
+from hami.vendors import table
+from hami.wire import annotation_keys
 from tests.oracle import reference, scenarios
+from tests.oracle.product import product_answer, product_vendor
 from tests.oracle.reference_request import Kind, Request, Weights, numa_bound, read_request
-from tests.oracle.reference_unproven import FORGED
 from tests.oracle.sample_vendors import NVIDIA
 from tests.oracle.scenario_flavours import FLAVOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
 CASES = int(os.environ.get("HAMI_ORACLE_CASES", "500"))
 EXAMPLES_PER_FLAVOUR = -(-CASES // len(FLAVOURS))
@@ -65,81 +59,6 @@ TRAITS = (
     "node policy with blanks", "gpu policy of commas", "fractional quota", "unreadable quota",
     "pod without a valid grant",
 )  # fmt: skip
-
-
-class EvenColumns(Plain):
-    """The family of the test vendor ACME: only every second card may be used."""
-
-    def refuse(self, request: CardRequest, state: Any) -> Mapping[Reason, Any]:
-        columns, nodes = state.used.shape
-        odd = np.arange(columns) % 2 == 1
-        refused = np.broadcast_to(odd[:, None], (columns, nodes))
-        return {Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE: refused}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def acme_family() -> Iterator[None]:
-    families.FAMILIES["acme-even"] = EvenColumns
-    yield
-    del families.FAMILIES["acme-even"]
-
-
-@functools.cache
-def product_vendor(vendor: reference.RefVendor) -> table.Vendor:
-    """Return the product's row for a vendor of the reference."""
-    if vendor.name == "NVIDIA":
-        (shipped,) = (known for known in table.built_in() if known.name == "NVIDIA")
-    else:
-        shipped = table.Vendor(
-            name=vendor.name,
-            section="acme",
-            resources=table.ResourceNames(vendor.count, vendor.memory, "", vendor.cores),
-            annotations=table.AnnotationKeys(register=vendor.register, allocated=vendor.allocated),
-            family="acme-even",
-        )
-    return msgspec.structs.replace(
-        shipped,
-        memory_factor=vendor.memory_factor,
-        default_memory=vendor.default_memory,
-        default_cores=vendor.default_cores,
-        enforces_quota=vendor.enforces_quota,
-        bounded_by_ids=vendor.bounded_by_ids,
-    )
-
-
-def product_answer(scenario: scenarios.Scenario) -> reference.Answer:
-    """Ask the product, and put its answer into the words of the reference."""
-    vendors = tuple(product_vendor(vendor) for vendor in scenario.vendors)
-    cluster = state.Cluster(vendors, verify=is_signed)
-    if not scenario.pods_first:
-        observe(cluster.observe_node, scenario.nodes)
-    observe(cluster.observe_pod, scenario.pods)
-    observe(cluster.observe_quota, scenario.quotas)
-    if scenario.pods_first:
-        observe(cluster.observe_node, scenario.nodes)
-    defaults = request.Defaults(node_policy=scenario.node_policy, gpu_policy=scenario.gpu_policy)
-    try:
-        demand = request.parse(scenario.pod, vendors, defaults)
-    except errors.WireError as error:
-        return reference.Answer(error=str(error))
-    if demand is None:
-        return reference.Answer(passed_through=True)
-    decision = decide.decide(cluster, demand, scenario.names)
-    answer = reference.Answer(failed=decision.explanation.failed_nodes())
-    if decision.winner is not None:
-        answer.winner = decision.winner.node
-        answer.score = decision.winner.score
-        answer.shares = dict(decision.winner.shares)
-    return answer
-
-
-def is_signed(pod: objects.Pod) -> bool:
-    return pod.annotation(annotation_keys.GRANT_MAC) != FORGED
-
-
-def observe(into: Any, things: Iterable[Any]) -> None:
-    for thing in things:
-        into(thing)
 
 
 class Tally:

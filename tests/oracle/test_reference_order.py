@@ -9,14 +9,15 @@ from tests.oracle.reference_cards import Card
 from tests.oracle.reference_checks import Case
 from tests.oracle.reference_holdings import cards_of
 from tests.oracle.reference_order import device_score, first_cards
-from tests.oracle.reference_request import Ask, Weights, read_request
+from tests.oracle.reference_request import Weights, read_request
+from tests.oracle.reference_vendor import Ask, Take
 from tests.oracle.sample_vendors import NVIDIA
 
 
 def test_device_score_of_the_worked_example() -> None:
     device = card("a", count=10, devcore=4, devmem=8192)
     used = Card(device, 0, cordoned=False, shares=2, memory=2048, cores=1)
-    want = Ask(count=3, memory=1024, percentage=0, cores=1)
+    want = Take(memory=1024, cores=1)
     # 11.75 / 3 x 1048576 = 4106922.67
     assert device_score(used, want, Weights()) == 4106923
     # 10 x (2 x 0.3 + 0 x 0.5 + 6 x 0.375) / 8 = 3.5625
@@ -26,7 +27,7 @@ def test_device_score_of_the_worked_example() -> None:
 @pytest.mark.parametrize("field", ["count", "devcore", "devmem"])
 def test_device_score_without_capacity_is_zero(field: str) -> None:
     used = Card(card("a", **{field: 0}), 0, cordoned=False, shares=2, memory=1, cores=1)
-    want = Ask(count=1, memory=1, percentage=0, cores=1)
+    want = Take(memory=1, cores=1)
     assert device_score(used, want, Weights()) == 0
 
 
@@ -78,7 +79,7 @@ def test_mutex_prefers_few_shares_then_high_numa_then_high_columns() -> None:
     wanted = read_request(pod(gpu(), gpu_policy="mutex"), [NVIDIA], "binpack", "spread")
     assert wanted is not None
     case = Case(wanted, [NVIDIA], {}, {}, {}, set())
-    order = first_cards(case, cards, Ask(3, 1, 0, 0), bound=False)
+    order = first_cards(case, NVIDIA, cards, Ask(3, 1, 0, 0), bound=False)
     assert [c.device.id for c in order] == ["b", "c", "a"]
 
 
