@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from hami.wire import node_register, objects, shares
+from hami.wire import node_register, objects
+from hami.wire.shares import PodShares, Share
 from tests.oracle.reference_cards import Card
 
 NOW = 1_700_000_000
@@ -47,11 +48,11 @@ class Grant:
 
     #: Names of containers, init containers first, and their shares.
     containers: Sequence[str]
-    shares: shares.PodShares
+    shares: PodShares
     #: By id, the vendor's cards on the node.
     cards: Mapping[str, node_register.RegisteredCard]
 
-    def in_order(self) -> list[tuple[str, shares.Share]]:
+    def in_order(self) -> list[tuple[str, Share]]:
         """Return (name of the container, share) for all shares, in their order."""
         pairs = zip(self.containers, self.shares, strict=True)
         return [(name, share) for name, each in pairs for share in each]
@@ -102,7 +103,7 @@ class RefVendor:
     #: TYPE in device lists, if it depends on the card.
     word_of: Callable[[node_register.RegisteredCard], str] | None = None
     #: The vendor's shares of a pod's list, with what other annotations say of them.
-    held: Callable[[objects.Pod, shares.PodShares], shares.PodShares] | None = None
+    held: Callable[[objects.Pod, PodShares], PodShares] | None = None
     #: Annotations beside the list.
     record: Callable[[Grant], dict[str, str]] | None = None
 

@@ -43,13 +43,15 @@ def pod_spec(
     node: str | None,
     place: str = "limits",
 ) -> objects.PodSpec:
-    """Write amounts as limits, as requests, or as limits next to other requests."""
+    """Write amounts as limits, requests, both equal, or limits next to other requests."""
     inits: list[objects.Container | None] = []
     apps: list[objects.Container | None] = []
     for number, (kind, amounts) in enumerate(zip(kinds, containers, strict=True)):
         resources = objects.Resources(
             limits={} if place == "requests" else amounts,
-            requests={"requests": amounts, "both": _OTHER_REQUESTS}.get(place),
+            requests={"requests": amounts, "equal": {**amounts}, "both": _OTHER_REQUESTS}.get(
+                place
+            ),
         )
         container = objects.Container(
             name=f"c{number}",

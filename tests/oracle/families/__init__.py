@@ -12,7 +12,7 @@ To add a family:
    special of a vendor is one of its functions: `read_cards`, `admit`, `read_ask`, `takes`, `rule`,
    `word_of`, `held`, `record`. biren.py is a family of data alone, drs.py one with all functions.
    If a vendor needs a rule of another kind, add a field to `RefVendor` and call it from the module
-   of the section it belongs to. tests/unit has no copy of it: the reference is tested by comparison.
+   of the section it belongs to.
 3. `node` draws what one node registers, `request` what one container asks for. A request is sized
    by a card that may have room: half of the pods should be placed. registering.py has the formats.
 4. Add the family to registry.py, at the place that its rows have in the product's table.
