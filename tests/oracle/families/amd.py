@@ -66,8 +66,8 @@ def _node(tape: Tape, name: str, vendor: RefVendor) -> Registered:
 def _request(tape: Tape, vendor: RefVendor, card: Card | None) -> Amounts:
     amounts: Amounts = {vendor.count: str(tape.pick(registering.COUNTS))}
     amounts |= registering.sizes(tape, vendor, card, cores=(10, 25, 50, 1, 5, 33, 100))
-    if tape.chance(2):
-        amounts[vendor.cores] = tape.pick(("0", "101", "1.5"))
+    if tape.chance(6):
+        amounts[vendor.cores] = tape.pick(("0", "0", "101", "1.5"))
     return amounts
 
 

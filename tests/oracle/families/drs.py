@@ -22,6 +22,7 @@ _PROFILES = (
     {"1g.8gb": "1", "3g.24gb": "3", "6g.48gb": "6"},
     {"2g.16gb": "10", "4g.32gb": "20"},
     {"1g.12gb": "a", "1g.6gb": "b", "2g.24gb": "c", "3g.24gb": "d", "7g.48gb": "e"},
+    {"2g.48gb": "x", "3g.16gb": "y", "6g.24gb": "z"},
 )
 
 
@@ -95,7 +96,8 @@ def _cores(profiles: dict[str, str], name: str) -> int:
 def _profile(card: node_register.RegisteredCard, ask: Ask) -> str | None:
     profiles = card.custominfo["profiles"]
     memory = ask.memory
-    if memory > 2 * max(_sizes(name)[1] for name in profiles):
+    largest = max(profiles, key=_sizes)  # that with the most slices, whatever its memory
+    if memory > 2 * _sizes(largest)[1]:
         memory = (memory + 1023) // 1024  # MiB, not GB
     for name in sorted(profiles, key=_sizes):
         slices, gigabytes = _sizes(name)

@@ -208,7 +208,7 @@ def _incoming(fleet: Fleet) -> objects.Pod:
                 vendor = vendors[0] if tape.chance(80) else tape.pick(kind.vendors)
                 amounts |= kind.request(tape, vendor, fleet.some_card(vendor))
         containers.append(amounts)
-    place = tape.pick(("limits", "equal", "equal", "equal", "requests"))
+    place = tape.pick(("limits", "equal", "equal", "equal", "equal", "limits", "requests"))
     spec = pod_spec(kinds, containers, node=None, place=place)
     pod = _pod("incoming", UID, NAMESPACE, spec)
     assert pod.metadata is not None
