@@ -72,6 +72,7 @@ site: ## the web site of docs/, into build/site; a link that leads nowhere fails
 
 bench: setup native ## the benchmarks; each prints ratios against a baseline of the same run
 	$(PY) -m benchmarks.filter
+	$(PY) -m benchmarks.filter --vendors --nodes 5000
 	$(PY) -m benchmarks.extender
 	$(PY) -m benchmarks.bursts
 	$(PY) -m benchmarks.lists

@@ -1,13 +1,15 @@
 """Measure one placement decision, and what its time depends on.
 
     python -m benchmarks.filter [--nodes 1000 5000] [--placed 0 100000] [--seconds 2]
+    python -m benchmarks.filter --vendors [--nodes 5000]
 
 Every fleet is measured in a process of its own, so that peak memory means something. A decision is
 everything from the decoded pod and the list of node names (newly decoded each time) to the winner
 with its cards, or to the text of every refused node. The baseline is the scalar reference of the
 tests (tests/oracle/reference.py), which, like HAMi, computes the use of every node from its pods
 each time; it runs on the same objects in the same run. Times on a shared machine are noise, the
-ratios are not.
+ratios are not. With --vendors a fleet of four vendors is measured beside NVIDIA's alone, decision
+by decision in turn, and NVIDIA's with all rows known beside the same with its own row alone.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from hami.wire import objects
 
 AIM_MS = 2.0
 AIM_SLOPE_US = 1.0
+AIM_MIXED_MS = 3.0
+AIM_MIXED_RATIO = 1.05
 
 NUMA = {"nvidia.com/numa-bind": "true"}
 ALMOST = {"gpu": fleet.CARDS, "percent": 40, "cores": 5}
@@ -61,6 +65,10 @@ def main() -> None:
         measure = _measure_baseline if arguments.baseline else _measure
         json.dump(measure(nodes, placed, arguments.seconds), sys.stdout)
         return
+    if arguments.vendors:
+        for nodes in arguments.nodes:
+            _compare_vendors(nodes, arguments.seconds)
+        return
     found: dict[tuple[int, int], dict[str, dict[str, dict[str, float]]]] = {}
     for nodes, placed in itertools.product(arguments.nodes, arguments.placed):
         found[nodes, placed] = _run_apart(nodes, placed, arguments.seconds)
@@ -88,9 +96,49 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--placed", type=int, nargs="+", default=[0, 100_000])
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each case")
     parser.add_argument("--no-baseline", action="store_true", help="leave the reference out")
+    parser.add_argument("--vendors", action="store_true", help="four vendors beside NVIDIA alone")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--baseline", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _compare_vendors(nodes: int, seconds: float) -> None:
+    """Print p50 of fleets in the same run; the decisions alternate, so all meet the same noise."""
+    alone, every, mixed = "its row alone", "all rows", "four vendors"
+    clusters = {alone: Cluster((fleet.NVIDIA,))}
+    clusters |= {name: Cluster(fleet.VENDORS) for name in (every, mixed)}
+    for name, cluster in clusters.items():
+        for node in (fleet.mixed_nodes if name == mixed else fleet.nodes)(nodes):
+            cluster.observe_node(node)
+    names = [fleet.node_name(node) for node in range(nodes)]
+    others = {
+        f"share: 1 {name}, 8192 MiB, 10 %": fleet.pod(
+            name, [{"gpu": 1, "memory": memory, "cores": 10}], vendor=fleet.row(name)
+        )
+        for name, memory in (("DCU", 8192), ("AMD", 8192), ("MLU", 32))
+    }
+    print(f"\n{nodes} nodes, p50: NVIDIA's fleet with its row alone, with all rows; four vendors")
+    for case, pod in (CASES | others).items():
+        if case == ROTATED:
+            continue
+        asked = {mixed: clusters[mixed]} if case in others else clusters
+        times: dict[str, list[float]] = {name: [] for name in asked}
+        end = time.perf_counter() + seconds
+        while not times[mixed] or time.perf_counter() < end:
+            for name, cluster in asked.items():
+                start = time.perf_counter()
+                demand = request.parse(pod, cluster.families, request.Defaults())
+                assert demand is not None
+                decision = decide.decide(cluster, demand, list(names))
+                assert decision.winner or decision.explanation.failed_nodes()
+                times[name].append(time.perf_counter() - start)
+        p50 = {name: statistics.median(each) for name, each in times.items()}
+        base = p50.get(alone)
+        shown = (
+            f"{n}: {t * 1e3:.2f} ms{f' {t / base:.2f}x' if base else ''}" for n, t in p50.items()
+        )
+        print(f"  {case:44} {', '.join(shown)}")
+    print(f"  (aims: {every} <= {AIM_MIXED_RATIO:g}x, {mixed} <= {AIM_MIXED_MS:g} ms)")
 
 
 def _run_apart(

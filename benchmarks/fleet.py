@@ -1,16 +1,21 @@
-"""A fleet of any size as API objects: eight-card nodes, pods spread evenly."""
+"""A fleet of any size as API objects: eight-card nodes, pods spread evenly.
+
+The nodes have NVIDIA cards, or those and eight of one of three other vendors, in turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import msgspec
+
 from hami.vendors import table
 from hami.wire import annotation_keys, codec, node_register, objects, shares
 from hami.wire.shares import Share
 
 VENDORS = table.built_in()
-(NVIDIA,) = VENDORS
+NVIDIA = table.nvidia(VENDORS)
 CARDS = 8
 SPLIT = 20
 MEMORY = 81920
@@ -56,6 +61,40 @@ def nodes(number: int) -> Iterator[objects.Node]:
         )
 
 
+def mixed_nodes(number: int) -> Iterator[objects.Node]:
+    """Yield nodes with NVIDIA cards alone, and beside them Hygon's, AMD's, Cambricon's, in turn."""
+    for at, node in enumerate(nodes(number)):
+        name = node_name(at)
+        listed = node_register.decode_json(node.annotation(NVIDIA.annotations.register))
+        own = [msgspec.structs.replace(card, id=f"X-{card.id}") for card in listed]
+        annotations = {**node.annotations}
+        amounts: dict[str, Any] = {**node.allocatable}
+        match at % 4:
+            case 1:
+                vendor = row("DCU")
+                annotations[vendor.annotations.register] = node_register.encode_colon(own)
+                amounts[vendor.resources.count] = CARDS * SPLIT
+            case 2:
+                vendor = row("AMD")
+                annotations[vendor.annotations.register] = node_register.encode_json(own)
+                amounts[vendor.resources.count] = CARDS
+            case 3:
+                names = row("MLU").resources
+                amounts |= {names.cores: CARDS * 100, names.memory: CARDS * MEMORY // 256}
+        yield _decoded(
+            objects.Node,
+            {
+                "metadata": {"name": name, "annotations": annotations},
+                "status": {"allocatable": amounts, "capacity": amounts},
+            },
+        )
+
+
+def row(name: str) -> table.Vendor:
+    (found,) = (vendor for vendor in VENDORS if vendor.name == name)
+    return found
+
+
 def placed_pods(number: int, on_nodes: int) -> Iterator[objects.Pod]:
     """Yield bound pods of one card each, spread over nodes and then over cards."""
     for at in range(number):
@@ -85,6 +124,7 @@ def pod(
     init: list[dict[str, int]] | None = None,
     annotations: dict[str, str] | None = None,
     node_name: str | None = None,
+    vendor: table.Vendor = NVIDIA,
 ) -> objects.Pod:
     """Make a pod of containers by `{"gpu": 1, "memory": 1000, "percent": 10, "cores": 5}`."""
     return _decoded(
@@ -98,15 +138,17 @@ def pod(
             },
             "spec": {
                 "nodeName": node_name,
-                "containers": [_container(f"app{at}", s) for at, s in enumerate(shares)],
-                "initContainers": [_container(f"init{at}", s) for at, s in enumerate(init or [])],
+                "containers": [_container(f"app{at}", s, vendor) for at, s in enumerate(shares)],
+                "initContainers": [
+                    _container(f"init{at}", s, vendor) for at, s in enumerate(init or [])
+                ],
             },
         },
     )
 
 
-def _container(name: str, share: dict[str, int]) -> dict[str, Any]:
-    resources = NVIDIA.resources
+def _container(name: str, share: dict[str, int], vendor: table.Vendor) -> dict[str, Any]:
+    resources = vendor.resources
     names = {
         "gpu": resources.count,
         "memory": resources.memory,
