@@ -1,4 +1,4 @@
-"""Vendors of the oracle: a module for each family, with its scenarios and its reference.
+"""Families of the oracle: scenarios and reference, a module each.
 
 A module has one `Family` (family.py): the rows of its vendors as the reference knows them, random
 nodes as its plugin registers them, and random requests. fleets.py makes scenarios of all families,

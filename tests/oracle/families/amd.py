@@ -1,4 +1,4 @@
-"""AMD: percent of compute units, one at least; limits alone count, lists name the product."""
+"""AMD: percent of compute units, limits alone, lists with the product."""
 
 from __future__ import annotations
 

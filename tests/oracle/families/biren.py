@@ -1,4 +1,4 @@
-"""Biren: data alone. A container takes a share of a card, and neither memory nor compute."""
+"""Biren: data alone; a share has neither memory nor compute."""
 
 from __future__ import annotations
 

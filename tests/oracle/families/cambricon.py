@@ -1,4 +1,4 @@
-"""Cambricon MLU: cards of a node's capacity, memory in units, the profile of the first card."""
+"""Cambricon MLU: cards of capacity, memory in units, a profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enflame DRS: cards cut by profile; a container gets the smallest one that it fits into."""
+"""Enflame DRS: cards cut by profile, the smallest that is enough."""
 
 from __future__ import annotations
 

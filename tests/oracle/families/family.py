@@ -1,4 +1,4 @@
-"""A family of the oracle: its vendors, and the random choices that make its scenarios."""
+"""A family of the oracle: vendors, random nodes and requests."""
 
 from __future__ import annotations
 

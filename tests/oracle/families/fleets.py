@@ -1,4 +1,4 @@
-"""Random fleets of several vendors, pods on them, and a pod that asks for cards of a family.
+"""Random fleets of several vendors, pods on them, an incoming pod.
 
 Every scenario has a family as its subject: the incoming pod asks for its cards. In many a second
 family is on the same nodes, and now and then the pod asks for both. All vendors are known to both

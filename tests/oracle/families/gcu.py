@@ -1,4 +1,4 @@
-"""Enflame GCU: whole cards of a node's capacity; a card that anything is on is not idle."""
+"""Enflame GCU: whole cards of capacity, each for one container."""
 
 from __future__ import annotations
 

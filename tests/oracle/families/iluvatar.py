@@ -1,4 +1,4 @@
-"""Iluvatar: a row for each model; several cards are whole ones, containers know their names."""
+"""Iluvatar: a row for each model; several cards are whole ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA: the row of the other scenarios, here beside other vendors and after admission."""
+"""NVIDIA: its row beside other vendors, and after admission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of families: cards that plugins list, cards of a node's capacity, sizes of requests."""
+"""Parts of families: registers, capacity, sizes of requests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def capacity_of(node: objects.Node, resource: str) -> int:
 
 
 def offer(tape: Tape, vendor: RefVendor, number: int) -> Amounts:
-    """Draw what kubelet offers of the count resource; now and then its plugin has gone."""
+    """Draw what kubelet offers of the count resource; now and then its plugin has stopped."""
     return {vendor.count: "0" if tape.chance(4) else str(number)}
 
 

@@ -1,4 +1,4 @@
-"""Enflame of HAMi 2.8: cards shared by percent, which admission rounds up to whole slices."""
+"""Enflame of HAMi 2.8: percent of a card, rounded up to slices."""
 
 from __future__ import annotations
 
