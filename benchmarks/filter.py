@@ -161,7 +161,7 @@ def _measure(nodes: int, placed: int, seconds: float) -> dict[str, object]:
     built = _peak_mib()
 
     def decide_one(pod: objects.Pod, names: list[str]) -> bool:
-        demand = request.parse(pod, fleet.VENDORS, request.Defaults())
+        demand = request.parse(pod, cluster.families, request.Defaults())
         assert demand is not None
         decision = decide.decide(cluster, demand, names)
         if decision.winner is None:
